@@ -1,0 +1,179 @@
+"""What a method is made of: pieces, and their composition.
+
+A piece is a frozen dataclass: its fields are hyper-parameters, its methods are pure functions. It
+overrides the hooks it needs and nothing else; the round (core/rounds.py) calls them in the order
+in which they stand below. Client-side hooks work on a cohort: every tensor they see has a leading
+client axis S (or 1 for what all clients share) and they must not mix clients. Server-side hooks
+see one server.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from torch import Tensor
+
+from fedfm.core import trees
+from fedfm.core.errors import require
+from fedfm.core.trees import Tree
+
+
+@dataclass(frozen=True)
+class Task:
+    """The shapes a piece may need: a template of the parameters, and the sizes C and d."""
+
+    params: Tree
+    classes: int
+    features: int
+
+
+class Model(NamedTuple):
+    """Trainable parameters and buffers, leaves [S, ...] or [1, ...]."""
+
+    params: Tree
+    buffers: Tree
+
+    def map(self, fn: Callable[[Tree], Tree]) -> "Model":
+        """A function of trees applied to both."""
+        return Model(fn(self.params), fn(self.buffers))
+
+    def rows(self, which: slice | Tensor) -> "Model":
+        """The models of some of the clients; one that all share stays as it is."""
+        return self.map(lambda tree: trees.rows(tree, which))
+
+    @property
+    def shared(self) -> bool:
+        """Whether one model [1, ...] serves all clients."""
+        return next(trees.leaves(self.params)).shape[0] == 1
+
+
+class Batch(NamedTuple):
+    """What the network made of a batch of each client.
+
+    features [S, B, d], logits [S, B, C], labels [S, B]; mask [S, B] is False where a sample only
+    fills up the rectangle (never in training).
+    """
+
+    features: Tensor
+    logits: Tensor
+    labels: Tensor
+    mask: Tensor
+
+
+class LocalRun(NamedTuple):
+    """How the local training of a cohort went: its models and steps taken [S]."""
+
+    start: Model
+    end: Model
+    steps: Tensor
+
+
+class Piece:
+    """The hooks, with defaults that make FedAvg; see the module's text for the conventions."""
+
+    name: ClassVar[str]
+    """What configs and tables call it."""
+    claims: ClassVar[frozenset[str]] = frozenset()
+    """Roles of which a method has one at most, e.g. "anchors"; two claims of one contradict."""
+    measures: ClassVar[Literal["before", "after"] | None] = None
+    """When statistics are taken: with the received model, or with the trained one."""
+
+    @property
+    def share_every(self) -> int:
+        """Models travel every so many rounds; in between a client goes on from its own."""
+        return 1
+
+    @property
+    def first_round(self) -> int:
+        """The first round (from 0) in which this piece takes part."""
+        return 0
+
+    def server_state(self, task: Task) -> Tree:
+        """What the server keeps for this piece, initially."""
+        return {}
+
+    def client_state(self, task: Task) -> Tree:
+        """What one client keeps, initially; leaves [...] without the client axis."""
+        return {}
+
+    def statistic(self, batch: Batch) -> Tree:
+        """Statistics [S, ...] of a batch, which add up over batches."""
+        return {}
+
+    def report(self, statistic: Tree) -> Tree:
+        """What a client sends of its summed statistics [S, ...]; it must add up over clients."""
+        return statistic
+
+    def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
+        """The server's state after it received the reports' sum over `clients` clients."""
+        return server
+
+    def download(self, server: Tree) -> Tree:
+        """What goes to each client; leaves [...]."""
+        return {}
+
+    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+        """What a client holds beside its model while it trains: [S, ...] or [1, ...]."""
+        return {}
+
+    def loss(self, batch: Batch, held: Tree) -> Tensor | None:
+        """A term [S] of each client's local loss."""
+        return None
+
+    def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
+        """The gradients [S, ...] that the optimizer gets, given those of the loss."""
+        return grads
+
+    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
+        """After training: what goes up [S, ...] and what the client keeps [S, ...]."""
+        return {}, client
+
+    def weights(self, weights: Tensor, up: Tree) -> Tensor:
+        """The aggregation weights [S], given the data shares p_i [S]; claims "weights"."""
+        return weights
+
+    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+        """The server's new state and its step [...], given sum_i w_i (y_i - x) [...]."""
+        return server, delta
+
+
+@dataclass(frozen=True)
+class Method:
+    """Pieces composed into one method; the empty composition is FedAvg."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> str:
+        """The pieces' names joined by '+'."""
+        return "+".join(piece.name for piece in self.pieces)
+
+    @property
+    def share_every(self) -> int:
+        """Models travel every so many rounds."""
+        return max(piece.share_every for piece in self.pieces)
+
+    @property
+    def steady_round(self) -> int:
+        """The first round (from 0) with every piece at work, at the start of a sharing cycle."""
+        first = max(piece.first_round for piece in self.pieces)
+        return -(-first // self.share_every) * self.share_every
+
+    def active(self, round: int) -> list[Piece]:
+        """The pieces that take part in a round (from 0)."""
+        return [piece for piece in self.pieces if round >= piece.first_round]
+
+
+def compose(pieces: Piece | Iterable[Piece]) -> Method:
+    """One method out of pieces; refuses pieces that contradict each other."""
+    chosen = (pieces,) if isinstance(pieces, Piece) else tuple(pieces)
+    require(len(chosen) > 0, "a method needs at least one piece, e.g. fedavg")
+    claimed: dict[str, str] = {}
+    for piece in chosen:
+        for claim in (*piece.claims, f"name {piece.name}"):
+            require(
+                claim not in claimed,
+                f"{claimed.get(claim)} and {piece.name} cannot be combined: both set the {claim}",
+            )
+            claimed[claim] = piece.name
+    return Method(chosen)

@@ -1,0 +1,22 @@
+"""Errors whose message is for the user: the command line prints them and exits with code 2."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Something the user can mend; the message says what and how, in a line or two."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise a `UserError` with `message` unless `condition` holds."""
+    if not condition:
+        raise UserError(message)
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """An error for a name nobody knows, with the nearest right one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
+    return UserError(f"unknown {kind} '{name}': {hint}")

@@ -1,0 +1,63 @@
+"""What crosses the network, counted from the messages themselves.
+
+Two counts. *Floats* follow the paper: trainable parameters, anchors and control variates, not
+batch-norm buffers and not integers (class counts, counters). *Bytes* are everything on the wire.
+"""
+
+from dataclasses import asdict, dataclass, fields
+
+from fedfm.core import trees
+from fedfm.core.trees import Tree
+
+BUFFERS = "buffers"
+"""The section of a message that holds a model's buffers."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Sums over the clients of a round, or over rounds."""
+
+    floats_up: int = 0
+    floats_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    handshakes: int = 0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Field by field."""
+        return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def as_dict(self) -> dict[str, int]:
+        """Plain numbers by name."""
+        return asdict(self)
+
+
+def floats(message: Tree) -> int:
+    """The floats of a message in the paper's convention."""
+    counted = (tree for section, tree in message.items() if section != BUFFERS)
+    return sum(trees.count(trees.leaves(tree), floats_only=True) for tree in counted)
+
+
+def bytes_of(message: Tree) -> int:
+    """The bytes of all tensors in a message."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in trees.leaves(message))
+
+
+class Ledger:
+    """Adds up the messages of one round."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    def down(self, message: Tree, clients: int) -> None:
+        """A message [...] goes to each of `clients` clients."""
+        count, size = clients * floats(message), clients * bytes_of(message)
+        self.traffic += Traffic(floats_down=count, bytes_down=size)
+
+    def up(self, message: Tree) -> None:
+        """The clients' messages [S, ...] arrive."""
+        self.traffic += Traffic(floats_up=floats(message), bytes_up=bytes_of(message))
+
+    def handshake(self) -> None:
+        """Server and clients have met once more in this round."""
+        self.traffic += Traffic(handshakes=1)

@@ -1,0 +1,129 @@
+"""Trees of tensors: nested dicts of str whose leaves are tensors.
+
+The client axis. What belongs to several clients carries it as the first dimension of every leaf:
+S for a cohort of S clients, or 1 for what all of them share. A leaf of lead 1 broadcasts against
+one of lead S, so a hook written once serves a cohort, a single client, and a shared message.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Any]
+"""A nested dict with tensors as leaves; parameter trees are flat: name -> tensor."""
+
+SEPARATOR = "/"
+
+
+def tree_map(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
+    """Apply `fn` to corresponding leaves of trees of one structure."""
+    return {
+        key: tree_map(fn, value, *(other[key] for other in others))
+        if isinstance(value, dict)
+        else fn(value, *(other[key] for other in others))
+        for key, value in tree.items()
+    }
+
+
+def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
+    """The leaves by path: {"a": {"b": x}} becomes {"a/b": x}."""
+    flat: dict[str, Tensor] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        flat |= flatten(value, path + SEPARATOR) if isinstance(value, dict) else {path: value}
+    return flat
+
+
+def unflatten(flat: dict[str, Tensor]) -> Tree:
+    """The inverse of `flatten`, empty branches aside."""
+    tree: Tree = {}
+    for path, leaf in flat.items():
+        *branches, last = path.split(SEPARATOR)
+        node = tree
+        for branch in branches:
+            node = node.setdefault(branch, {})
+        node[last] = leaf
+    return tree
+
+
+def leaves(tree: Tree) -> Iterator[Tensor]:
+    """The leaves in the order of insertion."""
+    for value in tree.values():
+        if isinstance(value, dict):
+            yield from leaves(value)
+        else:
+            yield value
+
+
+def share(tree: Tree) -> Tree:
+    """Give leaves [...] a client axis of 1: something all clients share."""
+    return tree_map(lambda leaf: leaf.unsqueeze(0), tree)
+
+
+def repeat(tree: Tree, clients: int) -> Tree:
+    """Fresh copies [S, ...] of leaves [1, ...] or [S, ...], one per client."""
+    return tree_map(
+        lambda leaf: leaf.expand(clients, *leaf.shape[1:]).clone(
+            memory_format=torch.contiguous_format
+        ),
+        tree,
+    )
+
+
+def rows(tree: Tree, which: slice | Tensor) -> Tree:
+    """The clients `which` of leaves [S, ...]; what is shared ([1, ...]) stays as it is."""
+    return tree_map(lambda leaf: leaf if leaf.shape[0] == 1 else leaf[which], tree)
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """Trees of single clients [...] as the tree of a cohort [S, ...]."""
+    return tree_map(lambda *each: torch.stack(each), *trees)
+
+
+def concat(trees: Sequence[Tree]) -> Tree:
+    """Cohorts one after another: leaves [S1, ...], [S2, ...] become [S1 + S2, ...]."""
+    return tree_map(lambda *each: torch.cat(each), *trees)
+
+
+def unstack(tree: Tree, clients: int) -> list[Tree]:
+    """A cohort's tree [S, ...] as S trees [...] that own their memory."""
+    return [tree_map(lambda leaf, i=i: leaf[i].clone(), tree) for i in range(clients)]
+
+
+def total(tree: Tree) -> Tree:
+    """The sum over the client axis: [S, ...] becomes [...]."""
+    return tree_map(lambda leaf: leaf.sum(0), tree)
+
+
+def average(tree: Tree, weights: Tensor) -> Tree:
+    """Leaves [S, ...] averaged with `weights` [S]; integer leaves (counters) take the maximum."""
+
+    def mean(leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            return leaf.amax(0)
+        return weighted_sum(weights.to(leaf.dtype), leaf)
+
+    return tree_map(mean, tree)
+
+
+def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
+    """sum_i w_i leaf_i: weights [S], leaf [S, ...] -> [...]."""
+    return torch.einsum("s,s...->...", weights, leaf)
+
+
+def finite(tree: Tree) -> Tensor:
+    """Whether every float of each client is finite: leaves [S, ...] give a bool [S]."""
+    sums = [leaf.flatten(1).sum(1) for leaf in leaves(tree) if leaf.is_floating_point()]
+    return torch.isfinite(torch.stack(sums)).all(0)
+
+
+def to_device(tree: Tree, device: torch.device | str) -> Tree:
+    """The same tree on another device."""
+    return tree_map(lambda leaf: leaf.to(device), tree)
+
+
+def count(items: Iterable[Tensor], *, floats_only: bool = False) -> int:
+    """The number of elements in `items`."""
+    return sum(t.numel() for t in items if t.is_floating_point() or not floats_only)

@@ -1,0 +1,81 @@
+"""Data sets by name.
+
+To add one: write a module with `read(folder, *, options...) -> Dataset`, describe it by a `Source`
+(data/download.py), and put that into `SOURCES` below.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedfm.core.errors import unknown
+from fedfm.data.cifar import CIFAR10, CIFAR100
+from fedfm.data.cinic import CINIC10
+from fedfm.data.dataset import Dataset, Split
+from fedfm.data.digits import DIGITS
+from fedfm.data.download import File, Source, data_folder, fetch
+from fedfm.data.fashion import FASHION_MNIST
+from fedfm.data.folder import CSV, FOLDER
+
+__all__ = [
+    "SOURCES",
+    "Dataset",
+    "File",
+    "Source",
+    "Split",
+    "Status",
+    "data_folder",
+    "fetch",
+    "load",
+    "status",
+]
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (DIGITS, FASHION_MNIST, CIFAR10, CIFAR100, CINIC10, FOLDER, CSV)
+}
+
+
+def load(
+    name: str,
+    *,
+    dir: Path | None = None,
+    path: Path | None = None,
+    size: int | None = None,
+    label: str | None = None,
+    download: bool = True,
+) -> Dataset:
+    """The data set `name`, its files taken from (or downloaded into) `dir`.
+
+    `path` is where the user's own data are ('folder' and 'csv'), `size` scales the images of
+    'folder', `label` names the column of classes of 'csv'; `dir` is as in `data_folder`.
+    """
+    if name not in SOURCES:
+        raise unknown("data", name, SOURCES)
+    source = SOURCES[name]
+    given = {"path": path, "size": size, "label": label}
+    options = {option: value for option, value in given.items() if value is not None}
+    source.check(options)
+    return source.read(fetch(source, data_folder(dir), download=download), **options)
+
+
+@dataclass(frozen=True)
+class Status:
+    """A source, the folder that holds its files, and the names of those that are not there."""
+
+    source: Source
+    folder: Path
+    missing: tuple[str, ...]
+
+    @property
+    def present(self) -> bool:
+        """Whether nothing has to be downloaded."""
+        return not self.missing
+
+
+def status(dir: Path | None = None) -> list[Status]:
+    """How each source stands in `dir` (as in `data_folder`); checks no checksums."""
+    root = data_folder(dir)
+    return [
+        Status(source, root / source.name, tuple(file.name for file in source.missing(root)))
+        for source in SOURCES.values()
+    ]

@@ -1,0 +1,182 @@
+"""Files in folders and tar archives, read as streams and never unpacked; decoded images kept."""
+
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import sys
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Self
+
+from fedfm.core.errors import UserError, require
+from fedfm.data.dataset import Split
+
+Files = Iterator[tuple[str, Callable[[], bytes]]]
+_DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the standard library raises over a damaged file into a `UserError`."""
+    try:
+        yield
+    except _DAMAGE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"cannot read {path}: {reason}\nIf it was cut short or altered, get it again."
+        ) from error
+
+
+def gunzip(path: Path) -> bytes:
+    """The content of the gzip file at `path`."""
+    with readable(path), gzip.open(path) as stream:
+        return stream.read()
+
+
+def members(path: Path, names: Collection[str]) -> dict[str, bytes]:
+    """The files called `names` in the tar at `path`, in whichever of its folders they lie."""
+    found: dict[str, bytes] = {}
+    for name, read in walk(path):
+        base = PurePosixPath(name).name
+        if base in names:
+            found[base] = read()
+        if len(found) == len(names):
+            return found
+    raise UserError(f"{path} lacks {', '.join(n for n in names if n not in found)}; get it again")
+
+
+def walk(path: Path) -> Files:
+    """Every file in the folder or tar at `path`: its name there and a function to read it.
+
+    What is read must be read before the next file is asked for.
+    """
+    return _folder_files(path) if path.is_dir() else _tar_files(path)
+
+
+def _folder_files(path: Path) -> Files:
+    for file in _progress(_listing(path), f"Reading {path.name}"):
+        yield file.relative_to(path).as_posix(), partial(_read, file)
+
+
+def _read(file: Path) -> bytes:
+    with readable(file):
+        return file.read_bytes()
+
+
+def _listing(path: Path) -> list[Path]:
+    walked = os.walk(path, followlinks=True)
+    return sorted(Path(folder) / file for folder, _, files in walked for file in files)
+
+
+def _tar_files(path: Path) -> Files:
+    with (
+        readable(path),
+        _open(path) as stream,
+        tarfile.open(fileobj=stream, mode="r:*", tarinfo=_Header) as tar,
+    ):
+        for member in tar:
+            if not member.isdir():
+                yield member.name, partial(_extract, path, tar, member)
+        while tar.fileobj and tar.fileobj.read(2**20):
+            pass  # a compressed stream checks itself only at its very end
+
+
+def _extract(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    with readable(path):
+        stream = tar.extractfile(member) if member.isfile() else None
+        require(stream is not None, f"{path}: {member.name} is a link or a device, not a file")
+        return stream.read() if stream else b""
+
+
+class _Header(tarfile.TarInfo):
+    """A tar header that must be whole: without it, tarfile takes a cut archive for a short one."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if buf and not any(buf):  # a block of zeros is how a tar ends
+                raise
+            raise tarfile.ReadError("the archive ends early or is damaged") from error
+
+
+def _open(path: Path) -> AbstractContextManager[BinaryIO]:
+    if not sys.stderr.isatty():
+        return path.open("rb")
+    from rich import progress
+    from rich.console import Console
+
+    text = f"Reading {path.name}"
+    return progress.open(path, "rb", description=text, console=Console(stderr=True), transient=True)
+
+
+def _progress(files: list[Path], text: str) -> Iterable[Path]:
+    if not sys.stderr.isatty():
+        return files
+    from rich import progress
+    from rich.console import Console
+
+    return progress.track(files, text, console=Console(stderr=True), transient=True)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Images as read from files: two splits of uint8 inputs [N, C, H, W], and the classes."""
+
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+
+
+def fingerprint(path: Path, *options: object) -> str:
+    """A key that changes with `options` and with any file of the folder or archive at `path`."""
+    with readable(path):
+        files = _listing(path) if path.is_dir() else [path]
+        stats = [file.stat() for file in files]
+    facts = [(str(f), s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
+    text = repr((str(path.resolve()), options, facts))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def cached(file: Path, make: Callable[[], Decoded]) -> Decoded:
+    """What was kept in `file`, else what `make` returns, which is then kept where that works."""
+    kept = _load(file)
+    if kept is None:
+        kept = make()
+        with suppress(OSError):
+            _save(file, kept)
+    return kept
+
+
+def _load(file: Path) -> Decoded | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as kept:
+            part = {key: kept.get_tensor(key) for key in kept.keys()}  # noqa: SIM118 - no mapping
+            classes = tuple(json.loads(kept.metadata()["classes"]))
+    except (SafetensorError, OSError):
+        return None
+    train, test = (Split(part[f"{s}.inputs"], part[f"{s}.labels"]) for s in ("train", "test"))
+    return Decoded(train, test, classes)
+
+
+def _save(file: Path, kept: Decoded) -> None:
+    from safetensors.torch import save_file
+
+    splits = {"train": kept.train, "test": kept.test}
+    tensors = {f"{name}.inputs": split.inputs for name, split in splits.items()}
+    tensors |= {f"{name}.labels": split.labels for name, split in splits.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+        save_file(tensors, Path(scratch) / "new", {"classes": json.dumps(kept.classes)})
+        os.replace(Path(scratch) / "new", file)  # noqa: PTH105 - the atomic one, by name

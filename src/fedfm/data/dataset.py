@@ -1,0 +1,76 @@
+"""A classification data set held in memory: raw inputs (uint8 for images), labels, class names."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedfm.core.errors import require
+
+
+@dataclass(frozen=True)
+class Split:
+    """Inputs [N, ...] (uint8 images [N, C, H, W], or floats) and their labels [N] (int64)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(self.labels)
+
+    def subset(self, indices: Tensor) -> "Split":
+        """The samples at `indices` [M], in that order."""
+        return Split(self.inputs[indices], self.labels[indices])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A training and a test split with what is needed to feed them to a network.
+
+    Inputs stay as they were read; a network sees (inputs - mean) / std, per channel (or feature),
+    in the units of the raw inputs.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    augment: bool = field(default=False, kw_only=True)
+    """Whether training batches are cropped, flipped and rotated (data/augment.py)."""
+
+    def __post_init__(self) -> None:
+        """Refuse data that no training could use."""
+        for part, split in (("training", self.train), ("test", self.test)):
+            where = f"data '{self.name}', {part} split"
+            require(len(split) > 0, f"{where}: no samples")
+            require(
+                len(split.inputs) == len(split.labels),
+                f"{where}: {len(split.inputs)} inputs but {len(split.labels)} labels",
+            )
+            require(split.labels.dtype == torch.int64, f"{where}: labels must be int64")
+            low, high = int(split.labels.min()), int(split.labels.max())
+            require(
+                low >= 0 and high < len(self.classes),
+                f"{where}: labels run from {low} to {high}, but there are "
+                f"{len(self.classes)} classes",
+            )
+            if split.inputs.is_floating_point():
+                bad = (~torch.isfinite(split.inputs)).flatten(1).any(1).nonzero()
+                require(
+                    len(bad) == 0,
+                    f"{where}: {len(bad)} samples hold NaN or Inf (the first is number "
+                    f"{int(bad[0]) if len(bad) else 0}); remove or fill them",
+                )
+        require(
+            self.train.inputs.shape[1:] == self.test.inputs.shape[1:],
+            f"data '{self.name}': training inputs have shape {tuple(self.train.inputs.shape[1:])}, "
+            f"test inputs {tuple(self.test.inputs.shape[1:])}",
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.train.inputs.shape[1:])

@@ -1,0 +1,145 @@
+"""A source of data: the files it needs, fetched once, checked always, and how they are read."""
+
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedfm.core.errors import UserError, require
+from fedfm.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a source needs, under the name it has in the source's folder."""
+
+    name: str
+    url: str
+    md5: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set by name: `read(folder, **options)` makes it of the `files` in its folder.
+
+    The keyword-only parameters of `read` are the options a user may give; sizes are None where
+    they depend on the user's data.
+    """
+
+    name: str
+    description: str
+    read: Callable[..., Dataset]
+    files: tuple[File, ...] = ()
+    classes: int | None = None
+    train: int | None = None
+    test: int | None = None
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """The options that `read` takes, and whether it needs them."""
+        parameters = inspect.signature(self.read).parameters.values()
+        named = (p for p in parameters if p.kind is p.KEYWORD_ONLY)
+        return {p.name: p.default is p.empty for p in named}
+
+    def check(self, given: dict[str, Any]) -> None:
+        """Refuse options that this source does not take, and miss those it needs."""
+        for option in given:
+            takes = ", ".join(self.options) or "no options"
+            require(option in self.options, f"data '{self.name}' takes {takes}; not '{option}'")
+        for option, needed in self.options.items():
+            require(option in given or not needed, f"data '{self.name}' needs '{option}'")
+
+    def missing(self, root: Path) -> tuple[File, ...]:
+        """The files that are not in this source's folder below `root`."""
+        return tuple(file for file in self.files if not (root / self.name / file.name).exists())
+
+
+def data_folder(dir: Path | None = None) -> Path:
+    """Where data are kept: `dir`, else $FEDFM_DATA, else the user's cache folder."""
+    chosen = dir or os.environ.get("FEDFM_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("fedfm"))
+
+
+def fetch(source: Source, root: Path, *, download: bool = True) -> Path:
+    """The folder of `source` below `root`, every file there and checked; gets missing ones."""
+    folder = root / source.name
+    for file in source.missing(root):
+        require(download, f"{file.name} is not there. {_by_hand(source, root)}")
+        try:
+            _download(file, folder)
+        except OSError as error:
+            reason = f"could not download {file.name} ({type(error).__name__}: {error})."
+            raise UserError(f"{reason}\n{_by_hand(source, root)}") from error
+        except ValueError as error:
+            raise UserError(f"{file.url} sent another file than expected: {error}") from error
+    for file in source.files:
+        _verify(folder / file.name, file.md5)
+    return folder
+
+
+def _by_hand(source: Source, root: Path) -> str:
+    urls = " and ".join(file.url for file in source.missing(root))
+    return f"Download {urls} by hand and put it into {root / source.name}"
+
+
+def _verify(path: Path, md5: str) -> None:
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    require(
+        found == md5,
+        f"{path} is damaged or altered: its md5 is {found}, expected {md5}.\n"
+        "Delete it; the next run gets it again.",
+    )
+
+
+def _download(file: File, folder: Path) -> None:
+    """Let pooch fetch `file`: it appears in `folder` only when it is whole and right."""
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    with ExitStack() as stack:
+
+        def close_later(response: Any, *_: Any, **__: Any) -> None:
+            stack.callback(response.close)  # pooch leaves answers open when it fails
+
+        bar = sys.stderr.isatty() and stack.enter_context(closing(Bar(file.name)))
+        hooks = {"response": close_later}
+        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16, hooks=hooks)
+        pooch.retrieve(file.url, f"md5:{file.md5}", file.name, folder, downloader=downloader)
+
+
+class Bar:
+    """A progress bar in the form that pooch drives (it sets `total`), drawn by rich."""
+
+    def __init__(self, text: str) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        self.total = 0
+        columns = (progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn())
+        self._bar = progress.Progress(
+            "{task.description}", *columns, console=Console(stderr=True), transient=True
+        )
+        self._task = self._bar.add_task(text, total=None)
+        self._bar.start()
+
+    def update(self, n: int) -> None:
+        """Move on by `n` bytes."""
+        self._bar.update(self._task, advance=n, total=self.total or None)
+
+    def reset(self) -> None:
+        """Go back to the beginning."""
+        self._bar.reset(self._task)
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        self._bar.stop()

@@ -1,0 +1,220 @@
+"""The user's own data: class folders of images (`folder`) and tables (`csv`)."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.rng import generator
+from fedfm.data.archives import Decoded, cached, fingerprint, walk
+from fedfm.data.dataset import Dataset, Split
+from fedfm.data.download import Source
+
+Row = tuple[int, list[str]]
+"""A line number and the cells there."""
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp")
+_GREY = ("1", "L", "LA")
+_DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+def read_folder(folder: Path, *, path: Path, size: int | None = None) -> Dataset:
+    """The images at `path`, scaled to `size` x `size` where that is given."""
+    require(size is None or size > 0, f"size must be at least 1, not {size}")
+    images = read_images(path, folder, size=size)
+    mean, std = channel_statistics(images.train.inputs)
+    return Dataset("folder", images.train, images.test, images.classes, mean, std)
+
+
+def read_images(path: Path, cache: Path, size: int | None = None, mode: str = "") -> Decoded:
+    """The images in the class folders of the folder or tar at `path`; decoded once.
+
+    Laid out as train/CLASS/* and test/CLASS/* (other splits are left out), or as CLASS/*, of
+    which a fixed fifth of every class is for testing. `mode` is Pillow's, "" finds it out.
+    """
+    path = Path(path).expanduser()
+    require(path.exists(), f"there is no file or folder {path}")
+    known = path.is_dir() or path.name.endswith(ARCHIVES)
+    require(known, f"{path} is neither a folder nor an archive ({', '.join(ARCHIVES)})")
+    key = fingerprint(path, "images, version 1", size, mode)
+    return cached(cache / f"{key}.safetensors", lambda: _decode_all(path, size, mode))
+
+
+def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
+    plan = arrange(path, (name for name, _ in walk(path)))
+    names = sorted(plan)
+    images = {n: _decode(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
+    classes, labels = encode([plan[name][1] for name in names])
+    inputs = _stack({path / name: images[name] for name in names})
+    parts = [plan[name][0] for name in names]
+    if "train" not in parts:
+        return Decoded(*split(inputs, labels), classes)
+    train = torch.tensor([part == "train" for part in parts])
+    every = Split(inputs, labels)
+    return Decoded(every.subset(train), every.subset(~train), classes)
+
+
+def arrange(path: Path, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """For every image of `names`: "train" or "test" ("" when undivided), and its class."""
+    parts = {name: PurePosixPath(name).parts for name in names}
+    parts = _below_root({n: p for n, p in parts.items() if not any(map(_hidden, p))})
+    divided = any(p[0] == "train" and len(p) > 1 for p in parts.values())
+    plan: dict[str, tuple[str, str]] = {}
+    for name, p in parts.items():
+        part, *rest = p if divided else ("", *p)
+        image = name.lower().endswith(IMAGES)
+        if part in ("", "train", "test") and len(rest) > 1:
+            require(image, f"{path / name} is no image ({', '.join(IMAGES)}); remove it")
+            plan[name] = (part, rest[0])
+        elif part in ("", "train", "test"):
+            require(not image, f"{path / name} lies in no class folder; move it into one")
+    _check_classes(path, plan)
+    return plan
+
+
+def _hidden(part: str) -> bool:
+    return part.startswith(".") or part == "__MACOSX"
+
+
+def _below_root(parts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Paths without the folders that hold everything else, as archives often have one."""
+    folders = {p[0] for p in parts.values() if len(p) > 1}
+    if len(folders) != 1 or "train" in folders:
+        return parts
+    return _below_root({name: p[1:] for name, p in parts.items() if len(p) > 1})
+
+
+def _check_classes(path: Path, plan: dict[str, tuple[str, str]]) -> None:
+    require(len(plan) > 0, f"{path} holds no two class folders with images ({', '.join(IMAGES)})")
+    train = {label for part, label in plan.values() if part != "test"}
+    test = {label for part, label in plan.values() if part != "train"}
+    require(len(test) > 0, f"{path} has train/ but no images in test/; add them")
+    require(test <= train, f"{path}: no training images of {', '.join(sorted(test - train))}")
+
+
+def _decode(data: bytes, name: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
+    """The image in `data` as [H, W], or [H, W, 3] where it has colours."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "BMP")) as image:
+            depth = image.mode
+            flat = image.convert(mode or ("L" if depth in _GREY else "RGB"))
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise UserError(f"{name} is no image that can be read ({error}); remove it") from error
+    require(depth not in _DEEP, f"{name} has more than 8 bits per colour; convert it to 8")
+    return np.asarray(flat.resize((size, size), Image.Resampling.BILINEAR) if size else flat)
+
+
+def _stack(images: dict[Path, NDArray[np.uint8]]) -> Tensor:
+    """Images as one tensor [N, C, H, W]: C is 1 when all are grey, else 3."""
+    first, reference = next(iter(images.items()))
+    for name, image in images.items():
+        require(
+            image.shape[:2] == reference.shape[:2],
+            f"images differ in size (height, width): {first} has {reference.shape[:2]}, "
+            f"{name} has {image.shape[:2]}; give 'size' to scale them all",
+        )
+    channels = 3 if any(image.ndim == 3 for image in images.values()) else 1
+    stacked = np.empty((len(images), channels, *reference.shape[:2]), np.uint8)
+    for row, image in zip(stacked, images.values(), strict=True):
+        row[:] = image if image.ndim == 2 else image.transpose(2, 0, 1)
+    return torch.from_numpy(stacked)
+
+
+def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
+    """The table at `path`: numbers under a header, classes in the column `label`."""
+    path = Path(path).expanduser()
+    header, rows = _table(path)
+    if header.count(label) != 1:
+        raise unknown(f"label column (in {path})", label, header)
+    column = header.index(label)
+    features = [index for index in range(len(header)) if index != column]
+    require(len(features) > 0, f"{path} has no columns but '{label}'")
+    inputs = torch.from_numpy(_numbers(path, header, rows, features))
+    for line, cells in rows:
+        require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
+    classes, labels = encode([cells[column] for _, cells in rows])
+    train, test = split(inputs, labels)
+    std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
+    spread = torch.where(std > 0, std, 1.0)
+    return Dataset("csv", train, test, classes, tuple(mean.tolist()), tuple(spread.tolist()))
+
+
+def _table(path: Path) -> tuple[list[str], list[Row]]:
+    """The header and the rows of a CSV file."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            header = [name.strip() for name in next(reader, [])]
+            rows = [(reader.line_num, list(map(str.strip, cells))) for cells in reader if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"cannot read {path} as a CSV table: {error}") from error
+    require(len(rows) > 0, f"{path} has no rows below its header")
+    for line, cells in rows:
+        wanted = f"{len(cells)} cells where the header has {len(header)}"
+        require(len(cells) == len(header), f"{path}, row {line}: {wanted}")
+    return header, rows
+
+
+def _numbers(
+    path: Path, header: list[str], rows: list[Row], columns: list[int]
+) -> NDArray[np.float32]:
+    """The cells of `columns` [N, F], all finite."""
+    values = np.array([[_number(cells[c]) for c in columns] for _, cells in rows])
+    bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
+    if len(bad):
+        row, column = bad[0]
+        line, cells = rows[row]
+        name, cell = header[columns[column]], cells[columns[column]]
+        raise UserError(f"{path}, row {line}, column '{name}': '{cell}' is not a finite number")
+    return values.astype(np.float32)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def encode(names: list[str]) -> tuple[tuple[str, ...], Tensor]:
+    """The classes in `names`, by value when all are integers, else by letter; labels [N]."""
+    classes = sorted(set(names))
+    with suppress(ValueError):
+        classes.sort(key=int)
+    index = {name: label for label, name in enumerate(classes)}
+    return tuple(classes), torch.tensor([index[name] for name in names])
+
+
+def split(inputs: Tensor, labels: Tensor, share: float = 0.2) -> tuple[Split, Split]:
+    """A training and a test split with `share` of every class; the same on every call."""
+    test = torch.zeros(len(labels), dtype=torch.bool)
+    for label in sorted(set(labels.tolist())):
+        where = (labels == label).nonzero().flatten().numpy()
+        count = max(round(share * len(where)), min(1, len(where) - 1))
+        test[generator(0, "test split", label).permutation(where)[:count]] = True
+    every = Split(inputs, labels)
+    return every.subset(~test), every.subset(test)
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and the standard deviation of each channel of uint8 images [N, C, H, W]."""
+    values = torch.arange(256, dtype=torch.float64)
+    counts = [images[:, c].flatten().bincount(minlength=256) for c in range(images.shape[1])]
+    shares = torch.stack(counts).double() / counts[0].sum()
+    mean = shares @ values
+    std = ((values - mean[:, None]) ** 2 * shares).sum(1).sqrt()
+    return tuple(mean.tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
+
+
+FOLDER = Source("folder", "your images: a folder or tar of class folders (needs path)", read_folder)
+CSV = Source("csv", "your table: a CSV file of numbers with a label column (needs path)", read_csv)

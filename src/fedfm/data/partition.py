@@ -1,0 +1,310 @@
+"""Dividing a labelled data set among clients: evenly, or in three ways that make them differ.
+
+Every division but the even one is first a table [K, C], how many samples of each class each
+client gets; the shuffled samples of each class are then dealt by it. No sample is ever dealt
+twice, and none is left over except in the one case told at `Partition.missing`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.rng import generator
+
+Kind = Literal["iid", "niid1", "niid2", "niid3"]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+REDRAWS = 1000
+"""How often NIID-1 is drawn before it is given up."""
+
+_SCALINGS = 1000  # iterative proportional fitting stops here if it has not converged
+_CONVERGED = 1e-8  # ... or when the column sums are off by less than this, all together
+_SNAP = 1e-7  # a cell this near to a whole number is that number
+_TABLE, _DEAL = 0, 1  # what the keyed generators are for
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How a data set is divided; a field matters only to the kind that its note names."""
+
+    kind: Kind = "niid1"
+    """Even (iid), Dirichlet (niid1), dominant classes (niid2) or missing classes (niid3)."""
+    beta: float = 0.5
+    """niid1: each class is shared out by a draw from Dir(beta); smaller is more uneven."""
+    min_samples: int = 10
+    """niid1: the shares are redrawn until every client holds this many samples."""
+    dominance: float = 23 / 3
+    """niid2: how many samples of a dominant class a client holds for one of another class."""
+    missing: int = 1
+    """niid3: client k lacks this many classes; it holds k, k+1, ... k+C-missing-1 (mod C).
+
+    All samples are used wherever clients of equal size allow it. Where they do not, every client
+    gets the same number of samples of each class it holds, the largest number that every class
+    can give, and the rest stays unused. (A class without samples does not count.)
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse what no data set could be divided by."""
+        if self.kind not in get_args(Kind):
+            raise unknown("partition kind", self.kind, get_args(Kind))
+        require(
+            isfinite(self.beta) and self.beta > 0, f"beta must be above 0 (it is {self.beta:g})"
+        )
+        require(self.min_samples >= 1, f"min_samples must be at least 1 (it is {self.min_samples})")
+        require(
+            1 <= self.dominance <= 1e6,
+            f"dominance must be from 1 to 1,000,000 (it is {self.dominance:g})",
+        )
+        require(self.missing >= 0, f"missing must be at least 0 (it is {self.missing})")
+
+
+def split(
+    labels: NDArray[Any], classes: int, clients: int, partition: Partition, seed: int
+) -> list[Ints]:
+    """The sample indices of each of the K clients, sorted, for `labels` [N] in 0..classes-1."""
+    _check(labels, classes, clients)
+    labels = labels.astype(np.int64)
+    deal = generator(seed, "partition", _DEAL)
+    if partition.kind == "iid":
+        return [np.sort(part) for part in np.array_split(deal.permutation(len(labels)), clients)]
+    sizes = np.bincount(labels, minlength=classes)
+    table = _TABLES[partition.kind](sizes, clients, partition, generator(seed, "partition", _TABLE))
+    empty = np.flatnonzero(table.sum(1) == 0)
+    require(
+        len(empty) == 0,
+        f"clients {_listed(empty)} would hold no samples: use fewer clients"
+        + (" or a smaller missing" if partition.kind == "niid3" else ""),
+    )
+    return _deal(labels, table, deal)
+
+
+def counts(labels: NDArray[Any], classes: int, shards: Sequence[Ints]) -> Ints:
+    """The table [K, C]: how many samples of each class each of the K `shards` holds."""
+    return np.stack([np.bincount(labels[shard], minlength=classes) for shard in shards])
+
+
+def _check(labels: NDArray[Any], classes: int, clients: int) -> None:
+    require(
+        labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer),
+        f"labels must be one row of whole numbers, not {labels.dtype} of shape {labels.shape}",
+    )
+    require(clients >= 1, f"there must be at least 1 client (clients = {clients})")
+    require(
+        clients <= len(labels),
+        f"{clients} clients cannot share {len(labels)} samples: use at most {len(labels)} clients",
+    )
+    low, high = int(labels.min()), int(labels.max())
+    require(
+        low >= 0 and high < classes,
+        f"labels run from {low} to {high}, but there are {classes} classes (0 to {classes - 1})",
+    )
+
+
+def _listed(numbers: NDArray[Any]) -> str:
+    """The first few numbers, for a message."""
+    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+
+
+def _deal(labels: NDArray[Any], table: Ints, rng: np.random.Generator) -> list[Ints]:
+    """Give each client `table` [K, C] of the shuffled samples; what the table leaves is unused."""
+    clients, classes = table.shape
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    unused = np.bincount(labels, minlength=classes) - table.sum(0)
+    amounts = np.vstack([table, unused]).T
+    owners = np.repeat(np.tile(np.arange(clients + 1), classes), amounts.ravel())
+    by_owner = by_class[np.argsort(owners, kind="stable")]
+    return [np.sort(part) for part in np.split(by_owner, table.sum(1).cumsum())[:clients]]
+
+
+# --- NIID-1: Dirichlet shares ---------------------------------------------------------------------
+
+
+def _dirichlet_table(
+    sizes: Ints, clients: int, partition: Partition, rng: np.random.Generator
+) -> Ints:
+    least, total = partition.min_samples, int(sizes.sum())
+    require(
+        clients * least <= total,
+        f"{clients} clients with min_samples = {least} need {clients * least} samples, but there "
+        f"are {total}: use fewer clients or a smaller min_samples",
+    )
+    for _ in range(REDRAWS):
+        table = _dirichlet_draw(sizes, clients, partition.beta, rng)
+        if table.sum(1).min() >= least:
+            return table
+    raise UserError(
+        f"no draw out of {REDRAWS} gave each of the {clients} clients min_samples = {least} "
+        f"samples with beta = {partition.beta:g}: use a larger beta, fewer clients or a smaller "
+        "min_samples"
+    )
+
+
+def _dirichlet_draw(sizes: Ints, clients: int, beta: float, rng: np.random.Generator) -> Ints:
+    """One draw of the table [K, C]; a client that has its even part already gets no more."""
+    drawn = rng.dirichlet(np.full(clients, beta), size=len(sizes))
+    table = np.zeros((clients, len(sizes)), np.int64)
+    held = np.zeros(clients, np.int64)
+    for label, size in enumerate(sizes):
+        hungry = held * clients < sizes.sum()
+        shares = np.where(hungry, drawn[label], 0.0)
+        if not shares.sum() > 0:
+            shares = np.where(hungry.any(), hungry, 1.0)
+        table[:, label] = _cut(size, shares)
+        held += table[:, label]
+    return table
+
+
+def _cut(size: int, shares: Floats) -> Ints:
+    """Cut `size` samples at the cumulative `shares` [K]: who has no share gets none."""
+    ends = shares.cumsum()
+    cuts = (ends / ends[-1] * size).astype(np.int64)
+    parts: Ints = np.diff(cuts, prepend=0)
+    return parts
+
+
+# --- NIID-2 and NIID-3: a table of weights, scaled to equal clients and rounded -------------------
+
+
+def _dominant_table(
+    sizes: Ints, clients: int, partition: Partition, rng: np.random.Generator
+) -> Ints:
+    client, label = np.arange(clients)[:, None], np.arange(len(sizes))
+    if len(sizes) >= clients:
+        dominant = label * clients // len(sizes) == client
+    else:
+        dominant = client * len(sizes) // clients == label
+    return _balanced(np.where(dominant, partition.dominance, 1.0), sizes, rng)
+
+
+def _missing_table(
+    sizes: Ints, clients: int, partition: Partition, rng: np.random.Generator
+) -> Ints:
+    classes, missing = len(sizes), partition.missing
+    require(
+        missing < classes,
+        f"missing = {missing}, but there are {classes} classes: use at most {classes - 1}",
+    )
+    held = (np.arange(classes) - np.arange(clients)[:, None]) % classes < classes - missing
+    orphans = np.flatnonzero((sizes > 0) & ~held.any(0))
+    require(
+        len(orphans) == 0,
+        f"no client would hold class {_listed(orphans)}: with missing = {missing} use at least "
+        f"{missing + 1} clients, or with {clients} clients a missing of at most {clients - 1}",
+    )
+    return _balanced(held.astype(np.float64), sizes, rng)
+
+
+def _balanced(weights: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
+    """A table [K, C] like `weights`, with clients of equal size and every sample used.
+
+    If there is none, because of zeros among the weights, the best table of equal cells.
+    """
+    table = _rounded(_fit(weights, sizes), weights > 0, sizes, rng)
+    return _equal_cells(weights > 0, sizes) if table is None else table
+
+
+def _equal_cells(held: NDArray[np.bool_], sizes: Ints) -> Ints:
+    """As many samples in each `held` cell [K, C] as every class that has samples can give."""
+    cells = held & (sizes > 0)
+    each = np.where(sizes > 0, sizes // np.maximum(cells.sum(0), 1), sizes.max())
+    scarce = int(each.argmin())
+    require(
+        each[scarce] > 0,
+        f"class {scarce} has {sizes[scarce]} samples for the {cells[:, scarce].sum()} clients "
+        "that hold it: use fewer clients or a larger missing",
+    )
+    return np.where(cells, each[scarce], 0)
+
+
+def _fit(weights: Floats, sizes: Ints) -> Floats:
+    """Scale the rows and columns of `weights` [K, C] to row sums N/K and column sums `sizes`."""
+    table = weights
+    row = np.full(len(weights), sizes.sum() / len(weights))
+    for _ in range(_SCALINGS):
+        table = table * _ratio(sizes, table.sum(0))
+        table = table * _ratio(row, table.sum(1))[:, None]
+        if np.abs(table.sum(0) - sizes).sum() < _CONVERGED:
+            break
+    return table
+
+
+def _ratio(wanted: NDArray[Any], found: Floats) -> Floats:
+    """Elementwise wanted / found, or 0 where nothing was found."""
+    ratio: Floats = np.divide(wanted, found, out=np.zeros_like(found), where=found > 0)
+    return ratio
+
+
+def _rounded(
+    target: Floats, held: NDArray[np.bool_], sizes: Ints, rng: np.random.Generator
+) -> Ints | None:
+    """Round `target` [K, C] to column sums `sizes` and row sums N/K up or down.
+
+    Every cell is rounded up or down as well; where that cannot be (the scaling did not converge),
+    any cell that is `held` may change. None if even so the sums cannot be met. The flow starts
+    from a random rounding, since from nothing it would give whole blocks of clients equal rows.
+    """
+    wish = _rounded_rows(target, rng)
+    near = np.floor(target + _SNAP).astype(np.int64), np.ceil(target - _SNAP).astype(np.int64)
+    free = np.zeros_like(wish), held * sizes
+    for lower, upper in (near, free):
+        if (lower.sum(1) * len(lower) > sizes.sum()).any() or (lower.sum(0) > sizes).any():
+            continue
+        start = _filled(lower, lower, wish.clip(lower, upper), sizes)
+        table = _filled(start, lower, upper, sizes)
+        if table.sum() == sizes.sum():
+            return table
+    return None
+
+
+def _rounded_rows(target: Floats, rng: np.random.Generator) -> Ints:
+    """Round `target` [K, C] at random: cells and row sums up or down, column sums about right.
+
+    Each row is laid out in a random order of classes and cut at whole numbers plus an offset.
+    """
+    order = rng.permuted(np.indices(target.shape)[1], axis=1)
+    ends = np.take_along_axis(target, order, 1).cumsum(1) + rng.random((len(target), 1))
+    rounded = np.zeros(target.shape, np.int64)
+    np.put_along_axis(rounded, order, np.diff(ends.astype(np.int64), axis=1, prepend=0), 1)
+    return rounded
+
+
+def _filled(table: Ints, lower: Ints, upper: Ints, sizes: Ints) -> Ints:
+    """Change `table` [K, C] within its bounds to hold as many samples as it can.
+
+    A maximum flow from a source to the clients (their even part, and for some of them one more
+    sample from a pool), on to the classes and from these to a sink.
+    """
+    from scipy.sparse import block_array, csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    clients, classes = table.shape
+    least, pool = divmod(int(sizes.sum()), clients)
+    more = np.maximum(table.sum(1) - least, 0)
+    room = np.array([[pool - more.sum()]])
+    corner = csr_array((1, 1), dtype=np.int32)
+    edges = [  # from each of: clients, classes, pool, source, sink; to each of them
+        [None, upper - table, more[:, None], None, None],
+        [(table - lower).T, None, None, None, (sizes - table.sum(0))[:, None]],
+        [1 - more[None], None, None, corner, None],
+        [(least - table.sum(1) + more)[None], None, room, None, None],
+        [None, None, None, None, corner],
+    ]
+    capacity = block_array(edges, format="csr", dtype=np.int32)
+    source, sink = clients + classes + 1, clients + classes + 2
+    flow = maximum_flow(capacity, source, sink).flow
+    change: Ints = flow[:clients, clients : clients + classes].toarray()
+    return table + change
+
+
+_TABLES: dict[str, Callable[[Ints, int, Partition, np.random.Generator], Ints]] = {
+    "niid1": _dirichlet_table,
+    "niid2": _dominant_table,
+    "niid3": _missing_table,
+}

@@ -1,0 +1,114 @@
+"""Networks whose weights live elsewhere: bound to a cohort's tensors, then called on batches."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fedfm.algorithms.base import Model
+from fedfm.core.trees import Tree, share, stack
+from fedfm.models.stack import Unstackable, fold, stacked, unfold
+
+
+def trainable(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that training moves."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def carried(module: nn.Module) -> dict[str, Tensor]:
+    """What travels with a model without being trained: its buffers and frozen parameters."""
+    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    return frozen | dict(module.named_buffers())
+
+
+def model_of(module: nn.Module) -> Model:
+    """Copies of a module's parameters and buffers, leaves [...] without a client axis."""
+    return Model(
+        {name: p.detach().clone() for name, p in trainable(module).items()},
+        {name: b.detach().clone() for name, b in carried(module).items()},
+    )
+
+
+class Net:
+    """The module as it is, for one set of weights; leaves [1, ...]."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module)
+        self._parameters = trainable(self.module)
+        self._buffers = carried(self.module)
+
+    def bind(self, model: Model) -> list[Tensor]:
+        """Work on `model`'s own memory from now on; returns the parameters as autograd leaves."""
+        for name, parameter in self._parameters.items():
+            parameter.data = self._weights(model.params[name])
+        for name, buffer in self._buffers.items():
+            buffer.data = self._weights(model.buffers[name])
+        return list(self._parameters.values())
+
+    def _weights(self, leaf: Tensor) -> Tensor:
+        return leaf[0]
+
+    def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
+        """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
+        return {name: g.unsqueeze(0) for name, g in zip(self._parameters, grads, strict=True)}
+
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], with the same weights."""
+        features, logits = self.module(inputs.flatten(0, 1))
+        shape = inputs.shape[:2]
+        return features.unflatten(0, shape), logits.unflatten(0, shape)
+
+
+class StackedNet(Net):
+    """S copies of the module as one, each with its own weights; leaves [S, ...]."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(stacked(module))
+
+    def _weights(self, leaf: Tensor) -> Tensor:
+        return leaf
+
+    def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
+        """What autograd returned for the leaves, as a tree [S, ...]."""
+        return dict(zip(self._parameters, grads, strict=True))
+
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], client s with weights s."""
+        features, logits = self.module(fold(inputs))
+        return unfold(features, len(inputs)), unfold(logits, len(inputs))
+
+
+def stacked_net(module: nn.Module, shape: tuple[int, ...]) -> StackedNet:
+    """The module as a `StackedNet`, proven to agree with it; raises `Unstackable` otherwise.
+
+    Two copies with different weights see different batches of random inputs [2, 3, *shape], in
+    training and in evaluation mode, in double precision.
+    """
+    original = copy.deepcopy(module).double()
+    try:
+        net = StackedNet(original)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            _compare(original, net, torch.randn(2, 3, *shape, dtype=torch.float64))
+    except (RuntimeError, ValueError, TypeError, IndexError) as problem:
+        raise Unstackable(f"its forward pass cannot be folded ({problem})") from problem
+    return StackedNet(module)
+
+
+def _compare(module: nn.Module, net: StackedNet, inputs: Tensor) -> None:
+    models = []
+    for _ in inputs:
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        models.append(model_of(module))
+    net.bind(Model(stack([m.params for m in models]), stack([m.buffers for m in models])))
+    single = Net(module)
+    for training in (True, False):
+        net.module.train(training)
+        single.module.train(training)
+        together = net(inputs)
+        for i, model in enumerate(models):
+            single.bind(model.map(share))
+            for ours, theirs in zip(together, single(inputs[i : i + 1]), strict=True):
+                if not torch.allclose(ours[i], theirs[0], rtol=1e-6, atol=1e-8):
+                    raise ValueError("its output differs from the unstacked network's")

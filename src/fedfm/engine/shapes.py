@@ -1,0 +1,40 @@
+"""An executor that computes shapes only: what a round would send and keep, without training."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedfm.algorithms.base import Batch, Model, Task
+from fedfm.core import trees
+from fedfm.core.trees import Tree
+from fedfm.data.batches import Plan
+from fedfm.engine.cohort import Objective, Outcome, Sgd
+from fedfm.engine.sweep import Statistic
+
+
+class ShapesExecutor:
+    """Stands in for training on the meta device: every result has its shape and no values."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+        """Models, losses and steps of the right shape."""
+        clients = len(plans)
+        model = start.map(lambda tree: trees.repeat(tree, clients))
+        return Outcome(model, torch.empty(clients, device="meta"), torch.ones(clients))
+
+    def measure(self, model: Model, samples: Sequence[Tensor], statistic: Statistic) -> Tree:
+        """The statistic of a batch of one sample per client."""
+        lead = (len(samples), 1)
+        like = next(trees.leaves(model.params))
+        labels = torch.empty(lead, dtype=torch.int64, device="meta")
+        return statistic(
+            Batch(
+                like.new_empty(*lead, self.task.features),
+                like.new_empty(*lead, self.task.classes),
+                labels,
+                labels.bool(),
+            )
+        )

@@ -1,0 +1,67 @@
+"""Additive statistics over the samples of several clients, in evaluation mode."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fedfm.algorithms.base import Batch, Model
+from fedfm.core import trees
+from fedfm.core.trees import Tree
+from fedfm.engine.feed import Feed
+from fedfm.engine.nets import Net
+
+Statistic = Callable[[Batch], Tree]
+SAMPLES = 2048
+"""About how many samples go through the network at once."""
+CLIENTS = 32
+"""How many clients go through it together, or more where they have few samples."""
+
+
+def sweep(
+    net: Net, model: Model, samples: Sequence[Tensor], statistic: Statistic, feed: Feed
+) -> Tree:
+    """The sum of `statistic` over all of `samples` ([n_s] for each client): a tree [S, ...].
+
+    `model` is [S, ...] for a network per client, or [1, ...] for one network that serves all.
+    """
+    order = torch.tensor(sorted(range(len(samples)), key=lambda i: -len(samples[i])))
+    model, longest_first = model.rows(order), [samples[i] for i in order]
+    net.module.eval()
+    sums: Tree = {}
+    for rows, indices, mask in _rectangles(longest_first):
+        net.bind(model.rows(rows))
+        with torch.no_grad():
+            part = statistic(_batch(net, feed, indices, mask))
+        sums = sums or trees.tree_map(lambda p: p.new_zeros(len(order), *p.shape[1:]), part)
+        trees.tree_map(lambda total, p, rows=rows: total[rows].add_(p), sums, part)
+    return trees.tree_map(lambda leaf: leaf[order.argsort()], sums)
+
+
+def _batch(net: Net, feed: Feed, indices: Tensor, mask: Tensor) -> Batch:
+    inputs, labels = feed.fetch(indices)
+    features, logits = net(inputs)
+    return Batch(features, logits, labels, mask.to(labels.device))
+
+
+def _rectangles(samples: list[Tensor]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Cut the clients' samples, longest first, into rows, indices [s, b] and mask [s, b].
+
+    A client with fewer samples than the others in a rectangle repeats its first, masked out.
+    """
+    height = max(CLIENTS, SAMPLES // len(samples[0]))
+    for top in range(0, len(samples), height):
+        block = samples[top : top + height]
+        width = max(1, SAMPLES // len(block))
+        for left in range(0, len(block[0]), width):
+            parts = [s[left : left + width] for s in block if len(s) > left]
+            lengths = torch.tensor([len(p) for p in parts]).unsqueeze(1)
+            padded = [torch.cat([p, p[:1].expand(len(parts[0]) - len(p))]) for p in parts]
+            mask = torch.arange(len(parts[0])) < lengths
+            yield slice(top, top + len(parts)), torch.stack(padded), mask
+
+
+def accuracy(batch: Batch) -> Tree:
+    """How many samples were classified right, and how many there were: [S] each."""
+    right = (batch.logits.argmax(-1) == batch.labels) & batch.mask
+    return {"right": right.sum(-1), "samples": batch.mask.sum(-1)}

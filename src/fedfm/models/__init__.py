@@ -1,0 +1,94 @@
+"""Models: modules whose forward(x [B, ...]) returns (features [B, d], logits [B, C]).
+
+`build` makes one by name. Adapt your own network with `WithFeatures` or `Split`; add it to `MODELS`
+to use it by name: a callable (shape, classes, *, option=default, ...) -> such a module.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedfm.core.errors import UserError, require, unknown
+from fedfm.models.adapter import Split, WithFeatures, export_state_dict
+from fedfm.models.resnet import ResNet18, ResNet50
+from fedfm.models.small import MLP, SmallCNN
+
+__all__ = [
+    "MLP",
+    "MODELS",
+    "ResNet18",
+    "ResNet50",
+    "SmallCNN",
+    "Split",
+    "WithFeatures",
+    "build",
+    "export_state_dict",
+    "feature_dim",
+    "option_names",
+    "parameter_count",
+]
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": ResNet18,
+    "resnet50": ResNet50,
+    "cnn": SmallCNN,
+    "mlp": MLP,
+}
+"""The models by name."""
+
+
+def build(name: str, *, shape: tuple[int, ...], classes: int, **options: object) -> nn.Module:
+    """The model `name` for inputs [B, *shape] and a number of classes, freshly initialised."""
+    has = option_names(name)
+    for option in options:
+        if option not in has:
+            reason = unknown("option", option, has)
+            raise UserError(f"model '{name}': {reason} (its options: {', '.join(has)})")
+    return MODELS[name](shape, classes, **options)
+
+
+def option_names(name: str) -> list[str]:
+    """The options of the model `name`: the keyword-only parameters of its maker."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    parameters = inspect.signature(MODELS[name]).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def parameter_count(model: nn.Module) -> int:
+    """The number of parameters, trainable or not; buffers such as running means do not count."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def feature_dim(model: nn.Module, shape: tuple[int, ...] | None = None) -> int:
+    """The number d of features, read from the head or, given the shape of one input, measured."""
+    if shape is not None:
+        return _outputs(model, shape)[0].shape[1]
+    head = model.get_submodule(getattr(model, "head_name", ""))
+    if isinstance(head, nn.Linear):
+        return head.in_features
+    raise UserError(
+        f"the features of {type(model).__name__} cannot be counted from its head: "
+        "give feature_dim the shape of one input"
+    )
+
+
+def _outputs(model: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(features [1, d], logits [1, C]) of a blank input; the model itself is left alone."""
+    like = next(model.parameters(), torch.empty(0))
+    try:
+        with torch.no_grad():
+            found = copy.deepcopy(model).eval()(like.new_zeros(1, *shape))
+    except RuntimeError as error:
+        name = type(model).__name__
+        raise UserError(f"{name} does not take inputs of shape {shape}: {error}") from error
+    pair = found if isinstance(found, tuple) else ()
+    require(
+        [isinstance(each, Tensor) and each.ndim for each in pair] == [2, 2],
+        f"{type(model).__name__}.forward must return (features [B, d], logits [B, C]); "
+        "WithFeatures(model, head=...) adapts a network that returns logits only",
+    )
+    return pair[0], pair[1]

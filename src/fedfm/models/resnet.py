@@ -1,0 +1,150 @@
+"""ResNet-18 and ResNet-50 (He et al., 2016), with the parameter names of torchvision.
+
+A torchvision state dict loads strictly (stem "imagenet", norm "batch", 1000 classes). As there,
+the stride of a bottleneck sits in its 3x3 convolution ("v1.5").
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedfm.models.small import check_choice, check_positive, image_shape, norm_layer
+
+Norm = Callable[[int], nn.Module]
+"""Makes the normalisation of a number of channels."""
+
+
+def conv(inside: int, outside: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias that keeps the map [H, W], up to its stride."""
+    return nn.Conv2d(inside, outside, size, stride, padding=size // 2, bias=False)
+
+
+def shortcut(inside: int, outside: int, stride: int, norm: Norm) -> nn.Module:
+    """The way around a block: nothing where the shapes agree, else a 1x1 convolution."""
+    if inside == outside and stride == 1:
+        return nn.Identity()
+    return nn.Sequential(conv(inside, outside, 1, stride), norm(outside))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions: [B, inside, H, W] -> [B, width, H / stride, W / stride]."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, inside: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = conv(inside, width, 3, stride)
+        self.bn1 = norm(width)
+        self.conv2 = conv(width, width, 3)
+        self.bn2 = norm(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(inside, width, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, inside, H, W] -> [B, width, H / stride, W / stride]."""
+        y = self.relu(self.bn1(self.conv1(x)))
+        out: Tensor = self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+        return out
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions: [B, inside, H, W] -> [B, 4 width, H / stride, W / stride]."""
+
+    expansion: ClassVar[int] = 4
+
+    def __init__(self, inside: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        outside = width * self.expansion
+        self.conv1 = conv(inside, width, 1)
+        self.bn1 = norm(width)
+        self.conv2 = conv(width, width, 3, stride)
+        self.bn2 = norm(width)
+        self.conv3 = conv(width, outside, 1)
+        self.bn3 = norm(outside)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(inside, outside, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, inside, H, W] -> [B, 4 width, H / stride, W / stride]."""
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        out: Tensor = self.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+        return out
+
+
+class ResNet(nn.Module):
+    """Four stages of residual blocks for images [B, *shape], shape (C, H, W); any C.
+
+    The stem is "imagenet" (7x7 convolution and max-pool, each of stride 2) or "cifar" (one 3x3
+    convolution of stride 1, for small images). `norm` is "batch" or "group" (of `groups` groups,
+    under the same parameter names). `width` is the number of channels of the first stage.
+    """
+
+    block: ClassVar[type[BasicBlock | Bottleneck]]
+    depths: ClassVar[tuple[int, int, int, int]]
+    head_name = "fc"
+    """The dotted name of the last layer."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        *,
+        stem: str = "imagenet",
+        norm: str = "batch",
+        groups: int = 32,
+        width: int = 64,
+    ) -> None:
+        check_choice("stem", stem, ("imagenet", "cifar"))
+        check_choice("norm", norm, ("batch", "group"))
+        check_positive(groups=groups, width=width, classes=classes)
+        super().__init__()
+        large, make_norm = stem == "imagenet", partial(norm_layer, norm, groups=groups)
+        self.conv1 = conv(image_shape(shape)[0], width, 7 if large else 3, 2 if large else 1)
+        self.bn1 = make_norm(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
+        self.layer1 = self._stage(0, width, width, make_norm)
+        self.layer2 = self._stage(1, width * self.block.expansion, width * 2, make_norm)
+        self.layer3 = self._stage(2, width * 2 * self.block.expansion, width * 4, make_norm)
+        self.layer4 = self._stage(3, width * 4 * self.block.expansion, width * 8, make_norm)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(width * 8 * self.block.expansion, classes)
+        self._initialise()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Images [B, C, H, W] -> (features [B, d], logits [B, classes])."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        features = torch.flatten(self.avgpool(x), 1)
+        return features, self.fc(features)
+
+    def _stage(self, index: int, inside: int, width: int, norm: Norm) -> nn.Sequential:
+        """The blocks of a stage; the first of them halves the map, but for the first stage."""
+        first = self.block(inside, width, 1 if index == 0 else 2, norm)
+        outside = width * self.block.expansion
+        rest = (self.block(outside, width, 1, norm) for _ in range(self.depths[index] - 1))
+        return nn.Sequential(first, *rest)
+
+    def _initialise(self) -> None:
+        """Kaiming normal (fan out) for convolutions; norms and the head keep torch's own start."""
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+
+
+class ResNet18(ResNet):
+    """ResNet-18: d = 512 features at the width of 64."""
+
+    block = BasicBlock
+    depths = (2, 2, 2, 2)
+
+
+class ResNet50(ResNet):
+    """ResNet-50: d = 2048 features at the width of 64."""
+
+    block = Bottleneck
+    depths = (3, 4, 6, 3)

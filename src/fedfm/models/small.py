@@ -1,0 +1,123 @@
+"""Small networks for small inputs, and the checks and layers that all networks share."""
+
+from collections.abc import Sequence
+from math import prod
+
+from torch import nn
+
+from fedfm.core.errors import require, unknown
+from fedfm.models.adapter import Split
+
+
+class SmallCNN(Split):
+    """3x3 convolutions with ReLU and max-pooling, one hidden layer of d `features`, the head.
+
+    Takes images [B, *shape], shape (C, H, W); each convolution is followed by a 2x2 max-pool as
+    long as the map is at least 4x4. `norm` is "none", "batch" or "group" (of `groups` groups).
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        *,
+        channels: Sequence[int] = (16, 32),
+        features: int = 64,
+        norm: str = "none",
+        groups: int = 8,
+    ) -> None:
+        inside, height, width = image_shape(shape)
+        check_choice("norm", norm, ("none", "batch", "group"))
+        check_positive(features=features, groups=groups, classes=classes)
+        check_sizes(channels=channels)
+        layers: list[nn.Module] = []
+        for outside in channels:
+            layers += conv_block(inside, outside, norm, groups)
+            if min(height, width) >= 4:
+                layers.append(nn.MaxPool2d(2))
+                height, width = height // 2, width // 2
+            inside = outside
+        layers += [nn.Flatten(), nn.Linear(inside * height * width, features), nn.ReLU()]
+        super().__init__(nn.Sequential(*layers), nn.Linear(features, classes))
+
+
+class MLP(Split):
+    """Flatten [B, *shape], `hidden` linear layers with ReLU, the head; `norm` "none" or "batch".
+
+    The features are the output of the last hidden layer; with no hidden layer, the flat input
+    (softmax regression).
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        *,
+        hidden: Sequence[int] = (128, 64),
+        norm: str = "none",
+    ) -> None:
+        check_choice("norm", norm, ("none", "batch"))
+        check_positive(classes=classes)
+        check_sizes(shape=shape, hidden=hidden)
+        inside = prod(shape)
+        layers: list[nn.Module] = [nn.Flatten()]
+        for outside in hidden:
+            layers.append(nn.Linear(inside, outside))
+            layers += [nn.BatchNorm1d(outside)] if norm == "batch" else []
+            layers.append(nn.ReLU())
+            inside = outside
+        super().__init__(nn.Sequential(*layers), nn.Linear(inside, classes))
+
+
+def conv_block(inside: int, outside: int, norm: str, groups: int) -> list[nn.Module]:
+    """A 3x3 convolution [B, inside, H, W] -> [B, outside, H, W], its norm if any, and ReLU."""
+    conv = nn.Conv2d(inside, outside, 3, padding=1, bias=norm == "none")
+    norms = [] if norm == "none" else [norm_layer(norm, outside, groups)]
+    return [conv, *norms, nn.ReLU()]
+
+
+def norm_layer(norm: str, channels: int, groups: int) -> nn.Module:
+    """Batch normalisation ("batch") or group normalisation ("group") of [B, channels, H, W]."""
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    require(
+        channels % groups == 0,
+        f"norm 'group': {channels} channels do not split into {groups} groups",
+    )
+    return nn.GroupNorm(groups, channels)
+
+
+def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
+    """The shape (C, H, W) of one image; refuses the inputs that are not images."""
+    check_sizes(shape=shape)
+    require(
+        len(shape) == 3,
+        f"this model takes images (channels, height, width), but inputs have shape "
+        f"{tuple(shape)}: use the model 'mlp'",
+    )
+    return shape[0], shape[1], shape[2]
+
+
+def check_choice(option: str, value: str, known: Sequence[str]) -> None:
+    """Refuse a value of an option that is not among the known ones."""
+    if value not in known:
+        raise unknown(f"model {option}", str(value), known)
+
+
+def check_positive(**options: object) -> None:
+    """Refuse options that are not whole numbers of at least 1."""
+    for option, value in options.items():
+        require(_positive(value), f"model {option} = {value!r}: must be a whole number above 0")
+
+
+def check_sizes(**options: object) -> None:
+    """Refuse options that are not lists of whole numbers of at least 1."""
+    for option, value in options.items():
+        require(
+            isinstance(value, list | tuple) and all(_positive(number) for number in value),
+            f"model {option} = {value!r}: must be a list of whole numbers above 0",
+        )
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

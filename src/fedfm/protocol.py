@@ -1,0 +1,46 @@
+"""The protocol of an experiment: the paper's, to the letter, by default."""
+
+from dataclasses import dataclass
+
+from fedfm.core.errors import require
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Who trains how long, and how the result is measured (Sec. VI-A of the paper).
+
+    A share of every client's samples is held out; the model reported is the one of the round with
+    the best mean local validation accuracy, and its accuracy on the test set is the result.
+    """
+
+    clients: int = 10
+    """K, the number of clients."""
+    rounds: int = 100
+    """T, the number of communication rounds."""
+    participation: float = 1.0
+    """The fraction of clients that takes part in a round."""
+    validation: float = 0.2
+    """The share of each client's samples held out for validation."""
+    epochs: int = 10
+    """Local epochs in a round."""
+    batch_size: int = 64
+    lr: float = 0.01
+    momentum: float = 0.9
+    """Of local SGD; its buffers start at zero in every round."""
+    weight_decay: float = 1e-5
+    keep_last: bool = False
+    """Train on the last, incomplete batch of an epoch too."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        for name in ("clients", "rounds", "epochs", "batch_size"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name} must be at least 1, not {value}")
+        require(
+            0 < self.participation <= 1,
+            f"participation must be in (0, 1], not {self.participation}",
+        )
+        require(0 < self.validation < 1, f"validation must be in (0, 1), not {self.validation}")
+        require(self.lr > 0, f"lr must be positive, not {self.lr}")
+        require(0 <= self.momentum < 1, f"momentum must be in [0, 1), not {self.momentum}")
+        require(self.weight_decay >= 0, f"weight_decay must be >= 0, not {self.weight_decay}")

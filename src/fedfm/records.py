@@ -1,0 +1,75 @@
+"""What a run reports: a line per round, and a summary."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedfm.algorithms.base import Model
+from fedfm.core.ledger import Traffic
+from fedfm.core.state import State
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round (from 1): accuracies of the global model after it, and what it cost."""
+
+    round: int
+    val_accuracy: float
+    """Local validation accuracy, averaged over all clients."""
+    test_accuracy: float
+    train_loss: float
+    seconds: float
+    floats_up: int
+    floats_down: int
+    bytes_up: int
+    bytes_down: int
+    handshakes: int
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the round sent."""
+        return Traffic(
+            self.floats_up, self.floats_down, self.bytes_up, self.bytes_down, self.handshakes
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The model of the round with the best mean validation accuracy."""
+
+    round: int
+    val_accuracy: float
+    test_accuracy: float
+    model: Model
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come: everything that a checkpoint must hold."""
+
+    state: State
+    best: Best | None = None
+    records: tuple[RoundRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a run: the best round by validation, and every round."""
+
+    method: str
+    seed: int
+    best: Best
+    rounds: tuple[RoundRecord, ...]
+
+    @property
+    def test_accuracy(self) -> float:
+        """The test accuracy of the model with the best validation accuracy."""
+        return self.best.test_accuracy
+
+    @property
+    def totals(self) -> Traffic:
+        """Everything that was sent."""
+        return sum((record.traffic for record in self.rounds), Traffic())

@@ -1,0 +1,112 @@
+"""The folder of a run: its config, a line per round, checkpoints, the summary, the best model."""
+
+import json
+import platform
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import tomli_w
+import torch
+
+from fedfm import __version__
+from fedfm.algorithms.base import Method, Model
+from fedfm.core.checkpoint import load_checkpoint, save_checkpoint, to_bytes, write_atomically
+from fedfm.core.errors import require
+from fedfm.core.state import from_tree, to_tree
+from fedfm.records import Best, Progress, Result, RoundRecord
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run keeps its files; made by `RunFolder.open`."""
+
+    path: Path
+
+    @staticmethod
+    def open(path: Path, config: dict[str, Any], resume: bool) -> "RunFolder":
+        """A new folder for a run of `config`, or with `resume` that of the same run."""
+        recorded = path / "config.toml"
+        if not recorded.exists():
+            require(
+                not path.exists() or not any(path.iterdir()),
+                f"{path} is not empty and holds no run; choose another folder with --out",
+            )
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(recorded, tomli_w.dumps(config).encode())
+            return RunFolder(path)
+        require(resume, f"{path} already holds a run; go on with --resume or choose another --out")
+        differing = list(differences(tomllib.loads(recorded.read_text()), config))
+        require(
+            not differing,
+            f"{path} holds a run of another config; it differs in " + "; ".join(differing),
+        )
+        return RunFolder(path)
+
+    def save(self, progress: Progress) -> None:
+        """Add the last round's line, then replace the checkpoint."""
+        with (self.path / "rounds.jsonl").open("a") as file:
+            file.write(json.dumps(progress.records[-1].as_dict()) + "\n")
+        parts = {"state": (progress.state.round, to_tree(progress.state))}
+        facts: dict[str, Any] = {"round": progress.state.round}
+        if progress.best is not None:
+            best = asdict(progress.best) | {"model": None}
+            parts["best"] = (progress.best.round, progress.best.model._asdict())
+            facts["best"] = best
+        save_checkpoint(self.path / "checkpoint", parts, facts)
+
+    def load(self, method: Method) -> Progress | None:
+        """The progress at the last checkpoint; later lines of rounds.jsonl are dropped."""
+        loaded = load_checkpoint(self.path / "checkpoint")
+        lines = self.path / "rounds.jsonl"
+        if loaded is None:
+            lines.unlink(missing_ok=True)
+            return None
+        parts, facts = loaded
+        kept = lines.read_text().splitlines()[: facts["round"]]
+        write_atomically(lines, "".join(line + "\n" for line in kept).encode())
+        records = tuple(RoundRecord(**json.loads(line)) for line in kept)
+        model = Model(parts["best"]["params"], parts["best"].get("buffers", {}))
+        best = Best(**(facts["best"] | {"model": model}))
+        return Progress(from_tree(facts["round"], parts["state"], method), best, records)
+
+    def finish(self, result: Result) -> None:
+        """Write the best model and the summary."""
+        model = {**result.best.model.params, **result.best.model.buffers}
+        write_atomically(self.path / "model.safetensors", to_bytes(model))
+        text = json.dumps(summary(result), indent=2) + "\n"
+        write_atomically(self.path / "summary.json", text.encode())
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """What summary.json holds."""
+    return {
+        "method": result.method,
+        "seed": result.seed,
+        "best_round": result.best.round,
+        "val_accuracy": result.best.val_accuracy,
+        "test_accuracy": result.best.test_accuracy,
+        "rounds": len(result.rounds),
+        "totals": result.totals.as_dict()
+        | {"seconds": sum(record.seconds for record in result.rounds)},
+        "versions": {
+            "fedfm": __version__,
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+        },
+        "device": next(iter(result.best.model.params.values())).device.type,
+    }
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The keys in which two configs differ, with both values."""
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key} (there {before!r}, here {after!r})"

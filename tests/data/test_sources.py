@@ -1,0 +1,528 @@
+"""Every source, read from small files in its format: whole, cut short, altered, absent."""
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.data.samples import idx, pixels, png, records, tar, tree, trusting
+
+from fedfm.core.errors import UserError
+from fedfm.data import SOURCES, Dataset, folder, load
+from fedfm.data.cinic import CLASSES
+
+BATCHES = [f"data_batch_{i}.bin" for i in range(1, 6)]
+
+
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """Loads a source whose files lie in tmp_path, trusting them whatever they are."""
+
+    def load_it(name: str) -> Dataset:
+        monkeypatch.setitem(SOURCES, name, trusting(SOURCES[name], tmp_path))
+        return load(name, dir=tmp_path, download=False)
+
+    return load_it
+
+
+def test_names_that_nobody_knows_are_refused_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'cifar10'"):
+        load("cifar1O")
+
+
+def test_options_of_another_source_are_refused(tmp_path):
+    with pytest.raises(UserError, match="'digits' takes no options; not 'size'"):
+        load("digits", dir=tmp_path, size=8)
+    with pytest.raises(UserError, match="'csv' takes path, label; not 'size'"):
+        load("csv", dir=tmp_path, path=tmp_path, size=8)
+    with pytest.raises(UserError, match="'folder' needs 'path'"):
+        load("folder", dir=tmp_path)
+
+
+def test_every_source_describes_itself_in_a_line():
+    for name, source in SOURCES.items():
+        assert source.name == name
+        assert source.description
+        assert "\n" not in source.description
+        assert bool(source.files) == (name not in ("digits", "folder", "csv"))
+
+
+def test_importing_needs_no_package_that_reads_or_downloads():
+    absent = "sklearn", "PIL", "pooch", "rich", "safetensors", "requests"
+    block = "".join(f"sys.modules[{name!r}] = None\n" for name in absent)
+    code = f"import sys\n{block}import fedfm.data, fedfm.data.augment\nfedfm.data.SOURCES"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_digits_are_bundled_and_split_once_and_for_all(tmp_path):
+    from sklearn.datasets import load_digits
+
+    data, source = load("digits", dir=tmp_path), SOURCES["digits"]
+    assert data.shape == (1, 8, 8)
+    assert data.train.inputs.dtype == torch.uint8
+    assert int(data.train.inputs.max()) == 16
+    assert (len(data.train), len(data.test)) == (source.train, source.test)
+    assert data.classes == tuple("0123456789")
+    assert not data.augment
+    everything = torch.cat([data.train.inputs, data.test.inputs]).reshape(-1, 64)
+    images = load_digits().images.reshape(-1, 64)
+    assert sorted(everything.tolist()) == sorted(images.astype(int).tolist())
+    sizes = torch.bincount(data.train.labels) + torch.bincount(data.test.labels)
+    assert torch.equal(torch.bincount(data.test.labels), (sizes * 0.2).round().long())
+    again = load("digits", dir=tmp_path)
+    assert torch.equal(again.test.inputs, data.test.inputs)
+    pixels_ = data.train.inputs.double()
+    assert data.mean == pytest.approx((float(pixels_.mean()),))
+    assert data.std == pytest.approx((float(pixels_.std(correction=0)),))
+
+
+@pytest.fixture
+def cifar10() -> dict[str, bytes]:
+    """The files of a CIFAR-10 archive: batch i has i images, the test batch two."""
+    files = {"readme.html": b"<html>"}
+    for seed, name in enumerate([*BATCHES, "test_batch.bin"], 1):
+        n = min(seed, 5) if name != "test_batch.bin" else 2
+        labels = (np.arange(n, dtype=np.uint8)[:, None] + seed) % 10
+        files[name] = records(labels, pixels(seed, n, 3, 32, 32))
+    files["batches.meta.txt"] = "\n".join(CLASSES).encode() + b"\n\n"
+    return {f"cifar-10-batches-bin/{name}": data for name, data in files.items()}
+
+
+def test_cifar10_is_read_from_its_binary_archive(tmp_path, read, cifar10):
+    shuffled = dict(reversed(cifar10.items()))
+    tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", shuffled)
+    data = read("cifar10")
+    images = np.concatenate([pixels(seed, seed, 3, 32, 32) for seed in range(1, 6)])
+    labels = [(row + seed) % 10 for seed in range(1, 6) for row in range(seed)]
+    assert torch.equal(data.train.inputs, torch.from_numpy(images))
+    assert data.train.labels.tolist() == labels
+    assert torch.equal(data.test.inputs, torch.from_numpy(pixels(6, 2, 3, 32, 32)))
+    assert data.test.labels.tolist() == [6, 7]
+    assert data.classes == CLASSES
+    assert data.mean == pytest.approx((125.307, 122.961, 113.8575))
+    assert data.std == pytest.approx((51.5865, 50.847, 51.255))
+    assert not data.augment
+
+
+def test_cifar100_has_fine_labels_and_is_augmented(tmp_path, read):
+    coarse_and_fine = np.array([[19, 99], [0, 3]], np.uint8)
+    names = "\n".join(f"thing_{i}" for i in range(100)).encode() + b"\n"
+    files = {
+        "cifar-100-binary/fine_label_names.txt": names,
+        "cifar-100-binary/coarse_label_names.txt": b"a\nb\n",
+        "cifar-100-binary/train.bin": records(coarse_and_fine, pixels(1, 2, 3, 32, 32)),
+        "cifar-100-binary/test.bin": records(coarse_and_fine[:1], pixels(2, 1, 3, 32, 32)),
+    }
+    tar(tmp_path / "cifar100" / "cifar-100-binary.tar.gz", files)
+    data = read("cifar100")
+    assert data.train.labels.tolist() == [99, 3]
+    assert torch.equal(data.train.inputs, torch.from_numpy(pixels(1, 2, 3, 32, 32)))
+    assert torch.equal(data.test.inputs, torch.from_numpy(pixels(2, 1, 3, 32, 32)))
+    assert data.classes[3] == "thing_3"
+    assert len(data.classes) == 100
+    assert data.mean == pytest.approx((129.3105, 124.0575, 112.4295))
+    assert data.std == pytest.approx((68.1615, 65.382, 70.431))
+    assert data.augment
+
+
+def test_a_batch_of_broken_records_is_reported(tmp_path, read, cifar10):
+    cifar10["cifar-10-batches-bin/data_batch_3.bin"] += b"\0"
+    tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", cifar10)
+    with pytest.raises(UserError, match=r"data_batch_3\.bin has 9220 bytes, no multiple .* 3073"):
+        read("cifar10")
+
+
+def test_an_archive_without_a_batch_is_reported(tmp_path, read, cifar10):
+    del cifar10["cifar-10-batches-bin/data_batch_4.bin"]
+    tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", cifar10)
+    with pytest.raises(UserError, match=r"cifar-10-binary.tar.gz lacks data_batch_4\.bin"):
+        read("cifar10")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.7, 0.99])
+def test_an_archive_that_ends_early_is_reported(tmp_path, read, cifar10, share):
+    archive = tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", cifar10)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(UserError, match="get it again"):
+        read("cifar10")
+
+
+@pytest.fixture
+def fashion(tmp_path):
+    """A Fashion-MNIST folder of three training images and two for testing."""
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    for seed, (part, labels) in enumerate({"train": [0, 9, 4], "t10k": [1, 2]}.items()):
+        images = pixels(seed, len(labels), 28, 28)
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(idx(images))
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(idx(np.array(labels, np.uint8)))
+    return folder
+
+
+def test_fashion_mnist_is_read_from_idx_files(read, fashion):
+    data = read("fashion-mnist")
+    assert torch.equal(data.train.inputs, torch.from_numpy(pixels(0, 3, 28, 28)).unsqueeze(1))
+    assert torch.equal(data.test.inputs, torch.from_numpy(pixels(1, 2, 28, 28)).unsqueeze(1))
+    assert data.train.labels.tolist() == [0, 9, 4]
+    assert data.test.labels.tolist() == [1, 2]
+    assert data.classes[9] == "Ankle boot"
+    assert data.mean == pytest.approx((72.93,))
+    assert data.std == pytest.approx((90.015,))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda whole: whole[:-5], "cannot read"),
+        (lambda whole: b"no gzip file", "cannot read"),
+        (lambda whole: gzip.compress(gzip.decompress(whole)[:-1]), "but holds 2351"),
+        (lambda whole: gzip.compress(gzip.decompress(whole) + b"\0"), "but holds 2353"),
+        (lambda whole: gzip.compress(b"\0\0\x08\x01" + bytes(9)), "no idx file of 3-dim"),
+        (lambda whole: gzip.compress(gzip.decompress(whole)[:10]), "no idx file"),
+        (lambda whole: gzip.compress(b""), "no idx file"),
+    ],
+)
+def test_a_damaged_idx_file_is_reported(read, fashion, damage, message):
+    file = fashion / "train-images-idx3-ubyte.gz"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UserError, match=message) as caught:
+        read("fashion-mnist")
+    assert str(file) in str(caught.value)
+
+
+def test_cinic10_trains_on_train_alone(tmp_path, read):
+    """Its members begin with ./ and some of its images may be grey."""
+    files = {"./README.md": b"CINIC"}
+    for label, name in enumerate(CLASSES):
+        files[f"./valid/{name}/cifar10-train-1.png"] = png(pixels(label + 100, 32, 32, 3))
+        files[f"./test/{name}/n01.png"] = png(pixels(label + 200, 32, 32, 3))
+        files[f"./train/{name}/n02.png"] = png(pixels(label, 32, 32, 3))
+    files["./train/truck/n03.png"] = png(pixels(300, 32, 32))
+    tar(tmp_path / "cinic10" / "CINIC-10.tar.gz", files)
+    data = read("cinic10")
+    assert data.classes == CLASSES
+    assert data.train.labels.tolist() == [*range(10), 9]
+    assert data.test.labels.tolist() == list(range(10))
+    for label in range(10):
+        expected = torch.from_numpy(pixels(label, 32, 32, 3)).permute(2, 0, 1)
+        assert torch.equal(data.train.inputs[label], expected)
+    assert data.train.inputs[10, 0].equal(data.train.inputs[10, 2])
+    assert data.mean == pytest.approx((122.1182811, 120.4309971, 109.7708802))
+    assert data.std == pytest.approx((61.7247288, 60.7615146, 65.98082925))
+    assert not data.augment
+
+
+def test_an_archive_of_other_classes_is_not_cinic10(tmp_path, read):
+    image = png(pixels(1, 32, 32, 3))
+    files = {f"{part}/{label}/1.png": image for part in ("train", "test") for label in "ab"}
+    tar(tmp_path / "cinic10" / "CINIC-10.tar.gz", files)
+    with pytest.raises(UserError, match="has classes a, b"):
+        read("cinic10")
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Loads the user's data at a path, or in files put there, keeping its cache in tmp_path."""
+
+    def load_it(what, **options) -> Dataset:
+        path = tree(tmp_path / "own", what) if isinstance(what, dict) else what
+        return load("folder", dir=tmp_path / "cache", path=path, **options)
+
+    return load_it
+
+
+def divided(*shape: int) -> dict[str, bytes]:
+    """Class folders below train and test; image number i is pixels(i)."""
+    names = ["test/cat/1", "test/dog/2", "train/cat/3", "train/cat/deep/4", "train/dog/5"]
+    return {f"{name}.png": png(pixels(i, *shape)) for i, name in enumerate(names, 1)}
+
+
+def assert_divided(data: Dataset) -> None:
+    assert data.classes == ("cat", "dog")
+    assert data.train.labels.tolist() == [0, 0, 1]
+    assert data.test.labels.tolist() == [0, 1]
+    expected = torch.from_numpy(np.stack([pixels(i, 6, 5, 3) for i in (3, 4, 5)]))
+    assert torch.equal(data.train.inputs, expected.permute(0, 3, 1, 2))
+    raw = expected.double().flatten(0, 2)
+    assert data.mean == pytest.approx(raw.mean(0).tolist())
+    assert data.std == pytest.approx(raw.std(0, correction=0).tolist())
+
+
+def test_a_folder_of_class_folders_is_read(own):
+    extra = {
+        "valid/bird/1.png": b"never read",
+        "val/cat/1.png": b"never read",
+        "README.txt": b"",
+        "train/labels.txt": b"",
+        "train/cat/.hidden": b"",
+        "__MACOSX/train/cat/1.png": b"",
+    }
+    assert_divided(own(divided(6, 5, 3) | extra))
+
+
+@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz"])
+@pytest.mark.parametrize("root", ["", "./", "pets/", "a/b/"])
+def test_a_tar_gives_what_its_folder_would(tmp_path, own, mode, root):
+    files = {root + name: data for name, data in reversed(divided(6, 5, 3).items())}
+    archive = tar(tmp_path / f"pets.tar{mode[1:].replace(':', '.').rstrip('.')}", files, mode)
+    assert_divided(own(archive))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", archive.name]
+
+
+def test_undivided_class_folders_lose_a_fixed_fifth_of_each_class_to_testing(own):
+    files = {f"{c}/{i}.png": png(pixels(ord(c) * 100 + i, 4, 4)) for c in "ab" for i in range(10)}
+    data = own(files | {"only/1.png": png(pixels(1, 4, 4))})
+    assert data.classes == ("a", "b", "only")
+    assert torch.bincount(data.test.labels).tolist() == [2, 2]
+    assert torch.bincount(data.train.labels).tolist() == [8, 8, 1]
+    both = torch.cat([data.train.inputs, data.test.inputs]).flatten(1)
+    assert len(set(map(tuple, both.tolist()))) == 21
+
+
+def test_classes_named_by_numbers_are_in_their_order(own):
+    image = png(pixels(1, 4, 4))
+    data = own({f"{part}/{c}/1.png": image for part in ("train", "test") for c in (10, 9, 1)})
+    assert data.classes == ("1", "9", "10")
+
+
+def test_grey_images_have_one_channel_unless_others_have_colours(own, tmp_path):
+    assert own(divided(6, 5)).shape == (1, 6, 5)
+    mixed = divided(6, 5, 3) | {"train/cat/3.png": png(pixels(3, 6, 5))}
+    data = own(tree(tmp_path / "mixed", mixed))
+    assert torch.equal(data.train.inputs[0], torch.from_numpy(pixels(3, 6, 5)).expand(3, 6, 5))
+
+
+@pytest.mark.parametrize("format", ["jpeg", "bmp"])
+def test_other_formats_are_read_too(own, format):
+    grey, stream = np.full((6, 5), 77, np.uint8), io.BytesIO()
+    Image.fromarray(grey).save(stream, format)
+    data = own({f"{part}/cat/1.{format.upper()}": stream.getvalue() for part in ("train", "test")})
+    assert torch.equal(data.train.inputs, torch.full((1, 1, 6, 5), 77, dtype=torch.uint8))
+    assert data.std == (1.0,)
+
+
+def test_images_of_differing_size_need_a_size(own, tmp_path):
+    files = divided(6, 5, 3) | {"train/dog/5.png": png(np.full((8, 12, 3), 9, np.uint8))}
+    path = tree(tmp_path / "own", files)
+    with pytest.raises(UserError, match=r"differ in size.*\(6, 5\).*5\.png has \(8, 12\).*'size'"):
+        own(path)
+    data = own(path, size=7)
+    assert data.shape == (3, 7, 7)
+    assert torch.equal(data.train.inputs[2], torch.full((3, 7, 7), 9, dtype=torch.uint8))
+    assert own(path, size=3).shape == (3, 3, 3)
+    with pytest.raises(UserError, match="size must be at least 1"):
+        own(path, size=0)
+
+
+def deep() -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(np.full((6, 5), 60_000, np.uint16)).save(stream, "png")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train/cat/bad.png": b"no image"}, r"train/cat/bad\.png is no image that can be read"),
+        ({"train/cat/bad.png": png(pixels(1, 6, 5))[:60]}, r"bad\.png is no image that can"),
+        ({"train/cat/note.txt": b"hello"}, r"train/cat/note\.txt is no image"),
+        ({"train/cat/deep.png": deep()}, r"deep\.png has more than 8 bits"),
+        ({"train/stray.png": b""}, r"train/stray\.png lies in no class folder"),
+        ({"test/bird/1.png": b""}, "no training images of bird"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(own, files, message):
+    with pytest.raises(UserError, match=message):
+        own(divided(6, 5, 3) | files)
+
+
+def test_paths_without_images_are_refused(own, tmp_path):
+    with pytest.raises(UserError, match="no file or folder"):
+        own(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no two class folders"):
+        own({"README.txt": b""})
+    with pytest.raises(UserError, match="no images in test/"):
+        own(tree(tmp_path / "train-only", {"train/cat/1.png": png(pixels(1, 4, 4))}))
+    (tmp_path / "pets.zip").write_bytes(b"PK")
+    with pytest.raises(UserError, match="neither a folder nor an archive"):
+        own(tmp_path / "pets.zip")
+
+
+@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz"])
+def test_a_tar_cut_anywhere_is_reported(tmp_path, own, mode):
+    """Even where a plain tar is cut between two files, which the standard library lets pass."""
+    archive = tar(tmp_path / "pets.tar", divided(6, 5, 3), mode)
+    whole = archive.read_bytes()
+    used = 5 * 2 * 512 if mode == "w:" else len(whole)  # a header and a block for each image
+    for length in (0, 1, 512, 700, used // 2, used - 512, used - 100, used - 1, used):
+        if length == len(whole):
+            continue
+        archive.write_bytes(whole[:length])
+        with pytest.raises(UserError, match="get it again"):
+            own(archive)
+
+
+def test_a_tar_with_a_damaged_header_is_reported(tmp_path, own):
+    archive = tar(tmp_path / "pets.tar", divided(6, 5, 3), "w:")
+    whole = bytearray(archive.read_bytes())
+    whole[2048] ^= 255
+    archive.write_bytes(whole)
+    with pytest.raises(UserError, match="ends early or is damaged"):
+        own(archive)
+
+
+def test_links_in_a_tar_are_refused(tmp_path, own):
+    archive = tar(tmp_path / "pets.tar", divided(6, 5, 3), "w:")
+    with tarfile.open(archive, "a") as opened:
+        link = tarfile.TarInfo("train/cat/link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../../../etc/passwd"
+        opened.addfile(link)
+    with pytest.raises(UserError, match=r"train/cat/link\.png is a link"):
+        own(archive)
+
+
+def test_folders_may_be_links_to_folders(tmp_path, own):
+    there = tree(tmp_path / "there", divided(6, 5, 3))
+    (tmp_path / "here").mkdir()
+    for part in ("train", "test"):
+        (tmp_path / "here" / part).symlink_to(there / part)
+    assert_divided(own(tmp_path / "here"))
+
+
+@pytest.fixture
+def decodings(monkeypatch) -> list[str]:
+    """The names of the images decoded so far."""
+    names: list[str] = []
+    decode = folder._decode
+
+    def count(data, name, size, mode):
+        names.append(name.name)
+        return decode(data, name, size, mode)
+
+    monkeypatch.setattr(folder, "_decode", count)
+    return names
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_images_are_decoded_once_until_a_file_changes(tmp_path, own, decodings, archived):
+    files = divided(6, 5, 3)
+    path = tar(tmp_path / "a.tar.gz", files) if archived else tree(tmp_path / "own", files)
+    assert_divided(own(path))
+    assert_divided(own(path))
+    assert len(decodings) == 5
+    os.utime(path if archived else path / "train/cat/3.png", ns=(1, 1))
+    assert_divided(own(path))
+    assert len(decodings) == 10
+    if not archived:
+        (path / "train/cat/3.png").unlink()
+        assert len(own(path).train) == 2
+
+
+def test_a_damaged_cache_is_made_again(tmp_path, own, decodings):
+    path = tree(tmp_path / "own", divided(6, 5, 3))
+    own(path)
+    [kept] = (tmp_path / "cache" / "folder").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert_divided(own(path))
+    assert len(decodings) == 10
+    assert_divided(own(path))
+    assert len(decodings) == 10
+
+
+def test_a_cache_that_cannot_be_written_leaves_nothing_and_stops_nobody(
+    tmp_path, own, decodings, monkeypatch
+):
+    def full(*args):
+        raise OSError("No space left on device")
+
+    path = tree(tmp_path / "own", divided(6, 5, 3))
+    monkeypatch.setattr("fedfm.data.archives.os.replace", full)
+    assert_divided(own(path))
+    assert list((tmp_path / "cache" / "folder").iterdir()) == []
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_terminal_shows_how_far_reading_is(tmp_path, own, monkeypatch, archived):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    files, screen = divided(6, 5, 3), Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    assert_divided(own(tar(tmp_path / "pets.tar", files, "w:") if archived else files))
+    assert ("Reading pets.tar" if archived else "Reading own") in screen.getvalue()
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Loads a CSV with this text."""
+
+    def load_it(text: str | bytes, **options) -> Dataset:
+        path = tmp_path / "table.csv"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return load("csv", dir=tmp_path, path=path, **options)
+
+    return load_it
+
+
+def rows(n: int) -> str:
+    """Rows of a running number, a constant and one of two classes."""
+    return "".join(f"{i}.5, 7 ,{'yes' if i % 2 else 'no'}\n" for i in range(n))
+
+
+def test_a_table_is_read_and_standardised_by_its_training_rows(table):
+    data = table("\ufeffage,weight,label\n" + rows(20) + "\n")
+    assert data.classes == ("no", "yes")
+    assert data.train.inputs.dtype == torch.float32
+    assert (len(data.train), len(data.test)) == (16, 4)
+    assert torch.bincount(data.test.labels).tolist() == [2, 2]
+    both = torch.cat([data.train.inputs, data.test.inputs])
+    assert sorted(both[:, 0].tolist()) == [i + 0.5 for i in range(20)]
+    labels = torch.cat([data.train.labels, data.test.labels])
+    assert torch.equal(both[:, 0].long() % 2, labels)
+    ages = data.train.inputs[:, 0].double()
+    assert data.mean == pytest.approx((float(ages.mean()), 7.0))
+    assert data.std == pytest.approx((float(ages.std(correction=0)), 1.0))
+
+
+def test_the_label_may_have_another_name_and_place(table):
+    text = "kind,x\n" + "".join(f"{i % 3 + 8},{i}\n" for i in range(9))
+    data = table(text, label="kind")
+    assert data.classes == ("8", "9", "10")
+    assert torch.equal(data.train.inputs[:, 0].long() % 3, data.train.labels)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("age,label\n1,a\ntall,b\n", r"table\.csv, row 3, column 'age': 'tall' is not a finite"),
+        ("age,label\n1,a\n\nNaN,b\n", "row 4, column 'age': 'NaN'"),
+        ("x,age,label\n1,2,a\n1,,b\n", "row 3, column 'age': ''"),
+        ("age,label\n1,a\n1e39,b\n", "row 3, column 'age': '1e39'"),
+        ("age,label\n-inf,a\n1,b\n", "row 2, column 'age': '-inf'"),
+        ("age,label\n1,a\n2, \n", "row 3, column 'label': the label is missing"),
+        ("age,label\n1,a\n2\n", "row 3: 1 cells where the header has 2"),
+        ("age,lable\n1,a\n2,b\n", "did you mean 'lable'"),
+        ("age,label\n", "no rows"),
+        ("", "no rows"),
+        ("label\na\nb\n", "no columns but 'label'"),
+        (b"age,label\n\xff,a\n", "cannot read"),
+        ('age,label\n"1,a\n' + "x" * 200_000, "cannot read"),
+    ],
+)
+def test_a_table_that_cannot_be_used_says_where(table, text, message):
+    with pytest.raises(UserError, match=message):
+        table(text)
+
+
+def test_a_table_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read .*none\.csv"):
+        load("csv", dir=tmp_path, path=tmp_path / "none.csv")
