@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pooch
 import pytest
 import torch
 
@@ -132,9 +133,11 @@ def test_a_terminal_shows_a_bar(server, tmp_path, monkeypatch):
     assert "256.0/256.0 kB" in screen.getvalue()
 
 
-def test_elsewhere_nothing_is_printed(server, tmp_path, capfd):
+def test_elsewhere_nothing_is_printed(server, tmp_path, capfd, caplog, monkeypatch):
+    monkeypatch.setattr(pooch.get_logger(), "handlers", [caplog.handler])
     fetch(toy(server.server_port), tmp_path)
     assert capfd.readouterr() == ("", "")
+    assert caplog.text == ""
 
 
 def test_data_lie_in_dir_else_in_the_variable_else_in_the_cache(tmp_path, monkeypatch):

@@ -362,7 +362,7 @@ def test_a_tar_cut_anywhere_is_reported(tmp_path, own, mode):
     whole = archive.read_bytes()
     used = 5 * 2 * 512 if mode == "w:" else len(whole)  # a header and a block for each image
     for length in (0, 1, 512, 700, used // 2, used - 512, used - 100, used - 1, used):
-        if length == len(whole):
+        if length >= len(whole):
             continue
         archive.write_bytes(whole[:length])
         with pytest.raises(UserError, match="get it again"):
@@ -479,7 +479,7 @@ def rows(n: int) -> str:
 
 
 def test_a_table_is_read_and_standardised_by_its_training_rows(table):
-    data = table("\ufeffage,weight,label\n" + rows(20) + "\n")
+    data = table("age,weight,label\n" + rows(20) + "\n")
     assert data.classes == ("no", "yes")
     assert data.train.inputs.dtype == torch.float32
     assert (len(data.train), len(data.test)) == (16, 4)
@@ -494,7 +494,7 @@ def test_a_table_is_read_and_standardised_by_its_training_rows(table):
 
 
 def test_the_label_may_have_another_name_and_place(table):
-    text = "kind,x\n" + "".join(f"{i % 3 + 8},{i}\n" for i in range(9))
+    text = "\ufeffkind,x\n" + "".join(f"{i % 3 + 8},{i}\n" for i in range(9))
     data = table(text, label="kind")
     assert data.classes == ("8", "9", "10")
     assert torch.equal(data.train.inputs[:, 0].long() % 3, data.train.labels)
@@ -511,6 +511,7 @@ def test_the_label_may_have_another_name_and_place(table):
         ("age,label\n1,a\n2, \n", "row 3, column 'label': the label is missing"),
         ("age,label\n1,a\n2\n", "row 3: 1 cells where the header has 2"),
         ("age,lable\n1,a\n2,b\n", "did you mean 'lable'"),
+        ("label,label\na,b\n", "two columns 'label'"),
         ("age,label\n", "no rows"),
         ("", "no rows"),
         ("label\na\nb\n", "no columns but 'label'"),

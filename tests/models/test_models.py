@@ -70,7 +70,7 @@ def torchvision_layout(name: str, classes: int) -> list[tuple[str, tuple[int, ..
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_resnet_has_the_state_dict_of_torchvision_in_its_order(name: str) -> None:
-    model = on_paper(name, shape=(3, 224, 224), classes=1000)
+    model = on_paper(name, shape=(3, 224, 224), classes=1000, stem="imagenet")
     found = [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
     assert found == torchvision_layout(name, 1000)
 

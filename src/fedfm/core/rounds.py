@@ -53,7 +53,9 @@ def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
 
     report = reports(visit, fed, "after", work.model)
     server = absorbed(visit, server, report)
-    ledger.up(report | work.up | (message(work.model) if visit.sharing else {}))
+    ledger.up({"reports": report, "pieces": work.up})
+    if visit.sharing:
+        ledger.up(message(work.model))
     ledger.handshake()
     if visit.sharing:
         server, model = aggregated(visit, fed, server, state.model, work)

@@ -14,7 +14,8 @@ from fedfm.data.dataset import Dataset, Split
 from fedfm.data.digits import DIGITS
 from fedfm.data.download import File, Source, data_folder, fetch
 from fedfm.data.fashion import FASHION_MNIST
-from fedfm.data.folder import CSV, FOLDER
+from fedfm.data.folder import FOLDER
+from fedfm.data.table import CSV
 
 __all__ = [
     "SOURCES",

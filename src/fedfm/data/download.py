@@ -47,7 +47,7 @@ class Source:
         return {p.name: p.default is p.empty for p in named}
 
     def check(self, given: dict[str, Any]) -> None:
-        """Refuse options that this source does not take, and miss those it needs."""
+        """Refuse options that this source does not take, and a lack of those it needs."""
         for option in given:
             takes = ", ".join(self.options) or "no options"
             require(option in self.options, f"data '{self.name}' takes {takes}; not '{option}'")
@@ -105,8 +105,10 @@ def _download(file: File, folder: Path) -> None:
     """Let pooch fetch `file`: it appears in `folder` only when it is whole and right."""
     import pooch
 
-    pooch.get_logger().setLevel("WARNING")
+    log = pooch.get_logger()
     with ExitStack() as stack:
+        stack.callback(log.setLevel, log.level)
+        log.setLevel("WARNING")
 
         def close_later(response: Any, *_: Any, **__: Any) -> None:
             stack.callback(response.close)  # pooch leaves answers open when it fails

@@ -1,8 +1,6 @@
-"""The user's own data: class folders of images (`folder`) and tables (`csv`)."""
+"""The user's own images, in class folders."""
 
-import csv
 import io
-import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -12,14 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require
 from fedfm.core.rng import generator
 from fedfm.data.archives import Decoded, cached, fingerprint, walk
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.download import Source
 
-Row = tuple[int, list[str]]
-"""A line number and the cells there."""
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp")
 _GREY = ("1", "L", "LA")
@@ -130,62 +126,6 @@ def _stack(images: dict[Path, NDArray[np.uint8]]) -> Tensor:
     return torch.from_numpy(stacked)
 
 
-def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
-    """The table at `path`: numbers under a header, classes in the column `label`."""
-    path = Path(path).expanduser()
-    header, rows = _table(path)
-    if header.count(label) != 1:
-        raise unknown(f"label column (in {path})", label, header)
-    column = header.index(label)
-    features = [index for index in range(len(header)) if index != column]
-    require(len(features) > 0, f"{path} has no columns but '{label}'")
-    inputs = torch.from_numpy(_numbers(path, header, rows, features))
-    for line, cells in rows:
-        require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
-    classes, labels = encode([cells[column] for _, cells in rows])
-    train, test = split(inputs, labels)
-    std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
-    spread = torch.where(std > 0, std, 1.0)
-    return Dataset("csv", train, test, classes, tuple(mean.tolist()), tuple(spread.tolist()))
-
-
-def _table(path: Path) -> tuple[list[str], list[Row]]:
-    """The header and the rows of a CSV file."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            header = [name.strip() for name in next(reader, [])]
-            rows = [(reader.line_num, list(map(str.strip, cells))) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"cannot read {path} as a CSV table: {error}") from error
-    require(len(rows) > 0, f"{path} has no rows below its header")
-    for line, cells in rows:
-        wanted = f"{len(cells)} cells where the header has {len(header)}"
-        require(len(cells) == len(header), f"{path}, row {line}: {wanted}")
-    return header, rows
-
-
-def _numbers(
-    path: Path, header: list[str], rows: list[Row], columns: list[int]
-) -> NDArray[np.float32]:
-    """The cells of `columns` [N, F], all finite."""
-    values = np.array([[_number(cells[c]) for c in columns] for _, cells in rows])
-    bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
-    if len(bad):
-        row, column = bad[0]
-        line, cells = rows[row]
-        name, cell = header[columns[column]], cells[columns[column]]
-        raise UserError(f"{path}, row {line}, column '{name}': '{cell}' is not a finite number")
-    return values.astype(np.float32)
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
 def encode(names: list[str]) -> tuple[tuple[str, ...], Tensor]:
     """The classes in `names`, by value when all are integers, else by letter; labels [N]."""
     classes = sorted(set(names))
@@ -217,4 +157,3 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
 
 FOLDER = Source("folder", "your images: a folder or tar of class folders (needs path)", read_folder)
-CSV = Source("csv", "your table: a CSV file of numbers with a label column (needs path)", read_csv)

@@ -79,12 +79,14 @@ class ResNet(nn.Module):
     """Four stages of residual blocks for images [B, *shape], shape (C, H, W); any C.
 
     The stem is "imagenet" (7x7 convolution and max-pool, each of stride 2) or "cifar" (one 3x3
-    convolution of stride 1, for small images). `norm` is "batch" or "group" (of `groups` groups,
-    under the same parameter names). `width` is the number of channels of the first stage.
+    convolution of stride 1, for small images); by default the one that the paper's network has.
+    `norm` is "batch" or "group" (of `groups` groups, under the same parameter names). `width` is
+    the number of channels of the first stage.
     """
 
     block: ClassVar[type[BasicBlock | Bottleneck]]
     depths: ClassVar[tuple[int, int, int, int]]
+    paper_stem: ClassVar[str]
     head_name = "fc"
     """The dotted name of the last layer."""
 
@@ -93,11 +95,12 @@ class ResNet(nn.Module):
         shape: Sequence[int],
         classes: int,
         *,
-        stem: str = "imagenet",
+        stem: str | None = None,
         norm: str = "batch",
         groups: int = 32,
         width: int = 64,
     ) -> None:
+        stem = stem or self.paper_stem
         check_choice("stem", stem, ("imagenet", "cifar"))
         check_choice("norm", norm, ("batch", "group"))
         check_positive(groups=groups, width=width, classes=classes)
@@ -141,6 +144,7 @@ class ResNet18(ResNet):
 
     block = BasicBlock
     depths = (2, 2, 2, 2)
+    paper_stem = "imagenet"
 
 
 class ResNet50(ResNet):
@@ -148,3 +152,4 @@ class ResNet50(ResNet):
 
     block = Bottleneck
     depths = (3, 4, 6, 3)
+    paper_stem = "cifar"

@@ -1,0 +1,41 @@
+"""The command line: `fedfm COMMAND`; one module per group of commands."""
+
+import sys
+
+import typer
+
+from fedfm.cli import costing, demonstration, listing, running
+from fedfm.core.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federated learning for parties whose data differ: FedFM, its baselines, exact costs.",
+)
+app.command("run")(running.run)
+app.command("cost")(costing.cost)
+app.command("partition")(listing.partition)
+app.command("methods")(listing.methods)
+app.command("data")(listing.data)
+app.command("demo")(demonstration.demo)
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one message and exit code 2."""
+    try:
+        app()
+    except UserError as problem:
+        fail(str(problem))
+    except OSError as problem:
+        where = f" ({problem.filename})" if problem.filename else ""
+        fail(f"{problem.strerror or problem}{where}; what was saved before is whole")
+    except KeyboardInterrupt:
+        print("fedfm: interrupted; a run with --out goes on with --resume", file=sys.stderr)
+        sys.exit(130)
+
+
+def fail(message: str) -> None:
+    """Say what is wrong and leave."""
+    print(f"fedfm: {message}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,64 @@
+"""How a run looks while it runs: a live bar on a terminal, plain lines elsewhere."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedfm.records import RoundRecord
+
+
+class Watcher(Protocol):
+    """Called after every round."""
+
+    def __call__(self, record: RoundRecord) -> None:
+        """Show a round."""
+
+
+def print_table(table: Table) -> None:
+    """Print a table whole: numbers are never cut, however narrow the output is."""
+    needed = Console(width=10_000).measure(table).maximum
+    Console(width=max(Console().width, needed)).print(table)
+
+
+def numeric_table(title: str, first: str, heads: Sequence[str]) -> Table:
+    """A table of names and numbers, whose cells are never broken."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(first, no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def describe(record: RoundRecord) -> str:
+    """A round in a line."""
+    return (
+        f"loss {record.train_loss:.4f}  val {100 * record.val_accuracy:.2f}%  "
+        f"test {100 * record.test_accuracy:.2f}%"
+    )
+
+
+@contextmanager
+def watching(title: str, rounds: int, done: int = 0) -> Iterator[Watcher]:
+    """Show rounds as they come in, on standard error."""
+    if not sys.stderr.isatty():
+        yield lambda record: print(
+            f"{title}  round {record.round}/{rounds}  {describe(record)}  {record.seconds:.2f}s",
+            file=sys.stderr,
+            flush=True,
+        )
+        return
+    with Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as bar:
+        task = bar.add_task(title, total=rounds, completed=done, said="")
+        yield lambda record: bar.update(task, completed=record.round, said=describe(record))

@@ -1,0 +1,87 @@
+"""`fedfm partition`, `fedfm methods`, `fedfm data`: what there is, and how data are dealt out."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedfm import data as sources
+from fedfm.algorithms import PIECES, Piece
+from fedfm.cli.options import Format, Overrides
+from fedfm.cli.running import SOURCE_HELP, load_data
+from fedfm.config import load_config
+from fedfm.data import partition as partitions
+from fedfm.report import partition_picture
+
+
+def partition(
+    source: Annotated[str, typer.Argument(metavar="CONFIG", help=SOURCE_HELP)] = "digits",
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="The picture, .png or .svg.")] = Path("partition.png"),
+    format: Format = "text",
+) -> None:
+    """Draw which client holds how many samples of which class."""
+    config = load_config(source, overrides or [])
+    dataset, clients = load_data(config), config.protocol.clients
+    labels, classes = dataset.train.labels.numpy(), len(dataset.classes)
+    shards = partitions.split(labels, classes, clients, config.partition, config.seed)
+    table = partitions.counts(labels, classes, shards)
+    title = f"{dataset.name}, {config.partition.kind}, {clients} clients, seed {config.seed}"
+    picture = partition_picture.draw(table, dataset.classes, title, out)
+    if format == "json":
+        print(json.dumps({"picture": str(picture), "counts": table.tolist()}))
+        return
+    sizes = table.sum(1)
+    print(
+        f"{title}: {sizes.min():,} to {sizes.max():,} samples a client, {sizes.sum():,} in all\n"
+        f"picture in {picture}"
+    )
+
+
+def methods(format: Format = "text") -> None:
+    """List the methods, their hyper-parameters and defaults."""
+    rows = [method_row(name, piece) for name, piece in PIECES.items()]
+    if format == "json":
+        print(json.dumps(rows))
+        return
+    table = Table("method", "what it does", "hyper-parameters and defaults")
+    for row in rows:
+        settings = "\n".join(f"{key} = {value}" for key, value in row["defaults"].items())
+        table.add_row(row["name"], row["what"], settings)
+    Console().print(table)
+
+
+def method_row(name: str, piece: type[Piece]) -> dict[str, Any]:
+    """A method as plain values."""
+    defaults = {field.name: field.default for field in fields(piece)}  # type: ignore[arg-type]
+    return {"name": name, "what": (piece.__doc__ or "").splitlines()[0], "defaults": defaults}
+
+
+def data(
+    dir: Annotated[Path | None, typer.Option(help="Where downloaded files are kept.")] = None,
+    format: Format = "text",
+) -> None:
+    """List the data sets, and whether their files are here."""
+    rows: list[dict[str, Any]] = [
+        {
+            "name": each.source.name,
+            "description": each.source.description,
+            "present": each.present,
+            "folder": str(each.folder),
+            "missing": list(each.missing),
+        }
+        for each in sources.status(dir)
+    ]
+    if format == "json":
+        print(json.dumps(rows))
+        return
+    table = Table("data", "what it is", "here")
+    for row in rows:
+        here = "yes" if row["present"] else f"no: needs {', '.join(row['missing'])}"
+        table.add_row(row["name"], row["description"], here)
+    Console().print(table)
+    print(f"files are kept in {sources.data_folder(dir)} (change it with --dir or FEDFM_DATA)")

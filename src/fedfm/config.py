@@ -1,0 +1,179 @@
+"""Configs: a TOML file or a built-in name, plus overrides, checked before anything runs."""
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+
+from fedfm.algorithms import PIECES, Method, Piece, compose, piece_class
+from fedfm.core.errors import UserError, require, unknown
+from fedfm.data.partition import Partition
+from fedfm.protocol import Protocol
+
+
+class DataConfig(BaseModel):
+    """Which data: a source's name and its options (`fedfm data` lists them)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "digits"
+    dir: str | None = None
+    """Where downloaded files are kept; by default the user's cache folder."""
+    path: str | None = None
+    size: int | None = Field(default=None, ge=1)
+    label: str | None = None
+
+
+class ModelConfig(BaseModel):
+    """Which model: its name and whatever options that model has."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = "cnn"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The model's own options."""
+        return dict(self.model_extra or {})
+
+
+class Config(BaseModel):
+    """One run, completely."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seed: int = Field(default=0, ge=0)
+    executor: Literal["loop", "stacked"] = "stacked"
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: dict[str, dict[str, Any]] = {"fedfm": {}}
+    partition: Partition = Partition()
+    protocol: Protocol = Protocol()
+
+    @field_validator("method")
+    @classmethod
+    def _known_pieces(cls, method: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {name: dict(vars(_piece(name, options))) for name, options in method.items()}
+
+    @property
+    def composed(self) -> Method:
+        """The method, composed of its pieces."""
+        return compose(piece_class(name)(**options) for name, options in self.method.items())
+
+    def as_toml(self) -> dict[str, Any]:
+        """Everything resolved, as plain values."""
+        return self.model_dump(exclude_none=True)
+
+
+def _piece(name: str, options: dict[str, Any]) -> Piece:
+    chosen = piece_class(name)
+    for option in options:
+        if option not in _field_names(chosen):
+            raise unknown(f"key in method.{name}:", option, _field_names(chosen))
+    try:
+        return TypeAdapter(chosen).validate_python(options)
+    except ValidationError as problem:
+        raise UserError(_explain(problem)) from problem
+
+
+def builtin_names() -> list[str]:
+    """The configs that ship with the package."""
+    folder = resources.files("fedfm") / "configs"
+    return sorted(
+        Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
+    """The config of a TOML file or of a built-in name, after 'key=value' overrides."""
+    table = normalised(_read(source))
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        require(bool(equals), f"--set takes key=value, not '{override}'")
+        table = normalised(_merge(table, full_key(key.strip()).split("."), _value(value.strip())))
+    return parse(table)
+
+
+def parse(table: dict[str, Any]) -> Config:
+    """A config from nested plain values; says what is wrong with them in a line or two."""
+    try:
+        return Config.model_validate(normalised(table))
+    except ValidationError as problem:
+        raise UserError(_explain(problem)) from problem
+
+
+def full_key(key: str) -> str:
+    """'rounds' means protocol.rounds, 'beta' partition.beta, 'fedfm.strength' method.fedfm...."""
+    first = key.split(".")[0]
+    if first in PIECES:
+        return f"method.{key}"
+    if "." not in key and key not in Config.model_fields:
+        for section, kind in (("protocol", Protocol), ("partition", Partition)):
+            if key in _field_names(kind):
+                return f"{section}.{key}"
+    return key
+
+
+def normalised(table: dict[str, Any]) -> dict[str, Any]:
+    """Methods as a table: 'fedfm' and ['fedprox', 'fedfm'] mean pieces with their defaults."""
+    method = table.get("method")
+    if isinstance(method, str):
+        method = [method]
+    if isinstance(method, list):
+        return table | {"method": {str(name): {} for name in method}}
+    return table
+
+
+def _read(source: str) -> dict[str, Any]:
+    path = Path(source)
+    if path.suffix != ".toml" and not path.exists():
+        if source not in builtin_names():
+            raise unknown("config", source, builtin_names())
+        return tomllib.loads((resources.files("fedfm") / "configs" / f"{source}.toml").read_text())
+    require(path.is_file(), f"there is no config file {source}")
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise UserError(f"{source} is not valid TOML: {problem}") from problem
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _merge(table: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    key, *rest = path
+    if not rest:
+        return table | {key: value}
+    inner = table.get(key, {})
+    require(isinstance(inner, dict), f"--set: '{key}' is a value, not a section")
+    return table | {key: _merge(inner, rest, value)}
+
+
+def _field_names(kind: Any) -> list[str]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return list(kind.model_fields)
+    return [field.name for field in fields(kind)]
+
+
+def _explain(problem: ValidationError) -> str:
+    """The first thing that is wrong, with its key, in words."""
+    error = problem.errors()[0]
+    *sections, key = (str(part) for part in error["loc"]) if error["loc"] else [""]
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        if full_key(key) != key:
+            return f"unknown key '{key}': it is called {full_key(key)}"
+        kind = Config.model_fields[sections[0]].annotation if sections else Config
+        return str(
+            unknown(f"key in [{sections[0]}]:" if sections else "key", key, _field_names(kind))
+        )
+    where = ".".join([*sections, key])
+    said = error["msg"].removeprefix("Value error, ")
+    return said if where in ("", "method", "protocol", "partition") else f"{where}: {said}"

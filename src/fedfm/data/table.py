@@ -1,0 +1,77 @@
+"""The user's own table: a CSV file of numbers with a column of classes."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedfm.core.errors import UserError, require, unknown
+from fedfm.data.dataset import Dataset
+from fedfm.data.download import Source
+from fedfm.data.folder import encode, split
+
+Row = tuple[int, list[str]]
+"""A row's line number and its cells."""
+
+
+def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
+    """The table at `path`: numbers under a header, classes in the column `label`."""
+    path = Path(path).expanduser()
+    header, rows = _table(path)
+    if label not in header:
+        raise unknown(f"label column (in {path})", label, header)
+    require(header.count(label) == 1, f"{path} has two columns '{label}'; rename one")
+    column = header.index(label)
+    features = [index for index in range(len(header)) if index != column]
+    require(len(features) > 0, f"{path} has no columns but '{label}'")
+    inputs = torch.from_numpy(_numbers(path, header, rows, features))
+    for line, cells in rows:
+        require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
+    classes, labels = encode([cells[column] for _, cells in rows])
+    train, test = split(inputs, labels)
+    std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
+    spread = torch.where(std > 0, std, 1.0)
+    return Dataset("csv", train, test, classes, tuple(mean.tolist()), tuple(spread.tolist()))
+
+
+def _table(path: Path) -> tuple[list[str], list[Row]]:
+    """The header and the rows of a CSV file."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            header = [name.strip() for name in next(reader, [])]
+            rows = [(reader.line_num, list(map(str.strip, cells))) for cells in reader if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"cannot read {path} as a CSV table: {error}") from error
+    require(len(rows) > 0, f"{path} has no rows below its header")
+    for line, cells in rows:
+        wanted = f"{len(cells)} cells where the header has {len(header)}"
+        require(len(cells) == len(header), f"{path}, row {line}: {wanted}")
+    return header, rows
+
+
+def _numbers(
+    path: Path, header: list[str], rows: list[Row], columns: list[int]
+) -> NDArray[np.float32]:
+    """The cells of `columns` [N, F], all finite."""
+    values = np.array([[_number(cells[c]) for c in columns] for _, cells in rows])
+    bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
+    if len(bad):
+        row, column = bad[0]
+        line, cells = rows[row]
+        name, cell = header[columns[column]], cells[columns[column]]
+        raise UserError(f"{path}, row {line}, column '{name}': '{cell}' is not a finite number")
+    return values.astype(np.float32)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+CSV = Source("csv", "your table: a CSV file of numbers with a label column (needs path)", read_csv)

@@ -1,0 +1,77 @@
+"""Several methods side by side: a table with deviations over seeds, and accuracy curves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fedfm.records import Result
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000")
+"""Okabe and Ito's colours, which colour-blind people can tell apart."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method's runs, one for each seed."""
+
+    label: str
+    results: Sequence[Result]
+
+    @property
+    def accuracies(self) -> np.ndarray:
+        """Test accuracies in percent [seeds]."""
+        return np.array([100 * result.test_accuracy for result in self.results])
+
+    @property
+    def curves(self) -> np.ndarray:
+        """Test accuracy in percent after every round [seeds, rounds]."""
+        rounds = [[record.test_accuracy for record in result.rounds] for result in self.results]
+        return 100 * np.array(rounds)
+
+
+def deviation(values: np.ndarray) -> float:
+    """The sample standard deviation; 0 for a single value."""
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+HEADS = ("test accuracy", "floats up", "floats down", "handshakes", "best rounds")
+
+
+def cells(entry: Entry) -> list[str]:
+    """A row under `HEADS`: accuracy (mean and deviation over seeds) and what one run sent."""
+    totals = entry.results[0].totals
+    return [
+        f"{entry.accuracies.mean():.2f} ± {deviation(entry.accuracies):.2f}",
+        f"{totals.floats_up:,}",
+        f"{totals.floats_down:,}",
+        f"{totals.handshakes}",
+        ", ".join(str(result.best.round) for result in entry.results),
+    ]
+
+
+def draw(entries: Sequence[Entry], title: str, path: Path) -> Path:
+    """Accuracy over rounds with bands over seeds, and accuracy against what was sent."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    over_rounds, over_floats = figure.subplots(1, 2, sharey=True)
+    for entry, colour in zip(entries, COLOURS, strict=False):
+        mean, low, high = (f(entry.curves, axis=0) for f in (np.mean, np.min, np.max))
+        sent = np.cumsum([record.floats_up for record in entry.results[0].rounds]) / 1e6
+        rounds = np.arange(1, len(mean) + 1)
+        over_rounds.plot(rounds, mean, color=colour, label=entry.label)
+        over_rounds.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
+        over_floats.plot(sent, mean, color=colour, label=entry.label)
+    over_rounds.set(xlabel="round", ylabel="test accuracy (%)")
+    over_floats.set(xlabel="million floats sent by the clients")
+    for axes in (over_rounds, over_floats):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    over_rounds.legend(frameon=False, loc="lower right")
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
