@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.data.samples import idx, pixels, png, records, tar, tree, trusting
 
 from fedfm.core.errors import UserError
 from fedfm.data import SOURCES, Dataset, folder, load
 from fedfm.data.cinic import CLASSES
+from tests.data.samples import idx, pixels, png, records, tar, tree, trusting
 
 BATCHES = [f"data_batch_{i}.bin" for i in range(1, 6)]
 

@@ -11,6 +11,7 @@ from torch.optim.sgd import sgd as sgd_update
 
 from fedfm.algorithms.base import Batch, Model, Piece
 from fedfm.core import trees
+from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.feed import Feed
@@ -151,7 +152,13 @@ def train_cohort(
 def forward(net: Net, feed: Feed, tick: Tick) -> Batch:
     """What the network makes of a training batch."""
     inputs, labels = feed.fetch(tick.indices, tick.draws)
-    features, logits = net(inputs)
+    try:
+        features, logits = net(inputs)
+    except ValueError as problem:
+        raise UserError(
+            f"a batch of {labels.shape[1]} cannot be trained on ({problem}); "
+            "use another batch_size, keep_last=false, or a model with norm=group"
+        ) from problem
     return Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
 
 

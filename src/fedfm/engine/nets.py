@@ -29,28 +29,45 @@ def model_of(module: nn.Module) -> Model:
     )
 
 
+def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]:
+    """Every attribute that holds a parameter: several where layers share it."""
+    return [
+        (owner, name)
+        for owner in module.modules()
+        for name, held in owner.named_parameters(recurse=False)
+        if held is parameter
+    ]
+
+
 class Net:
     """The module as it is, for one set of weights; leaves [1, ...]."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = copy.deepcopy(module)
-        self._parameters = trainable(self.module)
+        self._places = {name: _places(self.module, p) for name, p in trainable(self.module).items()}
         self._buffers = carried(self.module)
 
     def bind(self, model: Model) -> list[Tensor]:
-        """Work on `model`'s own memory from now on; returns the parameters as autograd leaves."""
-        for name, parameter in self._parameters.items():
-            parameter.data = self._weights(model.params[name])
+        """Work on `model`'s own memory from now on; returns the parameters as autograd leaves.
+
+        The leaves are new each time, since autograd remembers the shape of an old one.
+        """
+        leaves: list[Tensor] = []
+        for name, places in self._places.items():
+            leaf = nn.Parameter(self._weights(model.params[name]))
+            for owner, attribute in places:
+                setattr(owner, attribute, leaf)
+            leaves.append(leaf)
         for name, buffer in self._buffers.items():
             buffer.data = self._weights(model.buffers[name])
-        return list(self._parameters.values())
+        return leaves
 
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf[0]
 
     def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
         """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
-        return {name: g.unsqueeze(0) for name, g in zip(self._parameters, grads, strict=True)}
+        return {name: g.unsqueeze(0) for name, g in zip(self._places, grads, strict=True)}
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], with the same weights."""
@@ -70,7 +87,7 @@ class StackedNet(Net):
 
     def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
         """What autograd returned for the leaves, as a tree [S, ...]."""
-        return dict(zip(self._parameters, grads, strict=True))
+        return dict(zip(self._places, grads, strict=True))
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], client s with weights s."""

@@ -1,0 +1,226 @@
+"""Loop and stacked executors: one result, whatever the network and however unequal the clients."""
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedfm import models
+from fedfm.algorithms import FedAvg, FedFM, FedFMLite
+from fedfm.core.errors import UserError
+from fedfm.core.rounds import run_round
+from fedfm.core.trees import share
+from fedfm.data.batches import plan
+from fedfm.engine.cohort import Objective, packing_order, ticks
+from fedfm.engine.executors import LoopExecutor, executor
+from fedfm.engine.nets import Net, model_of, stacked_net
+from fedfm.models.stack import Unstackable, fold, unfold
+from tests import worlds
+
+NETWORKS = [
+    ("cnn", (1, 8, 8), {}),
+    ("cnn", (3, 8, 8), {"norm": "batch"}),
+    ("cnn", (1, 8, 8), {"norm": "group"}),
+    ("mlp", (12,), {}),
+    ("mlp", (12,), {"norm": "batch"}),
+    ("resnet18", (3, 32, 32), {"width": 8}),
+    ("resnet18", (3, 16, 16), {"width": 8, "stem": "cifar", "norm": "group", "groups": 4}),
+    ("resnet50", (3, 16, 16), {"width": 4}),
+    ("resnet50", (3, 32, 32), {"width": 8, "stem": "imagenet", "norm": "group", "groups": 4}),
+]
+IDS = [" ".join([name, *map(str, options.values())]) for name, _, options in NETWORKS]
+
+
+def after_rounds(executor, module, data, piece, rounds=2, **settings):
+    fed = worlds.federation(module, data, piece, executor=executor, **settings)
+    state = worlds.start(module, fed)
+    for _ in range(rounds):
+        state, log = run_round(state, fed)
+    return state, log
+
+
+def assert_same(one, other, tolerance):
+    trees = zip((*one.model, one.server), (*other.model, other.server), strict=True)
+    for ours, theirs in trees:
+        for name, value in ours.items():
+            if isinstance(value, dict):
+                assert_leaves(value, theirs[name], tolerance)
+            else:
+                torch.testing.assert_close(value, theirs[name], rtol=tolerance, atol=tolerance)
+
+
+def assert_leaves(ours, theirs, tolerance):
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("name", "shape", "options"), NETWORKS, ids=IDS)
+@pytest.mark.parametrize("keep_last", [False, True])
+def test_loop_and_stacked_agree(name, shape, options, keep_last):
+    module = worlds.network(name, dtype=torch.float64, shape=shape, **options)
+    data = worlds.images(shape=shape, dtype=torch.float64)
+    settings = {"keep_last": keep_last, "epochs": 1}
+    piece = FedFM(strength=1.0, start_round=0)
+    loop, stacked = (
+        after_rounds(executor, module, data, piece, **settings) for executor in ("loop", "stacked")
+    )
+    assert_same(loop[0], stacked[0], 1e-9)
+    torch.testing.assert_close(loop[1].losses, stacked[1].losses)
+    assert loop[1].traffic == stacked[1].traffic
+
+
+def test_loop_and_stacked_agree_in_float32_to_its_precision():
+    module, data = worlds.network(norm="batch"), worlds.images()
+    piece = FedFMLite(strength=1.0, start_round=0, models_every=2)
+    loop, stacked = (after_rounds(e, module, data, piece, 4)[0] for e in ("loop", "stacked"))
+    assert_same(loop, stacked, 5e-4)
+
+
+def test_a_cohort_is_its_clients_one_by_one():
+    """Property 2: training clients 0..3 together or in two halves gives each the same model."""
+    module, data = (
+        worlds.network(norm="batch", dtype=torch.float64),
+        worlds.images(dtype=torch.float64),
+    )
+    fed = worlds.federation(module, data, FedAvg())
+    start = worlds.start(module, fed).model
+    plans = [fed.plan(0, k) for k in range(4)]
+    nothing = Objective(fed.method.pieces, {"fedavg": {}})
+    together = fed.executor.train(start.map(share), plans, nothing, fed.training.sgd)
+    for half in (slice(0, 2), slice(2, 4)):
+        part = fed.executor.train(start.map(share), plans[half], nothing, fed.training.sgd)
+        for name, value in part.model.params.items():
+            torch.testing.assert_close(value, together.model.params[name][half])
+        for name, value in part.model.buffers.items():
+            torch.testing.assert_close(value, together.model.buffers[name][half])
+        assert torch.equal(part.steps, together.steps[half])
+
+
+def test_every_step_of_every_plan_is_taken_once_and_in_order():
+    sizes, batch = (23, 10, 5, 16, 16), 8
+    plans = [
+        plan(torch.arange(n).numpy(), epochs=2, batch_size=batch, keep_last=True,
+             augmented=False, key=(0, 0, k))
+        for k, n in enumerate(sizes)
+    ]  # fmt: skip
+    taken: list[list[Tensor]] = [[] for _ in plans]
+    for tick in ticks(plans):
+        for row, indices in zip(range(tick.rows.start, tick.rows.stop), tick.indices, strict=True):
+            taken[row].append(indices)
+    for own, expected in zip(taken, plans, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(own, expected.batches, strict=True))
+
+
+def test_packing_puts_long_clients_first_and_short_batches_last():
+    sizes = (5, 40, 16, 24)
+    plans = [
+        plan(torch.arange(n).numpy(), epochs=1, batch_size=8, keep_last=False, augmented=False,
+             key=(0, 0, k))
+        for k, n in enumerate(sizes)
+    ]  # fmt: skip
+    assert packing_order(plans) == [1, 3, 2, 0]
+    assert len(list(ticks([plans[i] for i in packing_order(plans)]))) == 5 + 1
+
+
+def test_fold_puts_clients_into_the_channels():
+    x = torch.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    folded = fold(x)
+    assert folded.shape == (3, 8, 5)
+    assert torch.equal(folded[1, 4:], x[1, 1])
+    assert torch.equal(unfold(folded, 2), x)
+
+
+class Custom(nn.Module):
+    """A user's network with a forward pass of its own."""
+
+    def __init__(self, layer: nn.Module, trick=None) -> None:
+        super().__init__()
+        self.layer, self.trick = layer, trick
+        self.head = nn.Linear(6, worlds.CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(torch.relu(x))
+        return self.head(self.trick(x) if self.trick else x)
+
+
+def adapted(layer: nn.Module, trick=None) -> nn.Module:
+    torch.manual_seed(0)
+    return models.WithFeatures(Custom(layer, trick), head="head")
+
+
+def test_a_users_network_is_stacked_where_it_can_be():
+    module, data = adapted(nn.Linear(12, 6)), worlds.images(shape=(12,))
+    loop, stacked = (after_rounds(e, module, data, FedAvg())[0] for e in ("loop", "stacked"))
+    assert_same(loop, stacked, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (adapted(nn.Sequential(nn.Linear(12, 6), nn.Dropout(0.5))), "random"),
+        (adapted(nn.Sequential(nn.Linear(12, 6), nn.PReLU())), "PReLU"),
+        (adapted(nn.Linear(12, 6), lambda x: x.softmax(1)), "differs"),
+        (adapted(nn.Linear(12, 6), lambda x: x.reshape(-1, 6)), "folded"),
+        (adapted(nn.Sequential(nn.Linear(12, 6), nn.BatchNorm1d(6, momentum=None))), "cumulative"),
+    ],
+)
+def test_what_cannot_be_stacked_runs_in_the_loop_and_says_so_once(module, why, caplog):
+    data = worlds.images(shape=(12,))
+    with pytest.raises(Unstackable, match=why):
+        stacked_net(module, (12,))
+    with caplog.at_level(logging.WARNING):
+        chosen = executor("stacked", module, worlds.feed(data, module))
+    assert type(chosen) is LoopExecutor
+    assert len(caplog.records) == 1
+    assert why in caplog.text
+
+
+def test_dropout_is_keyed_by_seed_round_and_client():
+    module = adapted(nn.Sequential(nn.Linear(12, 6), nn.Dropout(0.5)))
+    data = worlds.images(shape=(12,))
+    torch.manual_seed(1)
+    first, _ = after_rounds("loop", module, data, FedAvg())
+    torch.manual_seed(2)
+    again, _ = after_rounds("loop", module, data, FedAvg())
+    assert all(torch.equal(v, again.model.params[n]) for n, v in first.model.params.items())
+
+
+def test_shared_and_frozen_parameters_are_bound_as_they_are():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12))
+    body[2].weight = body[0].weight
+    body[0].bias.requires_grad_(False)
+    module = models.Split(body, nn.Linear(12, worlds.CLASSES))
+    data = worlds.images(shape=(12,))
+    frozen = body[0].bias.detach().clone()
+    for name in ("loop", "stacked"):
+        state, _ = after_rounds(name, module, data, FedAvg())
+        assert "body.0.bias" in state.model.buffers
+        assert torch.allclose(state.model.buffers["body.0.bias"], frozen, atol=1e-7)
+        assert "body.2.weight" not in state.model.params
+        assert not torch.equal(state.model.params["body.0.weight"], body[0].weight)
+
+
+def test_unknown_executors_are_named():
+    module = worlds.network()
+    with pytest.raises(UserError, match="did you mean 'stacked'"):
+        executor("staked", module, worlds.feed(worlds.images(), module))
+
+
+def test_a_batch_of_one_under_batch_norm_is_explained():
+    module, data = worlds.network("mlp", norm="batch"), worlds.images()
+    fed = worlds.federation(module, data, FedAvg(), batch_size=1)
+    with pytest.raises(UserError, match="batch of 1 cannot be trained on"):
+        run_round(worlds.start(module, fed), fed)
+
+
+def test_binding_works_on_the_tensors_themselves():
+    module = worlds.network(norm="batch")
+    net = Net(module)
+    model = model_of(module).map(share)
+    net.bind(model)
+    net.module.train()
+    net(torch.randn(1, 6, 1, 8, 8))
+    name = next(n for n in model.buffers if n.endswith("num_batches_tracked"))
+    assert model.buffers[name].tolist() == [1]

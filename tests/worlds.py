@@ -1,0 +1,100 @@
+"""Small federations for tests, and the same seen by the textbook."""
+
+import torch
+from torch import Tensor, nn
+
+from fedfm import models
+from fedfm.algorithms import Piece, Task, compose
+from fedfm.core.federation import Federation, LocalTraining
+from fedfm.core.state import State, initial_state
+from fedfm.data.dataset import Dataset, Split
+from fedfm.engine.cohort import Sgd
+from fedfm.engine.executors import EXECUTORS
+from fedfm.engine.feed import Feed
+from fedfm.engine.nets import model_of
+
+CLASSES = 4
+SIZES = (23, 10, 5, 16)
+"""Samples of the clients: unequal steps, and one client (5) smaller than a batch of 8."""
+
+
+def images(seed: int = 0, shape: tuple[int, ...] = (1, 8, 8), dtype=torch.float32) -> Dataset:
+    """Random inputs whose mean depends on the class; only the last client has the last class."""
+    rng = torch.Generator().manual_seed(seed)
+    total, last = sum(SIZES), SIZES[-1]
+    labels = torch.randint(CLASSES - 1, (total,), generator=rng)
+    labels[-last::2] = CLASSES - 1
+    inputs = torch.randn(total, *shape, generator=rng, dtype=dtype)
+    inputs = inputs + labels.view(-1, *[1] * len(shape)).to(dtype) / 2
+    split = Split(inputs, labels)
+    return Dataset("random", split, split, tuple(map(str, range(CLASSES))))
+
+
+def samples(sizes: tuple[int, ...] = SIZES) -> list[Tensor]:
+    return list(torch.arange(sum(sizes)).split(list(sizes)))
+
+
+def network(name: str = "cnn", seed: int = 0, dtype=torch.float32, **options) -> nn.Module:
+    torch.manual_seed(seed)
+    shape = options.pop("shape", (1, 8, 8))
+    return models.build(name, shape=shape, classes=CLASSES, **options).to(dtype)
+
+
+def feed(data: Dataset, module: nn.Module) -> Feed:
+    like = next(module.parameters())
+    return Feed.of(data.train, data, like.device, like.dtype)
+
+
+def federation(
+    module: nn.Module,
+    data: Dataset,
+    *pieces: Piece,
+    executor: str = "stacked",
+    epochs: int = 2,
+    momentum: float = 0.9,
+    weight_decay: float = 1e-3,
+    keep_last: bool = False,
+    participation: float = 1.0,
+    batch_size: int = 8,
+    clients: list[Tensor] | None = None,
+) -> Federation:
+    return Federation(
+        task=Task(model_of(module).params, CLASSES, models.feature_dim(module, data.shape)),
+        method=compose(pieces),
+        executor=EXECUTORS[executor](module, feed(data, module)),
+        samples=clients or samples(),
+        training=LocalTraining(epochs, batch_size, keep_last, Sgd(0.05, momentum, weight_decay)),
+        participation=participation,
+        augmented=False,
+        seed=7,
+    )
+
+
+def start(module: nn.Module, fed: Federation) -> State:
+    return initial_state(model_of(module), fed.method, fed.task)
+
+
+def textbook_clients(fed: Federation, data: Dataset, round: int) -> list[dict]:
+    """The cohort of a round in the textbook's form, with the very same batches."""
+    clients = []
+    for k in fed.cohort(round):
+        own = data.train.subset(fed.samples[k])
+        batches = [data.train.subset(batch) for batch in fed.plan(round, k).batches]
+        clients.append(
+            {
+                "id": k,
+                "batches": [(batch.inputs, batch.labels) for batch in batches],
+                "samples": len(own),
+                "data": (own.inputs, own.labels),
+            }
+        )
+    return clients
+
+
+def close(ours: dict[str, Tensor], theirs: nn.Module, tolerance: float) -> None:
+    expected = theirs.state_dict()
+    assert ours.keys() == expected.keys()
+    for name, value in ours.items():
+        torch.testing.assert_close(
+            value, expected[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
