@@ -45,7 +45,8 @@ def test_finite_finds_the_client_that_is_not():
 
 
 def test_randomness_belongs_to_its_key_alone():
-    draws = [generator(*key).random() for key in [(0, "a"), (1, "a"), (0, "b"), (0, "a", 0)]]
+    keyed = [generator(0, "a"), generator(1, "a"), generator(0, "b"), generator(0, "a", 0)]
+    draws = [each.random() for each in keyed]
     assert len(set(draws)) == 4
     assert generator(0, "a").random() == draws[0]
     assert torch_seed(0, "a") != torch_seed(0, "b")

@@ -1,5 +1,7 @@
 """Rounds of the library against the textbook: same models, buffers and anchors."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -8,8 +10,8 @@ from fedfm.core.rounds import run_round
 from fedfm.engine.nets import model_of
 from tests import textbook, worlds
 
-SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
-NETWORKS = {
+SGD: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
+NETWORKS: dict[str, dict[str, Any]] = {
     "cnn": {},
     "cnn with batch norm": {"norm": "batch"},
     "mlp with batch norm": {"norm": "batch"},
@@ -67,7 +69,8 @@ def test_fedfm_is_the_textbooks(executor, kind, guide, aggregation):
     module, data = build(kind), worlds.images(dtype=torch.float64)
     piece = FedFM(strength=2.0, guide=guide, anchors=aggregation, start_round=1)
     fed = worlds.federation(module, data, piece, executor=executor, participation=0.5)
-    state, theirs, anchors = worlds.start(module, fed), module, {}
+    state, theirs = worlds.start(module, fed), module
+    anchors: textbook.Anchors = {}
     for t in range(5):
         theirs, anchors = textbook.fedfm_round(
             theirs,
@@ -93,7 +96,8 @@ def test_fedfm_lite_is_the_textbooks(executor, kind, every, aggregation):
     module, data = build(kind), worlds.images(dtype=torch.float64)
     piece = FedFMLite(strength=2.0, start_round=0, models_every=every, anchors=aggregation)
     fed = worlds.federation(module, data, piece, executor=executor, participation=0.75)
-    state, theirs, anchors = worlds.start(module, fed), module, {}
+    state, theirs = worlds.start(module, fed), module
+    anchors: textbook.Anchors = {}
     for cycle in range(2):
         rounds = range(cycle * every, (cycle + 1) * every)
         theirs, anchors = textbook.fedfm_lite_cycle(
@@ -114,7 +118,8 @@ def test_fedfm_lite_is_the_textbooks(executor, kind, every, aggregation):
 def test_float32_agrees_with_the_textbook_to_its_precision():
     module, data = build("cnn with batch norm", torch.float32), worlds.images()
     fed = worlds.federation(module, data, FedFM(strength=2.0, start_round=0))
-    state, theirs, anchors = worlds.start(module, fed), module, {}
+    state, theirs = worlds.start(module, fed), module
+    anchors: textbook.Anchors = {}
     for t in range(2):
         theirs, anchors = textbook.fedfm_round(
             theirs,

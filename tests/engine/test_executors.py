@@ -1,6 +1,7 @@
 """Loop and stacked executors: one result, whatever the network and however unequal the clients."""
 
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from fedfm.engine.nets import Net, model_of, stacked_net
 from fedfm.models.stack import Unstackable, fold, unfold
 from tests import worlds
 
-NETWORKS = [
+NETWORKS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("cnn", (1, 8, 8), {}),
     ("cnn", (3, 8, 8), {"norm": "batch"}),
     ("cnn", (1, 8, 8), {"norm": "group"}),
@@ -188,18 +189,19 @@ def test_dropout_is_keyed_by_seed_round_and_client():
 
 def test_shared_and_frozen_parameters_are_bound_as_they_are():
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12))
-    body[2].weight = body[0].weight
-    body[0].bias.requires_grad_(False)
+    first, second = nn.Linear(12, 12), nn.Linear(12, 12)
+    second.weight = first.weight
+    first.bias.requires_grad_(False)
+    body = nn.Sequential(first, nn.ReLU(), second)
     module = models.Split(body, nn.Linear(12, worlds.CLASSES))
     data = worlds.images(shape=(12,))
-    frozen = body[0].bias.detach().clone()
+    frozen = first.bias.detach().clone()
     for name in ("loop", "stacked"):
         state, _ = after_rounds(name, module, data, FedAvg())
         assert "body.0.bias" in state.model.buffers
         assert torch.allclose(state.model.buffers["body.0.bias"], frozen, atol=1e-7)
         assert "body.2.weight" not in state.model.params
-        assert not torch.equal(state.model.params["body.0.weight"], body[0].weight)
+        assert not torch.equal(state.model.params["body.0.weight"], first.weight)
 
 
 def test_unknown_executors_are_named():

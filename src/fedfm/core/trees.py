@@ -115,7 +115,7 @@ def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
 
 def finite(tree: Tree) -> Tensor:
     """Whether every float of each client is finite: leaves [S, ...] give a bool [S]."""
-    sums = [leaf.flatten(1).sum(1) for leaf in leaves(tree) if leaf.is_floating_point()]
+    sums = [leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree) if leaf.is_floating_point()]
     return torch.isfinite(torch.stack(sums)).all(0)
 
 
