@@ -1,5 +1,6 @@
 """Configs: a TOML file or a built-in name, plus overrides, checked before anything runs."""
 
+import difflib
 import tomllib
 from collections.abc import Iterable
 from dataclasses import fields
@@ -77,7 +78,7 @@ def _piece(name: str, options: dict[str, Any]) -> Piece:
     try:
         return TypeAdapter(chosen).validate_python(options)
     except ValidationError as problem:
-        raise UserError(_explain(problem)) from problem
+        raise UserError(_explain(problem, "method", name)) from problem
 
 
 def builtin_names() -> list[str]:
@@ -89,12 +90,13 @@ def builtin_names() -> list[str]:
 
 
 def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
-    """The config of a TOML file or of a built-in name, after 'key=value' overrides."""
+    """The config of a TOML file or of a built-in name, after 'key=value' overrides.
+
+    A method's settings hold whether they stand before or after the choice of that method.
+    """
     table = normalised(_read(source))
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        require(bool(equals), f"--set takes key=value, not '{override}'")
-        table = normalised(_merge(table, full_key(key.strip()).split("."), _value(value.strip())))
+    for path, value in sorted(map(_override, overrides), key=lambda change: len(change[0])):
+        table = normalised(_merge(table, path, value))
     return parse(table)
 
 
@@ -130,7 +132,7 @@ def normalised(table: dict[str, Any]) -> dict[str, Any]:
 
 def _read(source: str) -> dict[str, Any]:
     path = Path(source)
-    if path.suffix != ".toml" and not path.exists():
+    if path.suffix != ".toml" and not path.is_file():
         if source not in builtin_names():
             raise unknown("config", source, builtin_names())
         return tomllib.loads((resources.files("fedfm") / "configs" / f"{source}.toml").read_text())
@@ -141,7 +143,14 @@ def _read(source: str) -> dict[str, Any]:
         raise UserError(f"{source} is not valid TOML: {problem}") from problem
 
 
-def _value(text: str) -> Any:
+def _override(text: str) -> tuple[list[str], Any]:
+    key, equals, value = text.partition("=")
+    require(bool(equals), f"--set takes key=value, not '{text}'")
+    return full_key(key.strip()).split("."), plain_value(value.strip())
+
+
+def plain_value(text: str) -> Any:
+    """A value as TOML would read it; what is no TOML is a text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -163,17 +172,27 @@ def _field_names(kind: Any) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def _explain(problem: ValidationError) -> str:
+def _explain(problem: ValidationError, *inside: str) -> str:
     """The first thing that is wrong, with its key, in words."""
     error = problem.errors()[0]
-    *sections, key = (str(part) for part in error["loc"]) if error["loc"] else [""]
+    *sections, key = [*inside, *map(str, error["loc"])] or [""]
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        if full_key(key) != key:
-            return f"unknown key '{key}': it is called {full_key(key)}"
-        kind = Config.model_fields[sections[0]].annotation if sections else Config
-        return str(
-            unknown(f"key in [{sections[0]}]:" if sections else "key", key, _field_names(kind))
-        )
-    where = ".".join([*sections, key])
+        return _unknown_key(sections, key)
     said = error["msg"].removeprefix("Value error, ")
-    return said if where in ("", "method", "protocol", "partition") else f"{where}: {said}"
+    if error["type"] == "value_error":
+        return said
+    return f"{'.'.join([*sections, key])}: {said}"
+
+
+def _unknown_key(sections: list[str], key: str) -> str:
+    """Where a key belongs, or the nearest right one."""
+    if full_key(key) != key:
+        return f"unknown key '{key}': it is called {full_key(key)}"
+    if sections:
+        known = _field_names(Config.model_fields[sections[0]].annotation)
+        return str(unknown(f"key in [{sections[0]}]:", key, known))
+    shortened = [*PIECES, *_field_names(Protocol), *_field_names(Partition)]
+    near = difflib.get_close_matches(key, [*Config.model_fields, *shortened], n=1)
+    if near:
+        return f"unknown key '{key}': did you mean '{full_key(near[0])}'?"
+    return str(unknown("key", key, Config.model_fields))

@@ -1,6 +1,7 @@
 """The folder of a run: its config, a line per round, checkpoints, the summary, the best model."""
 
 import json
+import os
 import platform
 import tomllib
 from collections.abc import Iterator
@@ -14,7 +15,14 @@ import torch
 
 from fedfm import __version__
 from fedfm.algorithms.base import Method, Model
-from fedfm.core.checkpoint import load_checkpoint, save_checkpoint, to_bytes, write_atomically
+from fedfm.core.checkpoint import (
+    damaged,
+    load_checkpoint,
+    save_checkpoint,
+    to_bytes,
+    unfinished,
+    write_atomically,
+)
 from fedfm.core.errors import require
 from fedfm.core.state import from_tree, to_tree
 from fedfm.records import Best, Progress, Result, RoundRecord
@@ -31,15 +39,20 @@ class RunFolder:
         """A new folder for a run of `config`, or with `resume` that of the same run."""
         recorded = path / "config.toml"
         if not recorded.exists():
+            require(not path.exists() or path.is_dir(), f"{path} is a file; choose another --out")
             require(
-                not path.exists() or not any(path.iterdir()),
+                not path.exists() or set(path.iterdir()) <= {unfinished(recorded)},
                 f"{path} is not empty and holds no run; choose another folder with --out",
             )
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(recorded, tomli_w.dumps(config).encode())
             return RunFolder(path)
         require(resume, f"{path} already holds a run; go on with --resume or choose another --out")
-        differing = list(differences(tomllib.loads(recorded.read_text()), config))
+        try:
+            before = tomllib.loads(recorded.read_text())
+        except ValueError as problem:
+            raise damaged(recorded, problem) from problem
+        differing = list(differences(before, config))
         require(
             not differing,
             f"{path} holds a run of another config; it differs in " + "; ".join(differing),
@@ -50,6 +63,8 @@ class RunFolder:
         """Add the last round's line, then replace the checkpoint."""
         with (self.path / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(progress.records[-1].as_dict()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         parts = {"state": (progress.state.round, to_tree(progress.state))}
         facts: dict[str, Any] = {"round": progress.state.round}
         if progress.best is not None:
@@ -61,17 +76,26 @@ class RunFolder:
     def load(self, method: Method) -> Progress | None:
         """The progress at the last checkpoint; later lines of rounds.jsonl are dropped."""
         loaded = load_checkpoint(self.path / "checkpoint")
-        lines = self.path / "rounds.jsonl"
         if loaded is None:
-            lines.unlink(missing_ok=True)
+            (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
         parts, facts = loaded
-        kept = lines.read_text().splitlines()[: facts["round"]]
-        write_atomically(lines, "".join(line + "\n" for line in kept).encode())
-        records = tuple(RoundRecord(**json.loads(line)) for line in kept)
+        records = self._first_records(facts["round"])
         model = Model(parts["best"]["params"], parts["best"].get("buffers", {}))
         best = Best(**(facts["best"] | {"model": model}))
         return Progress(from_tree(facts["round"], parts["state"], method), best, records)
+
+    def _first_records(self, rounds: int) -> tuple[RoundRecord, ...]:
+        path = self.path / "rounds.jsonl"
+        try:
+            kept = path.read_text().splitlines()[:rounds]
+            records = tuple(RoundRecord(**json.loads(line)) for line in kept)
+        except (ValueError, TypeError, FileNotFoundError) as problem:
+            raise damaged(path, problem) from problem
+        if [record.round for record in records] != list(range(1, rounds + 1)):
+            raise damaged(path, f"{len(records)} of {rounds} rounds are there")
+        write_atomically(path, "".join(line + "\n" for line in kept).encode())
+        return records
 
     def finish(self, result: Result) -> None:
         """Write the best model and the summary."""

@@ -30,9 +30,6 @@ def main() -> None:
     except OSError as problem:
         where = f" ({problem.filename})" if problem.filename else ""
         fail(f"{problem.strerror or problem}{where}; what was saved before is whole")
-    except KeyboardInterrupt:
-        print("fedfm: interrupted; a run with --out goes on with --resume", file=sys.stderr)
-        sys.exit(130)
 
 
 def fail(message: str) -> None:

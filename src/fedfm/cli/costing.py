@@ -11,6 +11,7 @@ from fedfm import costs, models
 from fedfm.algorithms import PIECES, FedFMLite, Piece, compose
 from fedfm.cli.display import numeric_table, print_table
 from fedfm.cli.options import Format
+from fedfm.config import plain_value
 from fedfm.core.errors import UserError, require
 
 
@@ -78,7 +79,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     """'3x32x32' as numbers."""
     parts = text.lower().split("x")
     require(
-        all(part.isdigit() and int(part) > 0 for part in parts),
+        all(part.isdecimal() and int(part) > 0 for part in parts),
         f"--shape is like 3x32x32 or 64, not '{text}'",
     )
     return tuple(int(part) for part in parts)
@@ -91,5 +92,5 @@ def parse_options(texts: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--option takes name=value, not '{text}'")
-        options[name] = int(value) if value.isdigit() else value
+        options[name] = plain_value(value)
     return options

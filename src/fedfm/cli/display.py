@@ -43,7 +43,7 @@ def describe(record: RoundRecord) -> str:
 
 
 @contextmanager
-def watching(title: str, rounds: int, done: int = 0) -> Iterator[Watcher]:
+def watching(title: str, rounds: int) -> Iterator[Watcher]:
     """Show rounds as they come in, on standard error."""
     if not sys.stderr.isatty():
         yield lambda record: print(
@@ -60,5 +60,5 @@ def watching(title: str, rounds: int, done: int = 0) -> Iterator[Watcher]:
         TimeRemainingColumn(),
         console=Console(stderr=True),
     ) as bar:
-        task = bar.add_task(title, total=rounds, completed=done, said="")
+        task = bar.add_task(title, total=rounds, said="")
         yield lambda record: bar.update(task, completed=record.round, said=describe(record))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +86,11 @@ def run(
     config = load_config(source, overrides or [])
     name = f"{Path(source).stem}-{config.composed.name}-{config.seed}"
     folder = out or Path("runs") / name
-    result = run_config(config, folder, resume)
+    try:
+        result = run_config(config, folder, resume)
+    except KeyboardInterrupt as interrupt:
+        print("fedfm: interrupted; go on with --resume", file=sys.stderr)
+        raise typer.Exit(130) from interrupt
     if format == "json":
         print(json.dumps(summary(result) | {"folder": str(folder)}))
         return

@@ -14,16 +14,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree, flatten, unflatten
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # no JSON, or not of our form
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content in one step that survives a crash; nothing is left on failure."""
-    temporary = path.with_name(path.name + ".partial")
+    temporary = unfinished(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -34,6 +36,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def unfinished(path: Path) -> Path:
+    """Where a file is written before it takes its place."""
+    return path.with_name(path.name + ".partial")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -77,19 +84,24 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tree], Any] | None:
     """
     path = folder / MANIFEST
     if not path.exists():
+        _remove_others(folder, ())
         return None
     try:
         manifest = json.loads(path.read_text())
-        if manifest["format"] != FORMAT:
-            raise UserError(f"{path}: format {manifest['format']}, this version reads {FORMAT}")
-        parts = {part: _load(folder / name) for part, name in manifest["files"].items()}
-        _remove_others(folder, manifest["files"].values())
-        return parts, manifest["facts"]
-    except (json.JSONDecodeError, KeyError, SafetensorError, FileNotFoundError) as problem:
-        raise UserError(
-            f"the checkpoint in {folder} is damaged ({problem}); "
-            "restore it from a backup or start again in another folder"
-        ) from problem
+        found, files, facts = (manifest[key] for key in ("format", "files", "facts"))
+        parts = {part: _load(folder / name) for part, name in files.items() if found == FORMAT}
+    except (*_MALFORMED, SafetensorError, FileNotFoundError) as problem:
+        raise damaged(folder, problem) from problem
+    require(found == FORMAT, f"{path}: format {found}, this version reads {FORMAT}")
+    _remove_others(folder, files.values())
+    return parts, facts
+
+
+def damaged(path: Path, problem: object) -> UserError:
+    """An error for files that are not as they were written."""
+    return UserError(
+        f"{path} is damaged ({problem}); restore it from a backup or start again in another folder"
+    )
 
 
 def _load(path: Path) -> Tree:
