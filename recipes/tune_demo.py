@@ -20,17 +20,20 @@ STRENGTHS = (0.5, 1.0, 2.0, 5.0)
 SEEDS = (100, 101, 102)
 
 
+MATCHING = (
+    ["method=fedfm", "fedfm.start_round=5"],
+    ["method=fedfm-lite", "fedfm-lite.start_round=5"],
+)
+
+
 def candidates() -> list[list[str]]:
     """Every setting that is tried, as overrides of the built-in config."""
     plain = [["method=fedavg", f"lr={lr}"] for lr in RATES]
     matching = [
-        [f"method={name}", *more, f"lr={lr}", f"{name}.strength={strength}"]
-        for (name, more), lr, strength in itertools.product(
-            [("fedfm", []), ("fedfm-lite", ["fedfm-lite.models_every=2"])], RATES, STRENGTHS
-        )
+        [*method, f"lr={lr}", f"{method[0].removeprefix('method=')}.strength={strength}"]
+        for method, lr, strength in itertools.product(MATCHING, RATES, STRENGTHS)
     ]
-    starts = [[*each, f"{each[0].removeprefix('method=')}.start_round=5"] for each in matching]
-    return plain + starts
+    return plain + matching
 
 
 def validation_accuracy(config: Config) -> float:

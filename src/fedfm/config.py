@@ -45,7 +45,7 @@ class ModelConfig(BaseModel):
 class Config(BaseModel):
     """One run, completely."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     seed: int = Field(default=0, ge=0)
     executor: Literal["loop", "stacked"] = "stacked"
@@ -92,11 +92,11 @@ def builtin_names() -> list[str]:
 def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
     """The config of a TOML file or of a built-in name, after 'key=value' overrides.
 
-    A method's settings hold whether they stand before or after the choice of that method.
+    A method that an override chooses keeps the settings it has by then.
     """
     table = normalised(_read(source))
-    for path, value in sorted(map(_override, overrides), key=lambda change: len(change[0])):
-        table = normalised(_merge(table, path, value))
+    for path, value in map(_override, overrides):
+        table = normalised(_merge(table, path, value), table.get("method"))
     return parse(table)
 
 
@@ -120,13 +120,13 @@ def full_key(key: str) -> str:
     return key
 
 
-def normalised(table: dict[str, Any]) -> dict[str, Any]:
-    """Methods as a table: 'fedfm' and ['fedprox', 'fedfm'] mean pieces with their defaults."""
-    method = table.get("method")
+def normalised(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
+    """Methods as a table: 'fedfm' and ['fedprox', 'fedfm'] mean pieces with these settings."""
+    method, settings = table.get("method"), settings if isinstance(settings, dict) else {}
     if isinstance(method, str):
         method = [method]
     if isinstance(method, list):
-        return table | {"method": {str(name): {} for name in method}}
+        return table | {"method": {str(name): settings.get(name, {}) for name in method}}
     return table
 
 

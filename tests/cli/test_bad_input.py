@@ -1,0 +1,230 @@
+"""What a user can get wrong: a line or two that says what, exit code 2, and nothing is written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedfm import FedFM, compose
+from fedfm.runs import RunFolder
+from tests.cli.tools import TINY, Answer, Command, sets
+from tests.folders import contents, lines
+
+
+def refused(command: Command, *arguments: str) -> str:
+    """The message of a command that must fail and must change nothing in this folder."""
+    before = contents(Path())
+    answer = command(*arguments)
+    assert contents(Path()) == before
+    assert answer.out == ""
+    return message(answer)
+
+
+def message(answer: Answer) -> str:
+    """What a failed command said last, after the lines of its rounds."""
+    said = [line for line in answer.err.splitlines() if "  round " not in line]
+    assert answer.code == 2
+    assert said[0].startswith("fedfm: ")
+    assert 1 <= len(said) <= 2
+    assert "Traceback" not in answer.err
+    return "\n".join(said)
+
+
+SETTINGS = {
+    # keys that do not exist: the nearest right one is named
+    "a mistyped key": (["round=3"], "unknown key 'round': did you mean 'protocol.rounds'?"),
+    "a mistyped section": (["protocl.lr=3"], "did you mean 'protocol'?"),
+    "a mistyped key in a section": (["protocol.epoch=3"], "did you mean 'epochs'?"),
+    "a key in the wrong section": (["protocol.beta=1"], "it is called partition.beta"),
+    "a mistyped data key": (["data.nmae=digits"], "did you mean 'name'?"),
+    "a mistyped method key": (["fedfm.strenght=3"], "did you mean 'strength'?"),
+    "settings of a mistyped method": (["fedm.strength=3"], "did you mean 'method.fedfm'?"),
+    "a mistyped model option": (
+        ["model.name=cnn", "model.chanels=[4]"],
+        "did you mean 'channels'?",
+    ),
+    "nothing like a key": (["zzz=3"], "unknown key 'zzz': known: data, executor, method"),
+    # names that do not exist
+    "an unknown method": (["method=fedagv"], "unknown method 'fedagv': did you mean 'fedavg'?"),
+    "an unknown model": (["model.name=resnet19"], "did you mean 'resnet18'?"),
+    "unknown data": (["data.name=cifar11"], "unknown data 'cifar11': did you mean 'cifar1"),
+    "an unknown executor": (["executor=threads"], "executor: Input should be 'loop' or 'stacked'"),
+    "an unknown partition": (["partition.kind=niid4"], "partition.kind: Input should be 'iid'"),
+    # values out of range
+    "no rounds": (["rounds=0"], "rounds must be at least 1, not 0"),
+    "a negative lr": (["lr=-0.1"], "lr must be positive, not -0.1"),
+    "a lr of NaN": (["lr=nan"], "lr must be positive, not nan"),
+    "nobody takes part": (["participation=0"], "participation must be in (0, 1], not 0"),
+    "all is validation": (["validation=1.0"], "validation must be in (0, 1), not 1.0"),
+    "too much momentum": (["momentum=1"], "momentum must be in [0, 1), not 1"),
+    "a negative seed": (["seed=-1"], "seed: Input should be greater than or equal to 0"),
+    "a negative strength": (["fedfm.strength=-1"], "fedfm: strength must be >= 0, not -1"),
+    "no temperature": (["fedfm.temperature=0"], "fedfm: temperature must be > 0"),
+    "a beta of nought": (["beta=0"], "beta must be above 0 (it is 0)"),
+    "a model of no size": (
+        ["model.name=cnn", "model.features=0"],
+        "model features = 0: must be a whole number",
+    ),
+    # values of the wrong type
+    "rounds in words": (["rounds=many"], "protocol.rounds: Input should be a valid integer"),
+    "half a round": (["rounds=2.5"], "protocol.rounds: Input should be a valid integer"),
+    "a list of lrs": (["lr=[0.1]"], "protocol.lr: Input should be a valid number"),
+    "a strength in words": (["fedfm.strength=hi"], "method.fedfm.strength: Input should be a"),
+    "an unknown guide": (["fedfm.guide=l3"], "method.fedfm.guide: Input should be 'cg' or 'l2'"),
+    "a number as method": (["method=5"], "method: Input should be a valid dictionary"),
+    "a number as section": (["protocol=5"], "protocol: Input should be a dictionary"),
+    "a value as section": (["data.name.x=5"], "'name' is a value, not a section"),
+    "a model's size in words": (
+        ["model.name=cnn", "model.features=big"],
+        "model features = 'big': must be a whole",
+    ),
+    "no equals sign": (["rounds"], "--set takes key=value, not 'rounds'"),
+    # values that do not fit each other or the data
+    "another model's option": (
+        ["model.name=cnn", "model.hidden=[8]"],
+        "model 'cnn': unknown option 'hidden'",
+    ),
+    "another source's option": (["data.path=x"], "data 'digits' takes no options; not 'path'"),
+    "no path to the table": (["data.name=csv"], "data 'csv' needs 'path'"),
+    "no such table": (["data.name=csv", "data.path=no.csv"], "cannot read no.csv as a CSV table"),
+    "two kinds of anchors": (
+        ['method=["fedfm", "fedfm-lite"]'],
+        "fedfm and fedfm-lite cannot be combined: both set the anchors",
+    ),
+    "no method": (["method=[]"], "a method needs at least one piece"),
+    "rounds between sharings": (
+        ["method=fedfm-lite", "fedfm-lite.models_every=2", "rounds=3"],
+        "rounds must be a multiple of models_every = 2, not 3",
+    ),
+    "more clients than samples": (
+        ["partition.kind=iid", "clients=2000"],
+        "2000 clients cannot share 1438 samples",
+    ),
+    "a client without validation samples": (
+        ["partition.kind=iid", "clients=1438"],
+        "client 0 has 1 samples, which leaves none for validation",
+    ),
+    "a client without training samples": (
+        ["partition.kind=iid", "clients=719", "validation=0.9"],
+        "client 0 has 2 samples, which leaves none for training",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_wrong_setting(command, changes, words):
+    assert words in refused(command, "run", "digits", *sets(*changes))
+
+
+CONFIGS = {
+    "a mistyped key": ("sed = 3", "unknown key 'sed': did you mean 'seed'?"),
+    "a mistyped key in a section": ("[protocol]\nround = 3", "did you mean 'rounds'?"),
+    "a key outside its section": ("rounds = 3", "it is called protocol.rounds"),
+    "a mistyped method's key": ("[method.fedfm]\nstrenght = 3", "did you mean 'strength'?"),
+    "a method outside its section": ("[fedfm]\nstrength = 3", "it is called method.fedfm"),
+    "a value out of range": ("[protocol]\nclients = 0", "clients must be at least 1, not 0"),
+    "a value of another type": ("[protocol]\nlr = 'big'", "protocol.lr: Input should be a valid"),
+    "no TOML": ("[protocol\nrounds = 3", "mine.toml is not valid TOML: "),
+    "a key twice": ("seed = 1\nseed = 2", "mine.toml is not valid TOML: "),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), CONFIGS.values(), ids=CONFIGS.keys())
+def test_a_wrong_config_file(command, text, words):
+    Path("mine.toml").write_text(text)
+    assert words in refused(command, "run", "mine.toml")
+
+
+def test_a_config_file_that_is_no_text(command):
+    Path("mine.toml").write_bytes(b"\xff\xfe\x00s")
+    assert "mine.toml is not valid TOML" in refused(command, "run", "mine.toml")
+
+
+def test_a_config_that_is_not_there(command):
+    assert "there is no config file no.toml" in refused(command, "run", "no.toml")
+    assert "unknown config 'digit': did you mean 'digits'?" in refused(command, "run", "digit")
+    Path("folder.toml").mkdir()
+    assert "there is no config file folder.toml" in refused(command, "run", "folder.toml")
+
+
+# --- Data ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", ["nan", "inf", "", "tall"])
+def test_a_cell_of_a_table_that_is_no_number_is_named(command, cell):
+    Path("table.csv").write_text("height,label\n" + "1.5,a\n2.5,b\n" * 9 + f"{cell},a\n")
+    said = refused(
+        command, "run", "digits", *sets("data.name=csv", "data.path=table.csv", "model.name=mlp")
+    )
+    assert f"table.csv, row 20, column 'height': '{cell}' is not a finite number" in said
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1f\x8b\x08 and so on"], ids=["empty", "altered"])
+def test_a_damaged_archive_is_named_and_kept(command, content):
+    archive = Path("files/cifar10/cifar-10-binary.tar.gz")
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(content)
+    said = refused(command, "run", "cifar10", "--set", "data.dir=files")
+    assert f"{archive} is damaged or altered: its md5 is " in said
+    assert "expected c32a1d4ab5d03f1284b67883e8d87530" in said
+
+
+# --- Folders ------------------------------------------------------------------------------------
+
+RUN = ("run", "digits", *TINY, *sets("rounds=3", "method=fedavg"), "--out", "run")
+
+
+def test_a_folder_that_holds_a_run_stays_as_it_is(command):
+    assert command(*RUN).code == 0
+    assert "run already holds a run; go on with --resume" in refused(command, *RUN)
+    other = (*RUN, *sets("seed=1", "lr=0.5"))
+    assert "run already holds a run; go on with --resume" in refused(command, *other)
+    assert refused(command, *other, "--resume") == (
+        "fedfm: run holds a run of another config; it differs in "
+        "protocol.lr (there 0.01, here 0.5); seed (there 0, here 1)"
+    )
+
+
+def test_a_folder_that_holds_other_things_stays_as_it_is(command):
+    Path("run").mkdir()
+    Path("run/thesis.txt").write_text("ten years")
+    assert "run is not empty and holds no run" in refused(command, *RUN)
+    assert "run is not empty and holds no run" in refused(command, *RUN, "--resume")
+
+
+def test_a_file_where_the_folder_should_be_stays_as_it_is(command):
+    Path("run").write_text("ten years")
+    assert "run is a file; choose another --out" in refused(command, *RUN)
+    assert "run/inside" in refused(command, *RUN, "--out", "run/inside")
+
+
+def test_a_damaged_run_is_not_resumed(command):
+    assert command(*RUN).code == 0
+    Path("run/checkpoint/manifest.json").write_text("{")
+    assert "run/checkpoint is damaged" in refused(command, *RUN, "--resume")
+
+
+# --- Training that diverges ---------------------------------------------------------------------
+
+
+def test_training_that_diverges_is_told_with_round_and_clients(command):
+    said = message(command(*RUN, "--set", "lr=1e6"))
+    assert "round 1: the training of clients 0, 1, 2, 3 diverged" in said
+    assert not Path("run/rounds.jsonl").exists()
+    assert not Path("run/summary.json").exists()
+
+
+def test_when_training_diverges_later_the_last_good_checkpoint_is_kept(command):
+    steady, wild = (
+        (*RUN, *sets("method=fedfm", f"fedfm.strength={strength}", "fedfm.start_round=2"))
+        for strength in ("1.0", "1e37")
+    )
+    assert "round 3: the training of client" in message(command(*wild))
+    assert [line["round"] for line in lines(Path("run"))] == [1, 2]
+    manifest = json.loads(Path("run/checkpoint/manifest.json").read_text())
+    assert manifest["facts"]["round"] == 2
+    progress = RunFolder(Path("run")).load(compose(FedFM()))
+    assert progress is not None
+    assert progress.state.round == 2
+    assert command(*steady, "--out", "steady").code == 0
+    assert lines(Path("steady"))[1]["test_accuracy"] == progress.records[1].test_accuracy

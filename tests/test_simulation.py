@@ -1,0 +1,165 @@
+"""The protocol of an experiment: what is held out, which round is reported, what stops a run."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedfm import (
+    FedAvg,
+    FedFM,
+    FedFMLite,
+    Partition,
+    Protocol,
+    UserError,
+    compose,
+    models,
+    simulate,
+)
+from fedfm.data.dataset import Dataset, Split
+from fedfm.records import Progress
+from fedfm.simulation import Diverged, Experiment, Simulation
+
+SHORT = Protocol(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)
+
+
+def blobs(samples=160, classes=4, seed=0) -> Dataset:
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.arange(samples) % classes
+    inputs = torch.randn(samples, 6, generator=rng) + 2 * torch.eye(classes, 6)[labels]
+    return Dataset("blobs", Split(inputs, labels), Split(inputs, labels), tuple("abcd"[:classes]))
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return models.build("mlp", shape=(6,), classes=4, hidden=[8])
+
+
+def run(method=None, protocol=SHORT, **options):
+    partition = options.pop("partition", Partition("iid"))
+    return simulate(
+        network(), blobs(), method or FedAvg(), partition=partition, protocol=protocol, **options
+    )
+
+
+def simulation(protocol=SHORT, method=None) -> Simulation:
+    method = compose(method or FedAvg())
+    experiment = Experiment(method, Partition("iid"), protocol, 0, "stacked")
+    return Simulation(network(), blobs(), experiment)
+
+
+def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkeypatch):
+    made = simulation()
+    scores = iter([(0.5, 0.1), (0.8, 0.2), (0.8, 0.9), (0.7, 0.8)])
+    monkeypatch.setattr(made, "evaluate", lambda model: next(scores))
+    progress = Progress(made.start)
+    models_by_round = {}
+    for _ in range(4):
+        progress = made.advance(progress)
+        models_by_round[progress.state.round] = progress.state.model
+    assert progress.best is not None
+    assert (progress.best.round, progress.best.val_accuracy, progress.best.test_accuracy) == (
+        2, 0.8, 0.2,
+    )  # fmt: skip
+    assert progress.best.model is models_by_round[2]
+
+
+def test_a_fifth_of_every_client_is_held_out_and_never_trained_on():
+    made = simulation()
+    for train, validation in zip(made.federation.samples, made.evaluate.validation, strict=True):
+        assert len(validation) == 8
+        assert len(train) == 32
+        assert not set(train.tolist()) & set(validation.tolist())
+
+
+def test_training_learns():
+    longer = replace(SHORT, rounds=8, epochs=3)
+    result = run(FedFM(strength=1.0, start_round=1), longer)
+    assert result.rounds[0].test_accuracy < result.test_accuracy
+    assert result.test_accuracy > 0.8
+    assert result.rounds[-1].train_loss < result.rounds[1].train_loss
+
+
+def test_a_run_is_determined_by_its_seed():
+    first, again, other = run(seed=1), run(seed=1), run(seed=2)
+    losses = [[record.train_loss for record in result.rounds] for result in (first, again, other)]
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def test_both_executors_report_the_same_run():
+    loop, stacked = (run(executor=name) for name in ("loop", "stacked"))
+    for ours, theirs in zip(loop.rounds, stacked.rounds, strict=True):
+        assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-4)
+        assert ours.traffic == theirs.traffic
+
+
+def test_only_the_fraction_asked_for_takes_part():
+    parameters = models.parameter_count(network())
+    result = run(protocol=Protocol(clients=4, rounds=2, epochs=1, batch_size=8, participation=0.5))
+    assert all(record.floats_up == 2 * parameters for record in result.rounds)
+
+
+def test_between_exchanges_the_global_model_and_its_accuracy_stay():
+    result = run(FedFMLite(strength=1.0, start_round=0, models_every=2))
+    accuracy = [record.val_accuracy for record in result.rounds]
+    assert accuracy[1] == accuracy[2]
+    assert result.best.round % 2 == 0 or result.best.round == 1
+    floats = [record.floats_up for record in result.rounds]
+    assert floats[0] == floats[2] < floats[1] == floats[3]
+
+
+def test_the_given_model_is_left_as_it_was():
+    module = network()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    simulate(module, blobs(), FedAvg(), partition=Partition("iid"), protocol=SHORT)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_divergence_names_round_and_client():
+    with pytest.raises(Diverged, match=r"round 1: the training of client.* diverged"):
+        run(protocol=Protocol(clients=4, rounds=3, epochs=2, lr=1e30, batch_size=8))
+
+
+def test_rounds_that_end_inside_a_cycle_are_refused():
+    with pytest.raises(UserError, match="multiple of models_every = 3, not 4"):
+        run(FedFMLite(models_every=3))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"clients": 0}, "clients must be at least 1"),
+        ({"rounds": 0}, "rounds must be at least 1"),
+        ({"participation": 0.0}, "participation must be in"),
+        ({"participation": 1.5}, "participation must be in"),
+        ({"validation": 1.0}, "validation must be in"),
+        ({"lr": 0.0}, "lr must be positive"),
+        ({"momentum": 1.0}, "momentum must be in"),
+        ({"weight_decay": -1.0}, "weight_decay must be >= 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(change, said):
+    with pytest.raises(UserError, match=said):
+        Protocol(**change)
+
+
+def test_more_clients_than_samples_are_refused():
+    with pytest.raises(UserError, match="clients"):
+        run(protocol=Protocol(clients=1000, rounds=1))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "said"),
+    [
+        (torch.tensor([[0.0], [torch.nan]]), [0, 1], "number 1"),
+        (torch.zeros(2, 1), [0, 2], "labels run from 0 to 2"),
+        (torch.zeros(3, 1), [0, 1], "3 inputs but 2 labels"),
+        (torch.zeros(0, 1), [], "no samples"),
+    ],
+)
+def test_data_that_no_training_could_use_are_refused(inputs, labels, said):
+    split = Split(inputs, torch.tensor(labels, dtype=torch.int64))
+    with pytest.raises(UserError, match=said):
+        Dataset("mine", split, split, ("a", "b"))
