@@ -13,8 +13,8 @@ from fedfm.report.comparison import HEADS, Entry, cells, draw
 
 METHODS = {
     "FedAvg": ["method=fedavg"],
-    "FedFM": ["method=fedfm", "fedfm.strength=5", "fedfm.start_round=5"],
-    "FedFM-Lite": ["method=fedfm-lite", "fedfm-lite.strength=2", "fedfm-lite.start_round=5"],
+    "FedFM": ["method=fedfm", "fedfm.strength=1", "fedfm.start_round=5"],
+    "FedFM-Lite": ["method=fedfm-lite", "fedfm-lite.strength=1", "fedfm-lite.start_round=5"],
 }
 """Settings of the built-in config `digits`; chosen on validation by recipes/tune_demo.py."""
 

@@ -77,7 +77,7 @@ def fetch(source: Source, root: Path, *, download: bool = True) -> Path:
         try:
             _download(file, folder)
         except OSError as error:
-            reason = f"could not download {file.name} ({type(error).__name__}: {error})."
+            reason = f"could not download {file.name} ({type(error).__name__}; no network?)."
             raise UserError(f"{reason}\n{_by_hand(source, root)}") from error
         except ValueError as error:
             raise UserError(f"{file.url} sent another file than expected: {error}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedfm.records import Result
 
@@ -66,6 +67,7 @@ def draw(entries: Sequence[Entry], title: str, path: Path) -> Path:
         over_rounds.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
         over_floats.plot(sent, mean, color=colour, label=entry.label)
     over_rounds.set(xlabel="round", ylabel="test accuracy (%)")
+    over_rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
     over_floats.set(xlabel="million floats sent by the clients")
     for axes in (over_rounds, over_floats):
         axes.grid(alpha=0.3)
