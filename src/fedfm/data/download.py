@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from fedfm.core.errors import UserError, require
@@ -77,7 +78,8 @@ def fetch(source: Source, root: Path, *, download: bool = True) -> Path:
         try:
             _download(file, folder)
         except OSError as error:
-            reason = f"could not download {file.name} ({type(error).__name__}; no network?)."
+            said = shorten(f"{type(error).__name__}: {error}", 90)
+            reason = f"could not download {file.name} ({said})."
             raise UserError(f"{reason}\n{_by_hand(source, root)}") from error
         except ValueError as error:
             raise UserError(f"{file.url} sent another file than expected: {error}") from error
