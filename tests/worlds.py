@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from fedfm import models
 from fedfm.algorithms import Piece, Task, compose
 from fedfm.core.federation import Federation, LocalTraining
+from fedfm.core.sgd import Sgd
 from fedfm.core.state import State, initial_state
 from fedfm.data.dataset import Dataset, Split
-from fedfm.engine.cohort import Sgd
 from fedfm.engine.executors import EXECUTORS
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
@@ -60,7 +60,7 @@ def federation(
     clients: list[Tensor] | None = None,
 ) -> Federation:
     return Federation(
-        task=Task(model_of(module).params, CLASSES, models.feature_dim(module, data.shape)),
+        task=Task(model_of(module), CLASSES, models.feature_dim(module, data.shape)),
         method=compose(pieces),
         executor=EXECUTORS[executor](module, feed(data, module)),
         samples=clients or samples(),

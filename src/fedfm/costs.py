@@ -11,9 +11,9 @@ from fedfm.algorithms import Method, Task
 from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.ledger import Traffic
 from fedfm.core.rounds import run_round
+from fedfm.core.sgd import Sgd
 from fedfm.core.state import initial_state
 from fedfm.core.trees import to_device
-from fedfm.engine.cohort import Sgd
 from fedfm.engine.nets import model_of
 from fedfm.engine.shapes import ShapesExecutor
 
@@ -43,7 +43,7 @@ class Cost:
 def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int) -> Cost:
     """The cost of a method with a model for inputs of a shape, once every piece is at work."""
     start = model_of(model).map(lambda tree: to_device(tree, "meta"))
-    task = Task(start.params, classes, models.feature_dim(model, shape))
+    task = Task(start, classes, models.feature_dim(model, shape))
     state = replace(initial_state(start, method, task), round=method.steady_round)
     fed = _one_client(method, task)
     traffic, held = Traffic(), 0

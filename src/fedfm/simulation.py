@@ -14,12 +14,12 @@ from fedfm.algorithms import Method, Piece, Task, compose
 from fedfm.core.errors import UserError, require
 from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.rounds import RoundLog, run_round
+from fedfm.core.sgd import Sgd
 from fedfm.core.state import initial_state
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out
 from fedfm.data.partition import Partition
-from fedfm.engine.cohort import Sgd
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import executor
 from fedfm.engine.feed import Feed
@@ -84,7 +84,7 @@ class Simulation:
             Feed.of(split, data, like.device, like.dtype) for split in (data.train, data.test)
         )
         start = model_of(model)
-        task = Task(start.params, classes, models.feature_dim(model, data.shape))
+        task = Task(start, classes, models.feature_dim(model, data.shape))
         self.rounds = protocol.rounds
         self.start = initial_state(start, experiment.method, task)
         self.evaluate = Evaluator(model, train, validation, test)

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from contextlib import suppress
 from dataclasses import asdict, fields
+from operator import itemgetter
 from pathlib import Path
 
 import numpy
@@ -107,6 +108,21 @@ def test_the_summary_tells_the_best_round_by_validation_and_the_totals(folder):
         "python": platform.python_version(),
     }
     assert found["device"] == "cpu"
+
+
+def test_the_best_round_is_chosen_by_validation_whatever_the_test_set_says(command):
+    contradictions = 0
+    for seed in range(4):
+        out = Path(f"run-{seed}")
+        settings = sets("method=fedavg", "rounds=20", "lr=0.3", f"seed={seed}")
+        assert command("run", "digits", *TINY, *settings, "--out", out).code == 0
+        by_validation, by_test = (
+            max(lines(out), key=itemgetter(name))["round"]
+            for name in ("val_accuracy", "test_accuracy")
+        )
+        assert summary(out)["best_round"] == by_validation
+        contradictions += by_validation != by_test
+    assert contradictions > 0
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])

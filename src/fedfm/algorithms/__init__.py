@@ -2,10 +2,31 @@
 
 from fedfm.algorithms.averaging import FedAvg
 from fedfm.algorithms.base import Batch, LocalRun, Method, Model, Piece, Task, compose
+from fedfm.algorithms.dyn import FedDyn
 from fedfm.algorithms.matching import FedFM, FedFMLite
+from fedfm.algorithms.momentum import FedAvgM
+from fedfm.algorithms.moon import Moon
+from fedfm.algorithms.nova import FedNova
+from fedfm.algorithms.proto import FedProto
+from fedfm.algorithms.proximal import FedProx
+from fedfm.algorithms.scaffold import Scaffold
 from fedfm.core.errors import unknown
 
-PIECES: dict[str, type[Piece]] = {piece.name: piece for piece in (FedAvg, FedFM, FedFMLite)}
+PIECES: dict[str, type[Piece]] = {
+    piece.name: piece
+    for piece in (
+        FedAvg,
+        FedAvgM,
+        FedProx,
+        Scaffold,
+        FedDyn,
+        FedNova,
+        Moon,
+        FedProto,
+        FedFM,
+        FedFMLite,
+    )
+}
 
 
 def piece_class(name: str) -> type[Piece]:
@@ -19,12 +40,19 @@ __all__ = [
     "PIECES",
     "Batch",
     "FedAvg",
+    "FedAvgM",
+    "FedDyn",
     "FedFM",
     "FedFMLite",
+    "FedNova",
+    "FedProto",
+    "FedProx",
     "LocalRun",
     "Method",
     "Model",
+    "Moon",
     "Piece",
+    "Scaffold",
     "Task",
     "compose",
     "piece_class",

@@ -7,24 +7,17 @@ client axis S (or 1 for what all clients share) and they must not mix clients. S
 see one server.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.errors import require
+from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-
-
-@dataclass(frozen=True)
-class Task:
-    """The shapes a piece may need: a template of the parameters, and the sizes C and d."""
-
-    params: Tree
-    classes: int
-    features: int
 
 
 class Model(NamedTuple):
@@ -47,25 +40,49 @@ class Model(NamedTuple):
         return next(trees.leaves(self.params)).shape[0] == 1
 
 
+@dataclass(frozen=True)
+class Task:
+    """The shapes a piece may need: a template of the model [...], and the sizes C and d."""
+
+    model: Model
+    classes: int
+    features: int
+
+    @property
+    def params(self) -> Tree:
+        """The template's parameters."""
+        return self.model.params
+
+
 class Batch(NamedTuple):
     """What the network made of a batch of each client.
 
     features [S, B, d], logits [S, B, C], labels [S, B]; mask [S, B] is False where a sample only
-    fills up the rectangle (never in training).
+    fills up the rectangle (never in training); views are the features [S, B, d] that the further
+    models of the piece at hand give.
     """
 
     features: Tensor
     logits: Tensor
     labels: Tensor
     mask: Tensor
+    views: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class LocalRun(NamedTuple):
-    """How the local training of a cohort went: its models and steps taken [S]."""
+    """How the local training of a cohort went: models, steps taken [S], and with what SGD."""
 
     start: Model
     end: Model
     steps: Tensor
+    sgd: Sgd
+    pull: float
+    """mu of all terms mu/2 ||w - x||^2 in the local loss."""
+
+    @property
+    def accumulation(self) -> Tensor:
+        """a_i [S]: how far the client's steps carry a unit gradient, in units of eta."""
+        return self.sgd.accumulation(self.steps, self.pull)
 
 
 class Piece:
@@ -87,6 +104,11 @@ class Piece:
     def first_round(self) -> int:
         """The first round (from 0) in which this piece takes part."""
         return 0
+
+    @property
+    def pull(self) -> float:
+        """mu, where the piece adds mu/2 ||w - x||^2 to the local loss."""
+        return 0.0
 
     def server_state(self, task: Task) -> Tree:
         """What the server keeps for this piece, initially."""
@@ -114,6 +136,10 @@ class Piece:
 
     def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
         """What a client holds beside its model while it trains: [S, ...] or [1, ...]."""
+        return {}
+
+    def views(self, held: Tree) -> dict[str, Model]:
+        """Further models [S, ...] or [1, ...], frozen, whose features of each batch it needs."""
         return {}
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
@@ -158,6 +184,11 @@ class Method:
         """The first round (from 0) with every piece at work, at the start of a sharing cycle."""
         first = max(piece.first_round for piece in self.pieces)
         return -(-first // self.share_every) * self.share_every
+
+    @property
+    def pull(self) -> float:
+        """Mu of all proximal terms together."""
+        return sum(piece.pull for piece in self.pieces)
 
     def active(self, round: int) -> list[Piece]:
         """The pieces that take part in a round (from 0)."""

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedfm.algorithms.base import Batch, Model, Piece, Task
+from fedfm.algorithms.anchors import Anchored
+from fedfm.algorithms.base import Batch, Model
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 
@@ -39,102 +40,38 @@ def l2_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
     return (features - own).square().sum(-1)
 
 
-def mean_over(values: Tensor, chosen: Tensor) -> Tensor:
-    """The mean of values [S, B] over the chosen ones [S, B]; 0 for a client with none -> [S]."""
-    kept = torch.where(chosen, values, torch.zeros_like(values))
-    return kept.sum(-1) / chosen.sum(-1).clamp(min=1)
-
-
 @dataclass(frozen=True)
-class FedFM(Piece):
+class FedFM(Anchored):
     """FedFM with anchors taken before local training: two handshakes a round (Algorithm 1)."""
 
     name = "fedfm"
-    claims: ClassVar[frozenset[str]] = frozenset({"anchors"})
-    measures: ClassVar[Literal["before", "after"] | None] = "before"
 
     strength: float = 50.0
-    """lambda, the weight of the matching loss."""
+    start_round: int = 20
     temperature: float = 0.1
     """alpha, of contrastive guiding."""
     guide: Literal["cg", "l2"] = "cg"
     """Contrastive guiding, or the squared distance to the own anchor."""
-    anchors: Literal["weighted", "uniform"] = "weighted"
-    """Weighted by class counts (Eq. 9), or a plain mean over clients that sends no counts."""
-    start_round: int = 20
-    """T_s: plain averaging for so many rounds, then matching."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        require(self.strength >= 0, f"{self.name}: strength must be >= 0, not {self.strength}")
+        super().__post_init__()
         require(self.temperature > 0, f"{self.name}: temperature must be > 0")
         require(self.guide in ("cg", "l2"), f"{self.name}: guide is 'cg' or 'l2'")
-        require(
-            self.anchors in ("weighted", "uniform"),
-            f"{self.name}: anchors are 'weighted' or 'uniform'",
-        )
-        require(self.start_round >= 0, f"{self.name}: start_round must be >= 0")
-
-    @property
-    def first_round(self) -> int:
-        """Matching starts at T_s."""
-        return self.start_round
-
-    def server_state(self, task: Task) -> Tree:
-        """Global anchors [C, d] and which classes have one [C]."""
-        like = next(iter(task.params.values()))
-        return {
-            "anchors": like.new_zeros(task.classes, task.features),
-            "seen": torch.zeros(task.classes, dtype=torch.bool, device=like.device),
-        }
-
-    def statistic(self, batch: Batch) -> Tree:
-        """Class sums [S, C, d] and counts [S, C] of raw features (Eq. 8)."""
-        classes = batch.logits.shape[-1]
-        own = torch.arange(classes, device=batch.labels.device) == batch.labels.unsqueeze(-1)
-        own = own & batch.mask.unsqueeze(-1)
-        return {"sum": own.mT.to(batch.features.dtype) @ batch.features, "count": own.sum(-2)}
-
-    def report(self, statistic: Tree) -> Tree:
-        """Weighted: sums and counts. Uniform: local anchors, and which classes there are any of."""
-        if self.anchors == "weighted":
-            return statistic
-        counts = statistic["count"]
-        means = statistic["sum"] / counts.clamp(min=1).unsqueeze(-1)
-        return {"mean": means, "holders": (counts > 0).to(torch.uint8)}
-
-    def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
-        """The new global anchors (Eq. 9); a class that nobody holds keeps its previous anchor."""
-        old, seen = server["anchors"], server["seen"]
-        if self.anchors == "weighted":
-            number = total["count"]
-            new = total["sum"] / number.clamp(min=1).unsqueeze(-1)
-        else:
-            number = total["holders"]
-            absent = torch.where(seen, clients - number, torch.zeros_like(number))
-            shares = (number + absent).clamp(min=1).unsqueeze(-1)
-            new = (total["mean"] + absent.unsqueeze(-1) * old) / shares
-        held = number > 0
-        return {"anchors": torch.where(held.unsqueeze(-1), new, old), "seen": seen | held}
-
-    def download(self, server: Tree) -> Tree:
-        """Every client receives the global anchors."""
-        return server
 
     def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
         """The anchors at unit length: they are normalised inside the loss only."""
         return {"anchors": F.normalize(down["anchors"], dim=-1), "seen": down["seen"]}
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Lambda times the guiding loss over the samples whose class has an anchor."""
+        """The guiding loss of unit features (Sec. IV-C)."""
         features = F.normalize(batch.features, dim=-1)
         anchors, seen = held["anchors"], held["seen"]
         if self.guide == "cg":
             each = contrastive_guiding(features, batch.labels, anchors, seen, self.temperature)
         else:
             each = l2_guiding(features, batch.labels, anchors)
-        taking_part = seen.expand(len(batch.labels), -1).gather(-1, batch.labels)
-        return self.strength * mean_over(each, taking_part)
+        return self.mean_loss(each, batch.labels, seen)
 
 
 @dataclass(frozen=True)

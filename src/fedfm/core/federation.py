@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedfm.algorithms.base import Method, Task
 from fedfm.core.rng import generator
+from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan, plan
-from fedfm.engine.cohort import Sgd
 from fedfm.engine.executors import Executor
 
 

@@ -4,7 +4,10 @@ Two counts. *Floats* follow the paper: trainable parameters, anchors and control
 batch-norm buffers and not integers (class counts, counters). *Bytes* are everything on the wire.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+
+from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.trees import Tree
@@ -32,10 +35,24 @@ class Traffic:
         return asdict(self)
 
 
+def counted(message: Tree) -> Iterator[Tensor]:
+    """What a message has of floats in the paper's convention."""
+    for section, content in message.items():
+        if isinstance(content, dict):
+            yield from counted(content) if section != BUFFERS else ()
+        elif content.is_floating_point():
+            yield content
+
+
 def floats(message: Tree) -> int:
-    """The floats of a message in the paper's convention."""
-    counted = (tree for section, tree in message.items() if section != BUFFERS)
-    return sum(trees.count(trees.leaves(tree), floats_only=True) for tree in counted)
+    """The number of floats in a message in the paper's convention."""
+    return sum(leaf.numel() for leaf in counted(message))
+
+
+def floats_held(trees_of_a_client: Tree) -> int:
+    """Floats of one client in trees [S, ...] or [1, ...]; a tensor held twice counts once."""
+    unique = {id(leaf): leaf for leaf in counted(trees_of_a_client)}
+    return sum(leaf[0].numel() for leaf in unique.values())
 
 
 def bytes_of(message: Tree) -> int:

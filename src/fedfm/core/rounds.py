@@ -14,11 +14,24 @@ from torch import Tensor
 
 from fedfm.algorithms.base import LocalRun, Model, Piece, Task
 from fedfm.core import trees
+from fedfm.core.errors import UserError
 from fedfm.core.federation import Federation
-from fedfm.core.ledger import BUFFERS, Ledger, Traffic
+from fedfm.core.ledger import BUFFERS, Ledger, Traffic, floats_held
 from fedfm.core.state import State
 from fedfm.core.trees import Tree
 from fedfm.engine.cohort import Objective
+
+
+class Diverged(UserError):
+    """The training of every client of a round ended in NaN or infinity."""
+
+    def __init__(self, clients: Sequence[int], round: int) -> None:
+        named = ", ".join(map(str, clients[:5])) + (", ..." if len(clients) > 5 else "")
+        super().__init__(
+            f"round {round + 1}: the training of every client diverged (clients {named}): NaN or "
+            "infinite loss or weights.\nTry a smaller lr or a weaker method; the checkpoint before "
+            "this round is kept."
+        )
 
 
 @dataclass(frozen=True)
@@ -26,12 +39,13 @@ class RoundLog:
     """What a round cost and how the training went, client by client."""
 
     cohort: list[int]
+    """The clients that took part and are in the average."""
     shares: Tensor
     """p_i [S], each client's share of the cohort's data."""
     losses: Tensor
     """The mean local loss of each client [S]."""
-    finite: Tensor
-    """Whether a client's loss and model are finite [S]."""
+    failed: list[int]
+    """Clients that were left out, since their loss, model or message was not finite."""
     traffic: Traffic
     held: int
     """Floats a client holds while it trains: its model and what the pieces prepared."""
@@ -52,17 +66,19 @@ def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
     work = train(visit, fed, state.round, down)
 
     report = reports(visit, fed, "after", work.model)
-    server = absorbed(visit, server, report)
     ledger.up({"reports": report, "pieces": work.up})
     if visit.sharing:
         ledger.up(message(work.model))
     ledger.handshake()
+    everyone = visit.cohort
+    visit, work = without_failures(visit, work, state.round)
+    server = absorbed(visit, server, report)
     if visit.sharing:
         server, model = aggregated(visit, fed, server, state.model, work)
     else:
         model = state.model
-    finite = torch.isfinite(work.losses) & trees.finite(work.model.params)
-    log = RoundLog(visit.cohort, visit.shares, work.losses, finite, ledger.traffic, work.held)
+    failed = sorted(set(everyone) - set(visit.cohort))
+    log = RoundLog(visit.cohort, visit.shares, work.losses, failed, ledger.traffic, work.held)
     return State(state.round + 1, model, server, remembered(state, visit, work)), log
 
 
@@ -88,12 +104,16 @@ def begin(state: State, fed: Federation) -> Visit:
     cohort, pieces = fed.cohort(state.round), fed.method.active(state.round)
     samples = [fed.samples[client] for client in cohort]
     start, downloads = starting_models(state, cohort)
-    like = next(trees.leaves(start.params))
-    sizes = torch.tensor([len(s) for s in samples], dtype=torch.float64)
-    shares = (sizes / sizes.sum()).to(like)
+    shares = data_shares(samples).to(next(trees.leaves(start.params)))
     clients = {p.name: client_states(state, cohort, p, fed.task) for p in pieces}
     sharing = (state.round + 1) % fed.method.share_every == 0
     return Visit(cohort, pieces, samples, shares, start, downloads, clients, sharing)
+
+
+def data_shares(samples: Sequence[Tensor]) -> Tensor:
+    """p_i = n_i / sum_j n_j over the cohort [S]."""
+    sizes = torch.tensor([len(own) for own in samples], dtype=torch.float64)
+    return sizes / sizes.sum()
 
 
 def starting_models(state: State, cohort: Sequence[int]) -> tuple[Model, int]:
@@ -123,15 +143,21 @@ def reports(visit: Visit, fed: Federation, when: Literal["before", "after"], mod
 
 
 def absorbed(visit: Visit, server: Tree, report: Tree) -> Tree:
-    """The server's state after it received the sum of the reports."""
-    new = {
-        piece.name: piece.absorb(
-            server[piece.name], trees.total(report[piece.name]), len(visit.cohort)
-        )
-        for piece in visit.pieces
-        if piece.name in report
-    }
-    return server | new
+    """The server's state after it received the sum of the reports that are finite."""
+    for piece in visit.pieces:
+        if piece.name in report:
+            sound = chosen(report[piece.name], trees.finite(report[piece.name]))
+            clients = len(next(trees.leaves(sound)))
+            state = piece.absorb(server[piece.name], trees.total(sound), clients)
+            server = server | {piece.name: state}
+    return server
+
+
+def chosen(tree: Tree, which: Tensor) -> Tree:
+    """The rows [S, ...] of the clients for which `which` [S] holds."""
+    if which.is_meta or bool(which.all()):
+        return tree
+    return trees.tree_map(lambda leaf: leaf[which], tree)
 
 
 class Work(NamedTuple):
@@ -154,18 +180,39 @@ def train(visit: Visit, fed: Federation, round: int, down: Tree) -> Work:
     plans = [fed.plan(round, client) for client in visit.cohort]
     objective = Objective(visit.pieces, held)
     model, losses, steps = fed.executor.train(visit.start, plans, objective, fed.training.sgd)
-    run = LocalRun(visit.start, model, steps)
+    run = LocalRun(visit.start, model, steps, fed.training.sgd, fed.method.pull)
     up, kept = {}, {}
     for piece in visit.pieces:
         sent, state = piece.finish(visit.clients[piece.name], run, received[piece.name])
         up[piece.name], kept[piece.name] = sent, state
-    return Work(model, losses, up, kept, held_floats(visit.start, held))
+    memory = floats_held({"model": {"params": model.params}, **held})
+    return Work(model, losses, up, kept, memory)
 
 
-def held_floats(start: Model, held: Tree) -> int:
-    """Floats of one client: its model and what it holds beside it, leaves [S or 1, ...]."""
-    each = [*trees.leaves(start.params), *trees.leaves(held)]
-    return trees.count((leaf[0] for leaf in each), floats_only=True)
+def without_failures(visit: Visit, work: Work, round: int) -> tuple[Visit, Work]:
+    """Leave out clients whose loss, model or message is not finite; stop if none is left.
+
+    Those clients keep the state they had, and the others' data shares add up to 1 again.
+    """
+    fine = trees.finite({"losses": work.losses, "model": work.model._asdict(), "up": work.up})
+    if fine.is_meta or bool(fine.all()):
+        return visit, work
+    left = fine.nonzero().flatten().tolist()
+    if not left:
+        raise Diverged(visit.cohort, round)
+    samples = [visit.samples[i] for i in left]
+    fewer = visit._replace(
+        cohort=[visit.cohort[i] for i in left],
+        samples=samples,
+        shares=data_shares(samples).to(visit.shares),
+    )
+    trained = work._replace(
+        model=work.model.map(lambda tree: chosen(tree, fine)),
+        losses=work.losses[fine],
+        up=chosen(work.up, fine),
+        kept=chosen(work.kept, fine),
+    )
+    return fewer, trained
 
 
 def aggregated(

@@ -5,7 +5,7 @@ S for a cohort of S clients, or 1 for what all of them share. A leaf of lead 1 b
 one of lead S, so a hook written once serves a cohort, a single client, and a shared message.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -92,6 +92,12 @@ def unstack(tree: Tree, clients: int) -> list[Tree]:
     return [tree_map(lambda leaf, i=i: leaf[i].clone(), tree) for i in range(clients)]
 
 
+def per_client(values: Tensor, like: Tensor) -> Tensor:
+    """Values [S] shaped [S, 1, ...] so that they broadcast against `like` [S, ...]."""
+    shaped = values.reshape(-1, *[1] * (like.ndim - 1)).to(like.device)
+    return shaped.to(like.dtype) if values.is_floating_point() else shaped
+
+
 def total(tree: Tree) -> Tree:
     """The sum over the client axis: [S, ...] becomes [...]."""
     return tree_map(lambda leaf: leaf.sum(0), tree)
@@ -116,14 +122,9 @@ def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
 def finite(tree: Tree) -> Tensor:
     """Whether every float of each client is finite: leaves [S, ...] give a bool [S]."""
     sums = [leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree) if leaf.is_floating_point()]
-    return torch.isfinite(torch.stack(sums)).all(0)
+    return torch.isfinite(torch.stack([each.double() for each in sums])).all(0)
 
 
 def to_device(tree: Tree, device: torch.device | str) -> Tree:
     """The same tree on another device."""
     return tree_map(lambda leaf: leaf.to(device), tree)
-
-
-def count(items: Iterable[Tensor], *, floats_only: bool = False) -> int:
-    """The number of elements in `items`."""
-    return sum(t.numel() for t in items if t.is_floating_point() or not floats_only)

@@ -12,19 +12,11 @@ from torch.optim.sgd import sgd as sgd_update
 from fedfm.algorithms.base import Batch, Model, Piece
 from fedfm.core import trees
 from fedfm.core.errors import UserError
+from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import Net
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """Local SGD: learning rate eta, heavy-ball momentum rho, weight decay."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
 
 
 @dataclass(frozen=True)
@@ -41,13 +33,19 @@ class Objective:
         """The objective of some of the clients."""
         return Objective(self.pieces, trees.rows(self.held, which))
 
-    def loss(self, batch: Batch) -> Tensor:
-        """The local loss of each client [S]."""
+    def views(self) -> dict[str, dict[str, Model]]:
+        """The further models that each piece wants to see the batches."""
+        wanted = {piece.name: piece.views(self.held[piece.name]) for piece in self.pieces}
+        return {name: models for name, models in wanted.items() if models}
+
+    def loss(self, batch: Batch, views: dict[str, dict[str, Tensor]]) -> Tensor:
+        """The local loss of each client [S]; views are features [S, B, d] by piece and name."""
         logits, labels = batch.logits.flatten(0, 1), batch.labels.flatten()
         each = F.cross_entropy(logits, labels, reduction="none").view(batch.labels.shape)
         loss = each.mean(1)
         for piece in self.pieces:
-            term = piece.loss(batch, self.held[piece.name])
+            seen = batch._replace(views=views.get(piece.name, {}))
+            term = piece.loss(seen, self.held[piece.name])
             loss = loss if term is None else loss + term
         return loss
 
@@ -130,36 +128,55 @@ def train_cohort(
     model = start.map(lambda tree: trees.repeat(tree, clients))
     momenta = trees.tree_map(torch.zeros_like, model.params)
     losses = torch.zeros(clients, dtype=feed.scale.dtype, device=feed.scale.device)
-    net.module.train()
-    bound: slice | None = None
+    part: Part | None = None
     for tick in ticks(plans):
-        if tick.rows != bound:
-            bound = tick.rows
-            part = model.rows(bound)
-            leaves, aim = net.bind(part), objective.rows(bound)
-            velocity: list[Tensor | None] = list(trees.leaves(trees.rows(momenta, bound)))
-        batch = forward(net, feed, tick)
-        loss = aim.loss(batch)
-        grads = net.gradients(torch.autograd.grad(loss.sum(), leaves))
-        with torch.no_grad():
-            grads = aim.correct(grads, part.params)
-            _update(part.params, grads, velocity, sgd)
-            losses[bound] += loss.detach()
+        if part is None or tick.rows != part.rows:
+            part = Part(net, tick.rows, model, momenta, objective)
+        losses[tick.rows] += part.step(*feed.fetch(tick.indices, tick.draws), sgd)
     steps = torch.tensor([len(plan.batches) for plan in plans], device=losses.device)
     return Outcome(model, losses / steps, steps)
 
 
-def forward(net: Net, feed: Feed, tick: Tick) -> Batch:
-    """What the network makes of a training batch."""
-    inputs, labels = feed.fetch(tick.indices, tick.draws)
-    try:
-        features, logits = net(inputs)
-    except ValueError as problem:
-        raise UserError(
-            f"a batch of {labels.shape[1]} cannot be trained on ({problem}); "
-            "use another batch_size, keep_last=false, or a model with norm=group"
-        ) from problem
-    return Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
+class Part:
+    """The neighbouring clients that take a step together, bound to their rows of all tensors."""
+
+    def __init__(
+        self, net: Net, rows: slice, model: Model, momenta: Tree, objective: Objective
+    ) -> None:
+        self.net, self.rows = net, rows
+        self.params = trees.rows(model.params, rows)
+        self.leaves = net.bind(model.rows(rows))
+        self.momenta: list[Tensor | None] = list(trees.leaves(trees.rows(momenta, rows)))
+        self.objective = objective.rows(rows)
+        self.frozen = {
+            piece: {name: net.frozen(f"{piece}.{name}", view) for name, view in views.items()}
+            for piece, views in self.objective.views().items()
+        }
+        net.module.train()
+
+    def step(self, inputs: Tensor, labels: Tensor, sgd: Sgd) -> Tensor:
+        """One step on inputs [s, B, ...] and labels [s, B]; returns the losses [s] before it."""
+        features, logits = self._forward(inputs)
+        with torch.no_grad():
+            views = {
+                piece: {name: frozen(inputs)[0] for name, frozen in nets.items()}
+                for piece, nets in self.frozen.items()
+            }
+        batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
+        loss = self.objective.loss(batch, views)
+        grads = self.net.gradients(torch.autograd.grad(loss.sum(), self.leaves))
+        with torch.no_grad():
+            _update(self.params, self.objective.correct(grads, self.params), self.momenta, sgd)
+        return loss.detach()
+
+    def _forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            return self.net(inputs)
+        except ValueError as problem:
+            raise UserError(
+                f"a batch of {inputs.shape[1]} cannot be trained on ({problem}); "
+                "use another batch_size, keep_last=false, or a model with norm=group"
+            ) from problem
 
 
 def _update(params: Tree, grads: Tree, momenta: list[Tensor | None], sgd: Sgd) -> None:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from fedfm.algorithms.base import Model
 from fedfm.core import trees
 from fedfm.core.errors import unknown
+from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Objective, Outcome, Sgd, join, packing_order, train_cohort
+from fedfm.engine.cohort import Objective, Outcome, join, packing_order, train_cohort
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import Net, stacked_net
 from fedfm.engine.sweep import Statistic, sweep

@@ -43,7 +43,9 @@ class Net:
     """The module as it is, for one set of weights; leaves [1, ...]."""
 
     def __init__(self, module: nn.Module) -> None:
+        self.original = module
         self.module = copy.deepcopy(module)
+        self._frozen: dict[tuple[str, bool], Net] = {}
         self._places = {name: _places(self.module, p) for name, p in trainable(self.module).items()}
         self._buffers = carried(self.module)
 
@@ -69,6 +71,19 @@ class Net:
         """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
         return {name: g.unsqueeze(0) for name, g in zip(self._places, grads, strict=True)}
 
+    def frozen(self, name: str, model: Model) -> "Net":
+        """Another network of this kind, bound to `model` for good, in evaluation mode."""
+        key = (name, model.shared)
+        if key not in self._frozen:
+            self._frozen[key] = self._another(model.shared)
+        net = self._frozen[key]
+        net.bind(model)
+        net.module.eval()
+        return net
+
+    def _another(self, shared: bool) -> "Net":
+        return Net(self.original)
+
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], with the same weights."""
         features, logits = self.module(inputs.flatten(0, 1))
@@ -81,6 +96,10 @@ class StackedNet(Net):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(stacked(module))
+        self.original = module
+
+    def _another(self, shared: bool) -> Net:
+        return Net(self.original) if shared else StackedNet(self.original)
 
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from fedfm.algorithms.base import Batch, Model, Task
 from fedfm.core import trees
+from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Objective, Outcome, Sgd
+from fedfm.engine.cohort import Objective, Outcome
 from fedfm.engine.sweep import Statistic
 
 

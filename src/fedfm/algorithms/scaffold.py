@@ -1,0 +1,66 @@
+"""SCAFFOLD: control variates against client drift.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh. SCAFFOLD: Stochastic
+Controlled Averaging for Federated Learning. ICML 2020 (Algorithm 1, option II; Eq. 3 to 5).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedfm.algorithms.base import LocalRun, Model, Piece, Task
+from fedfm.core.trees import Tree, per_client, tree_map
+
+
+@dataclass(frozen=True)
+class Scaffold(Piece):
+    """Gradient + c - c_i; then c_i+ = c_i - c + (x - y_i) / (a(K_i, rho) eta).
+
+    Under momentum the corrections go through the velocity, so K_i steps carry a(K_i, rho) gradients
+    and not K_i: docs/scaffold-with-momentum.md.
+    """
+
+    name = "scaffold"
+    claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
+
+    def server_state(self, task: Task) -> Tree:
+        """The server's control variate c, initially zero."""
+        return {"control": tree_map(torch.zeros_like, task.params)}
+
+    def client_state(self, task: Task) -> Tree:
+        """A client's control variate c_i, initially zero."""
+        return {"control": tree_map(torch.zeros_like, task.params)}
+
+    def download(self, server: Tree) -> Tree:
+        """Every client receives c."""
+        return server
+
+    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+        """The correction c - c_i."""
+        return {"correction": tree_map(torch.sub, down["control"], client["control"])}
+
+    def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
+        """Add c - c_i."""
+        return tree_map(torch.add, grads, held["correction"])
+
+    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
+        """Send c_i+ - c_i = (x - y_i) / (a_i eta) - c, keep c_i+."""
+        way = run.accumulation * run.sgd.lr
+
+        def change(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+            return (x - y) / per_client(way, y) - c
+
+        changes = tree_map(change, run.start.params, run.end.params, down["control"])
+        kept = tree_map(torch.add, client["control"], changes)
+        return {"change": changes}, {"control": kept}
+
+    def weights(self, weights: Tensor, up: Tree) -> Tensor:
+        """Clients count alike: x+ = x + mean (y_i - x)."""
+        return torch.full_like(weights, 1 / len(weights))
+
+    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+        """c+ = c + (S/N) mean (c_i+ - c_i)."""
+        control = tree_map(lambda c, d: c + fraction * d.mean(0), server["control"], up["change"])
+        return {"control": control}, delta
