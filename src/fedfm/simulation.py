@@ -1,5 +1,6 @@
 """A whole experiment on one machine: partition, rounds, evaluation, checkpoints, result."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -11,9 +12,9 @@ from torch import nn
 
 from fedfm import models
 from fedfm.algorithms import Method, Piece, Task, compose
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import require
 from fedfm.core.federation import Federation, LocalTraining
-from fedfm.core.rounds import RoundLog, run_round
+from fedfm.core.rounds import run_round
 from fedfm.core.sgd import Sgd
 from fedfm.core.state import initial_state
 from fedfm.data import partition as partitions
@@ -28,9 +29,7 @@ from fedfm.protocol import Protocol
 from fedfm.records import Best, Progress, Result, RoundRecord
 from fedfm.runs import RunFolder
 
-
-class Diverged(UserError):
-    """A client's loss or model is no longer finite."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,10 @@ class Simulation:
         """One more round, evaluated."""
         began = time.perf_counter()
         state, log = run_round(progress.state, self.federation)
-        require_finite(log, state.round)
+        if log.failed:
+            logger.warning(
+                "round %d goes on without clients %s: not finite", state.round, log.failed
+            )
         if state.model is progress.state.model and progress.records:
             last = progress.records[-1]
             validation, test = last.val_accuracy, last.test_accuracy
@@ -120,25 +122,13 @@ class Simulation:
             test_accuracy=test,
             train_loss=float((log.shares * log.losses).sum()),
             seconds=time.perf_counter() - began,
+            failed=tuple(log.failed),
             **log.traffic.as_dict(),
         )
         best = progress.best
         if best is None or validation > best.val_accuracy:
             best = Best(state.round, validation, test, state.model)
         return Progress(state, best, (*progress.records, record))
-
-
-def require_finite(log: RoundLog, round: int) -> None:
-    """Stop at a client whose loss or model became NaN or infinite."""
-    failed = [
-        client for client, fine in zip(log.cohort, log.finite.tolist(), strict=True) if not fine
-    ]
-    if failed:
-        who = "clients " + ", ".join(map(str, failed)) if len(failed) > 1 else f"client {failed[0]}"
-        raise Diverged(
-            f"round {round}: the training of {who} diverged (NaN or infinite loss or weights); "
-            "try a smaller lr or weaker method. The checkpoint before this round is kept."
-        )
 
 
 def simulate(

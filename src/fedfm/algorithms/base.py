@@ -82,7 +82,8 @@ class LocalRun(NamedTuple):
     @property
     def accumulation(self) -> Tensor:
         """a_i [S]: how far the client's steps carry a unit gradient, in units of eta."""
-        return self.sgd.accumulation(self.steps, self.pull)
+        like = next(trees.leaves(self.end.params))
+        return self.sgd.accumulation(self.steps, self.pull).to(like)
 
 
 class Piece:

@@ -122,7 +122,7 @@ def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
 def finite(tree: Tree) -> Tensor:
     """Whether every float of each client is finite: leaves [S, ...] give a bool [S]."""
     sums = [leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree) if leaf.is_floating_point()]
-    return torch.isfinite(torch.stack([each.double() for each in sums])).all(0)
+    return torch.isfinite(torch.stack(sums)).all(0)
 
 
 def to_device(tree: Tree, device: torch.device | str) -> Tree:
