@@ -16,9 +16,12 @@ from fedfm import (
     models,
     simulate,
 )
+from fedfm.algorithms import PIECES
+from fedfm.core.federation import Federation
+from fedfm.core.rounds import Diverged, run_round
 from fedfm.data.dataset import Dataset, Split
 from fedfm.records import Progress
-from fedfm.simulation import Diverged, Experiment, Simulation
+from fedfm.simulation import Experiment, Simulation
 
 SHORT = Protocol(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)
 
@@ -116,9 +119,27 @@ def test_the_given_model_is_left_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_divergence_names_round_and_client():
-    with pytest.raises(Diverged, match=r"round 1: the training of client.* diverged"):
+def test_a_run_stops_when_every_client_diverged_and_names_round_and_clients():
+    said = r"round 1: the training of every client diverged \(clients 0, 1, 2, 3\)"
+    with pytest.raises(Diverged, match=said):
         run(protocol=Protocol(clients=4, rounds=3, epochs=2, lr=1e30, batch_size=8))
+
+
+@pytest.mark.parametrize("piece", PIECES.values())
+def test_a_client_that_is_not_finite_never_reaches_the_average(piece, monkeypatch, caplog):
+    made = simulation(method=piece())
+    progress = Progress(made.start)
+    made.federation.executor.feed.inputs[made.federation.samples[2]] = torch.nan
+    after = made.advance(progress)
+    assert after.records[-1].failed == 1
+    assert "left out clients [2]" in caplog.text
+    assert all(torch.isfinite(value).all() for value in after.state.model.params.values())
+    assert 2 not in after.state.clients
+
+    monkeypatch.setattr(Federation, "cohort", lambda self, round: [0, 1, 3])
+    without, _ = run_round(made.start, made.federation)
+    for name, value in without.model.params.items():
+        torch.testing.assert_close(after.state.model.params[name], value)
 
 
 def test_rounds_that_end_inside_a_cycle_are_refused():

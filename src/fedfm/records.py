@@ -23,8 +23,8 @@ class RoundRecord:
     bytes_up: int
     bytes_down: int
     handshakes: int
-    failed: tuple[int, ...] = ()
-    """Clients that were left out, since their loss or model was not finite."""
+    failed: int = 0
+    """How many clients were left out, since their loss or model was not finite."""
 
     @property
     def traffic(self) -> Traffic:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import tomli_w
 import torch
 
 from fedfm import __version__
@@ -44,6 +43,8 @@ class RunFolder:
                 not path.exists() or set(path.iterdir()) <= {unfinished(recorded)},
                 f"{path} is not empty and holds no run; choose another folder with --out",
             )
+            import tomli_w
+
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(recorded, tomli_w.dumps(config).encode())
             return RunFolder(path)

@@ -108,9 +108,7 @@ class Simulation:
         began = time.perf_counter()
         state, log = run_round(progress.state, self.federation)
         if log.failed:
-            logger.warning(
-                "round %d goes on without clients %s: not finite", state.round, log.failed
-            )
+            logger.warning("round %d: left out clients %s, not finite", state.round, log.failed)
         if state.model is progress.state.model and progress.records:
             last = progress.records[-1]
             validation, test = last.val_accuracy, last.test_accuracy
@@ -122,7 +120,7 @@ class Simulation:
             test_accuracy=test,
             train_loss=float((log.shares * log.losses).sum()),
             seconds=time.perf_counter() - began,
-            failed=tuple(log.failed),
+            failed=len(log.failed),
             **log.traffic.as_dict(),
         )
         best = progress.best

@@ -87,6 +87,7 @@ def test_every_round_is_a_line_with_these_fields(folder):
             "train_loss",
             "seconds",
             *TRAFFIC,
+            "failed",
         ]
         assert 0 <= line["val_accuracy"] <= 1
         assert line["seconds"] > 0
