@@ -29,19 +29,18 @@ from fedfm.simulation import Experiment, Simulation
 SEED = 0
 THREADS = (1, 2)
 FEWEST = 3
-"""Repetitions, however long they take."""
+"""Rounds that are timed in any case, however long they take."""
 METHODS: dict[str, Piece] = {"fedavg": FedAvg(), "fedfm": FedFM(start_round=0)}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A federation to time, and how many of its rounds make one measurement."""
+    """A federation to time."""
 
     title: str
     data: Dataset
     protocol: Protocol
     model: Mapping[str, object]
-    rounds: int
 
     def module(self) -> nn.Module:
         """The network, always with the same weights."""
@@ -196,7 +195,7 @@ System = tuple[str, str]
 """Who trains, by which method."""
 PLAIN: System = ("plain PyTorch loop", "fedavg")
 Times = dict[tuple[System, int], list[float]]
-"""Milliseconds per round of each (system, threads), one for every repetition."""
+"""Milliseconds of each (system, threads), one for every round."""
 
 
 def systems(workload: Workload) -> dict[System, Ours | PlainLoop]:
@@ -215,23 +214,22 @@ def measure(workload: Workload, seconds: float) -> Times:
     competitors = systems(workload)
     times: Times = {(name, threads): [] for name in competitors for threads in THREADS}
     began = time.perf_counter()
-    repetition = 0
-    while repetition <= FEWEST or time.perf_counter() - began < seconds:
+    number = 0
+    while number <= FEWEST or time.perf_counter() - began < seconds:
         for name, threads in times:
             torch.set_num_threads(threads)
-            milliseconds = timed(competitors[name], workload.rounds)
-            if repetition > 0:  # the first is to warm up
+            milliseconds = timed(competitors[name])
+            if number > 0:  # the first is to warm up
                 times[name, threads].append(milliseconds)
-        repetition += 1
+        number += 1
     return times
 
 
-def timed(system: Ours | PlainLoop, rounds: int) -> float:
-    """Milliseconds per round."""
+def timed(system: Ours | PlainLoop) -> float:
+    """Milliseconds of a round."""
     began = time.perf_counter()
-    for _ in range(rounds):
-        system.advance()
-    return 1000 * (time.perf_counter() - began) / rounds
+    system.advance()
+    return 1000 * (time.perf_counter() - began)
 
 
 # ---- the report ----------------------------------------------------------------------------------
@@ -240,11 +238,11 @@ def timed(system: Ours | PlainLoop, rounds: int) -> float:
 def table(workload: Workload, times: Times, steps: int) -> Table:
     """Medians by threads; ratios compare each system at its best number of threads."""
     medians = {key: median(values) for key, values in times.items()}
-    repetitions = len(times[PLAIN, THREADS[0]])
+    rounds = len(times[PLAIN, THREADS[0]])
     best = {name: min(medians[name, threads] for threads in THREADS) for name, _ in times}
     title = f"{workload.title}; {steps} client steps a round"
     report = Table(title=title, title_justify="left")
-    report.add_column(f"ms a round, median of {repetitions}")
+    report.add_column(f"ms a round, median of {rounds}")
     report.add_column("method")
     for heading in ("1 thread", "2 threads", "time / plain loop", "speed-up", "time / fedavg"):
         report.add_column(heading, justify="right")
@@ -276,7 +274,7 @@ def machine() -> str:
 def digits(title: str, **model: object) -> Workload:
     """W1: 100 clients share the digits evenly, 10 of them train in a round."""
     protocol = Protocol(clients=100, participation=0.1, epochs=5, batch_size=8)
-    return Workload(title, data.load("digits"), protocol, model, rounds=5)
+    return Workload(title, data.load("digits"), protocol, model)
 
 
 def larger(title: str) -> Workload:
@@ -286,7 +284,7 @@ def larger(title: str) -> Workload:
     split = Split(inputs, torch.randint(10, (len(inputs),), generator=rng))
     images = Dataset("random", split, split, tuple(map(str, range(10))))
     protocol = Protocol(clients=10, epochs=1, batch_size=32)
-    return Workload(title, images, protocol, {"channels": [32, 64]}, rounds=1)
+    return Workload(title, images, protocol, {"channels": [32, 64]})
 
 
 def workloads() -> Iterator[Workload]:

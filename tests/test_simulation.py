@@ -18,7 +18,8 @@ from fedfm import (
 )
 from fedfm.algorithms import PIECES
 from fedfm.core.federation import Federation
-from fedfm.core.rounds import Diverged, run_round
+from fedfm.core.rounds import run_round
+from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset, Split
 from fedfm.records import Progress
 from fedfm.simulation import Experiment, Simulation
@@ -129,7 +130,7 @@ def test_a_run_stops_when_every_client_diverged_and_names_round_and_clients():
 def test_a_client_that_is_not_finite_never_reaches_the_average(piece, monkeypatch, caplog):
     made = simulation(method=piece())
     progress = Progress(made.start)
-    made.federation.executor.feed.inputs[made.federation.samples[2]] = torch.nan
+    made.evaluate.train.inputs[made.federation.samples[2]] = torch.nan
     after = made.advance(progress)
     assert after.records[-1].failed == 1
     assert "left out clients [2]" in caplog.text

@@ -1,0 +1,99 @@
+"""The clients' side of a round: where they start, what they measure, train, send and keep."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedfm.algorithms.base import LocalRun, Model, Piece, Task
+from fedfm.core import trees
+from fedfm.core.federation import Federation
+from fedfm.core.ledger import floats_held
+from fedfm.core.state import State
+from fedfm.core.trees import Tree
+from fedfm.engine.cohort import Objective
+
+
+class Visit(NamedTuple):
+    """Who takes part in a round, with which pieces, from which models."""
+
+    cohort: list[int]
+    pieces: list[Piece]
+    samples: list[Tensor]
+    shares: Tensor
+    start: Model
+    """Leaves [1, ...] where all start from the global model, [S, ...] where not."""
+    downloads: int
+    """How many clients have to be sent the global model."""
+    clients: Tree
+    """The clients' own state: a tree per piece, leaves [S, ...]."""
+    sharing: bool
+    """Whether models go up at the end."""
+
+
+def starting_models(state: State, cohort: Sequence[int]) -> tuple[Model, int]:
+    """Where each client starts: its own model if it kept one, else the global model."""
+    own = [state.clients.get(client, {}).get("model") for client in cohort]
+    if not any(own):
+        return state.model.map(trees.share), len(cohort)
+    shared = state.model._asdict()
+    return Model(**trees.stack([mine or shared for mine in own])), own.count(None)
+
+
+def client_states(state: State, cohort: Sequence[int], piece: Piece, task: Task) -> Tree:
+    """What the cohort's clients keep for a piece [S, ...]; a newcomer has the initial state."""
+    initial = piece.client_state(task)
+    if not initial:
+        return {}
+    return trees.stack([state.clients.get(k, {}).get(piece.name, initial) for k in cohort])
+
+
+def reports(visit: Visit, fed: Federation, when: Literal["before", "after"], model: Model) -> Tree:
+    """The clients' statistics under a model, as they are sent: a tree [S, ...] per piece."""
+    return {
+        piece.name: piece.report(fed.executor.measure(model, visit.samples, piece.statistic))
+        for piece in visit.pieces
+        if piece.measures == when
+    }
+
+
+class Work(NamedTuple):
+    """What the clients did: models, losses [S], messages and states per piece [S, ...]."""
+
+    model: Model
+    losses: Tensor
+    up: Tree
+    kept: Tree
+    held: int
+
+
+def train(visit: Visit, fed: Federation, round: int, down: Tree) -> Work:
+    """Local training, and what each client sends and keeps after it."""
+    received = trees.share(down)
+    held = {
+        piece.name: piece.prepare(visit.clients[piece.name], visit.start, received[piece.name])
+        for piece in visit.pieces
+    }
+    plans = [fed.plan(round, client) for client in visit.cohort]
+    objective = Objective(visit.pieces, held)
+    model, losses, steps = fed.executor.train(visit.start, plans, objective, fed.training.sgd)
+    run = LocalRun(visit.start, model, steps, fed.training.sgd, fed.method.pull)
+    up, kept = {}, {}
+    for piece in visit.pieces:
+        sent, state = piece.finish(visit.clients[piece.name], run, received[piece.name])
+        up[piece.name], kept[piece.name] = sent, state
+    memory = floats_held({"model": {"params": model.params}, **held})
+    return Work(model, losses, up, kept, memory)
+
+
+def remembered(state: State, visit: Visit, work: Work) -> dict[int, Tree]:
+    """What every client keeps after the round; local models only until they are shared."""
+    kept = {name: tree for name, tree in work.kept.items() if tree}
+    if not visit.sharing:
+        kept["model"] = work.model._asdict()
+    clients = dict(state.clients)
+    if kept:
+        clients |= zip(visit.cohort, trees.unstack(kept, len(visit.cohort)), strict=True)
+    if visit.sharing:
+        clients = {k: {n: t for n, t in own.items() if n != "model"} for k, own in clients.items()}
+    return {client: own for client, own in clients.items() if own}
