@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedfm import FedAvg, FedFM, FedFMLite, Partition, Piece, Protocol, Result, UserError, simulate
+from fedfm.algorithms import PIECES
 from fedfm.core.checkpoint import load_checkpoint
 from fedfm.records import RoundRecord
 from fedfm.runs import differences
@@ -16,8 +17,7 @@ from tests.worlds import images, network
 
 ROUNDS = 4
 PROTOCOL = Protocol(clients=4, rounds=ROUNDS, participation=0.5, epochs=1, batch_size=4)
-METHODS: dict[str, Piece] = {
-    "fedavg": FedAvg(),
+METHODS: dict[str, Piece] = {name: piece() for name, piece in PIECES.items()} | {
     "fedfm": FedFM(start_round=1),
     "fedfm-lite with client state": FedFMLite(start_round=1, models_every=2),
 }

@@ -185,3 +185,12 @@ def test_data_that_no_training_could_use_are_refused(inputs, labels, said):
     split = Split(inputs, torch.tensor(labels, dtype=torch.int64))
     with pytest.raises(UserError, match=said):
         Dataset("mine", split, split, ("a", "b"))
+
+
+def test_a_folder_is_not_resumed_with_another_model_or_other_data(tmp_path):
+    options = {"partition": Partition("iid"), "protocol": SHORT, "out": tmp_path / "run"}
+    simulate(network(), blobs(), FedAvg(), **options)
+    with pytest.raises(UserError, match=r"model\.digest"):
+        simulate(network(seed=1), blobs(), FedAvg(), resume=True, **options)
+    with pytest.raises(UserError, match=r"data\.digest"):
+        simulate(network(), blobs(samples=164), FedAvg(), resume=True, **options)

@@ -1,5 +1,6 @@
 """A whole experiment on one machine: partition, rounds, evaluation, checkpoints, result."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedfm import models
 from fedfm.algorithms import Method, Piece, Task, compose
@@ -65,6 +66,23 @@ class Experiment:
 def settings(piece: Piece) -> dict[str, Any]:
     """A piece's hyper-parameters by name."""
     return dict(vars(piece))
+
+
+def describe(model: nn.Module, data: Dataset) -> dict[str, Any]:
+    """Which model and data these are: names, and digests that others would not have."""
+    weights, labels = model.state_dict().values(), (data.train.labels, data.test.labels)
+    return {
+        "model": {"name": type(model).__name__, "digest": digest(weights)},
+        "data": {"name": data.name, "digest": digest(labels)},
+    }
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """A short fingerprint of tensors' values."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 class Simulation:
@@ -156,8 +174,8 @@ def simulate(
     simulation = Simulation(model, data, experiment)
     folder = progress = None
     if out is not None:
-        described = {"data": {"name": data.name}, "model": {"name": type(model).__name__}}
-        folder = RunFolder.open(Path(out), config or described | experiment.describe(), resume)
+        described = config or describe(model, data) | experiment.describe()
+        folder = RunFolder.open(Path(out), described, resume)
         progress = folder.load(experiment.method)
     progress = progress or Progress(simulation.start)
     while progress.state.round < simulation.rounds:
