@@ -13,8 +13,9 @@ from rich.table import Table
 
 from fedfm import FedAvg, FedFM, Partition, Piece, Protocol, compose, data, models
 from fedfm.data.dataset import Dataset, Split
+from fedfm.experiment import Experiment
 from fedfm.records import Progress
-from fedfm.simulation import Experiment, Simulation
+from fedfm.simulation import Simulation
 
 ROUNDS = (20, 50, 100, 150, 200)
 CLIENTS = (100, 1000)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from fedfm import models
 from fedfm.algorithms import Piece, Task, compose
+from fedfm.conformance import textbook
 from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.sgd import Sgd
 from fedfm.core.state import State, initial_state
@@ -12,7 +13,6 @@ from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.executors import EXECUTORS
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
-from tests import textbook
 
 CLASSES = 4
 SIZES = (23, 10, 5, 16)

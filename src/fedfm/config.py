@@ -49,6 +49,8 @@ class Config(BaseModel):
 
     seed: int = Field(default=0, ge=0)
     executor: Literal["loop", "stacked"] = "stacked"
+    client_states: Literal["auto", "memory", "disk"] = "auto"
+    """Where what clients keep between rounds is held; "auto": on disk beyond a gigabyte."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     method: dict[str, dict[str, Any]] = {"fedfm": {}}

@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from fedfm import __version__
-from fedfm.algorithms.base import Method, Model
+from fedfm.algorithms.base import Model
 from fedfm.core.checkpoint import (
     damaged,
     load_checkpoint,
@@ -23,7 +23,7 @@ from fedfm.core.checkpoint import (
     write_atomically,
 )
 from fedfm.core.errors import require
-from fedfm.core.state import from_tree, to_tree
+from fedfm.core.state import State, from_tree, to_facts, to_tree
 from fedfm.records import Best, Progress, Result, RoundRecord
 
 
@@ -67,15 +67,18 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
         parts = {"state": (progress.state.round, to_tree(progress.state))}
-        facts: dict[str, Any] = {"round": progress.state.round}
+        facts = to_facts(progress.state)
         if progress.best is not None:
             best = asdict(progress.best) | {"model": None}
             parts["best"] = (progress.best.round, progress.best.model._asdict())
             facts["best"] = best
         save_checkpoint(self.path / "checkpoint", parts, facts)
 
-    def load(self, method: Method) -> Progress | None:
-        """The progress at the last checkpoint; later lines of rounds.jsonl are dropped."""
+    def load(self, start: State) -> Progress | None:
+        """The progress at the last checkpoint of a run that began with `start`.
+
+        Later lines of rounds.jsonl are dropped.
+        """
         loaded = load_checkpoint(self.path / "checkpoint")
         if loaded is None:
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
@@ -84,7 +87,9 @@ class RunFolder:
         records = self._first_records(facts["round"])
         model = Model(parts["best"]["params"], parts["best"].get("buffers", {}))
         best = Best(**(facts["best"] | {"model": model}))
-        return Progress(from_tree(facts["round"], parts["state"], method), best, records)
+        state = from_tree(parts["state"], facts, start)
+        state.clients.tidy()
+        return Progress(state, best, records)
 
     def _first_records(self, rounds: int) -> tuple[RoundRecord, ...]:
         path = self.path / "rounds.jsonl"

@@ -1,19 +1,19 @@
 """A whole experiment on one machine: partition, rounds, evaluation, checkpoints, result."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedfm import models
-from fedfm.algorithms import Method, Piece, Task, compose
-from fedfm.core.errors import require
+from fedfm.algorithms import Piece, Task, compose
+from fedfm.core.client_states import ClientStates, InMemory, OnDisk
 from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.rounds import run_round
 from fedfm.core.sgd import Sgd
@@ -26,6 +26,7 @@ from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import executor
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
+from fedfm.experiment import Experiment, describe
 from fedfm.protocol import Protocol
 from fedfm.records import Best, Progress, Result, RoundRecord
 from fedfm.runs import RunFolder
@@ -33,62 +34,16 @@ from fedfm.runs import RunFolder
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """Everything that determines a run, apart from the model and the data."""
-
-    method: Method
-    partition: Partition
-    protocol: Protocol
-    seed: int
-    executor: str
-
-    def __post_init__(self) -> None:
-        """Refuse a last round whose models would never be shared."""
-        every, rounds = self.method.share_every, self.protocol.rounds
-        require(
-            rounds % every == 0,
-            f"rounds must be a multiple of models_every = {every}, not {rounds}: "
-            "what is trained after the last sharing would be lost",
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """The settings as plain values, for the records."""
-        return {
-            "seed": self.seed,
-            "executor": self.executor,
-            "method": {piece.name: settings(piece) for piece in self.method.pieces},
-            "partition": asdict(self.partition),
-            "protocol": asdict(self.protocol),
-        }
-
-
-def settings(piece: Piece) -> dict[str, Any]:
-    """A piece's hyper-parameters by name."""
-    return dict(vars(piece))
-
-
-def describe(model: nn.Module, data: Dataset) -> dict[str, Any]:
-    """Which model and data these are: names, and digests that others would not have."""
-    weights, labels = model.state_dict().values(), (data.train.labels, data.test.labels)
-    return {
-        "model": {"name": type(model).__name__, "digest": digest(weights)},
-        "data": {"name": data.name, "digest": digest(labels)},
-    }
-
-
-def digest(tensors: Iterable[Tensor]) -> str:
-    """A short fingerprint of tensors' values."""
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
 class Simulation:
     """A federation set up on one machine, ready to run round after round."""
 
-    def __init__(self, model: nn.Module, data: Dataset, experiment: Experiment) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset,
+        experiment: Experiment,
+        clients: ClientStates | None = None,
+    ) -> None:
         protocol, seed = experiment.protocol, experiment.seed
         labels, classes = data.train.labels.numpy(), len(data.classes)
         shards = partitions.split(labels, classes, protocol.clients, experiment.partition, seed)
@@ -103,7 +58,7 @@ class Simulation:
         start = model_of(model)
         task = Task(start, classes, models.feature_dim(model, data.shape))
         self.rounds = protocol.rounds
-        self.start = initial_state(start, experiment.method, task)
+        self.start = initial_state(start, experiment.method, task, clients)
         self.evaluate = Evaluator(model, train, validation, test)
         self.federation = Federation(
             task=task,
@@ -156,6 +111,7 @@ def simulate(
     protocol: Protocol | None = None,
     seed: int = 0,
     executor: str = "stacked",
+    client_states: Literal["auto", "memory", "disk"] = "auto",
     out: Path | str | None = None,
     resume: bool = False,
     config: dict[str, Any] | None = None,
@@ -166,24 +122,34 @@ def simulate(
     `model` returns (features, logits) (see `fedfm.models`) and is left as it is. With `out` the
     run keeps its files there, a checkpoint after every round included; `resume` goes on from the
     last one. `watch` is called after every round. `config` is what the folder records about the
-    run: by default the arguments.
+    run: by default the arguments. What clients keep between rounds is held in memory or on disk;
+    "auto" takes the disk where it may come to more than a gigabyte.
     """
     experiment = Experiment(
-        compose(method), partition or Partition(), protocol or Protocol(), seed, executor
+        compose(method),
+        partition or Partition(),
+        protocol or Protocol(),
+        seed,
+        executor,
+        client_states,
     )
-    simulation = Simulation(model, data, experiment)
-    folder = progress = None
-    if out is not None:
-        described = config or describe(model, data) | experiment.describe()
-        folder = RunFolder.open(Path(out), described, resume)
-        progress = folder.load(experiment.method)
-    progress = progress or Progress(simulation.start)
-    while progress.state.round < simulation.rounds:
-        progress = simulation.advance(progress)
-        if folder is not None:
-            folder.save(progress)
-        if watch is not None:
-            watch(progress.records[-1])
+    with ExitStack() as stack:
+        kept = Path(out) / "clients" if out else Path(stack.enter_context(TemporaryDirectory()))
+        clients = OnDisk(kept) if experiment.states_on_disk(model_of(model)) else InMemory()
+        simulation = Simulation(model, data, experiment, clients)
+        folder = progress = None
+        if out is not None:
+            described = config or describe(model, data) | experiment.describe()
+            folder = RunFolder.open(Path(out), described, resume)
+            progress = folder.load(simulation.start)
+        progress = progress or Progress(simulation.start)
+        while progress.state.round < simulation.rounds:
+            progress = simulation.advance(progress)
+            if folder is not None:
+                folder.save(progress)
+            progress.state.clients.tidy()
+            if watch is not None:
+                watch(progress.records[-1])
     assert progress.best is not None
     result = Result(experiment.method.name, seed, progress.best, progress.records)
     if folder is not None:

@@ -17,8 +17,9 @@ from fedfm.algorithms import (
     Piece,
     Scaffold,
 )
+from fedfm.conformance import textbook, textbook_methods
 from fedfm.core.rounds import run_round
-from tests import textbook, textbook_methods, worlds
+from tests import worlds
 
 METHODS: dict[str, tuple[list[Piece], Any, dict[str, Any]]] = {
     "fedavg": ([FedAvg()], textbook_methods.FedAvg, {}),

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from fedfm.algorithms import Batch, FedAvg, FedFM, FedFMLite, compose
+from fedfm.conformance import textbook
 from fedfm.core.errors import UserError
-from tests import textbook
 
 CLASSES, WIDTH = 5, 7
 

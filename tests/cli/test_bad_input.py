@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfm import FedFM, compose
-from fedfm.runs import RunFolder
+from fedfm.core.checkpoint import load_checkpoint
 from tests.cli.tools import TINY, Answer, Command, sets
 from tests.folders import contents, lines
 
@@ -43,7 +42,7 @@ SETTINGS = {
         ["model.name=cnn", "model.chanels=[4]"],
         "did you mean 'channels'?",
     ),
-    "nothing like a key": (["zzz=3"], "unknown key 'zzz': known: data, executor, method"),
+    "nothing like a key": (["zzz=3"], "unknown key 'zzz': known: client_states, data, executor"),
     # names that do not exist
     "an unknown method": (["method=fedagv"], "unknown method 'fedagv': did you mean 'fedavg'?"),
     "an unknown model": (["model.name=resnet19"], "did you mean 'resnet18'?"),
@@ -223,8 +222,8 @@ def test_when_training_diverges_later_the_last_good_checkpoint_is_kept(command):
     assert [line["round"] for line in lines(Path("run"))] == [1, 2]
     manifest = json.loads(Path("run/checkpoint/manifest.json").read_text())
     assert manifest["facts"]["round"] == 2
-    progress = RunFolder(Path("run")).load(compose(FedFM()))
-    assert progress is not None
-    assert progress.state.round == 2
+    kept = load_checkpoint(Path("run/checkpoint"))
+    assert kept is not None
+    best = kept[1]["best"]
     assert command(*steady, "--out", "steady").code == 0
-    assert lines(Path("steady"))[1]["test_accuracy"] == progress.records[1].test_accuracy
+    assert best["test_accuracy"] == lines(Path("steady"))[best["round"] - 1]["test_accuracy"]

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from fedfm.algorithms import FedAvg, FedFM, FedFMLite
+from fedfm.conformance import textbook
 from fedfm.core.rounds import run_round
 from fedfm.engine.nets import model_of
-from tests import textbook, worlds
+from tests import worlds
 
 SGD: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
 NETWORKS: dict[str, dict[str, Any]] = {

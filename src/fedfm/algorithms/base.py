@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedfm.core import trees
@@ -53,6 +54,11 @@ class Task:
         """The template's parameters."""
         return self.model.params
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(trees.leaves(self.params)).device
+
 
 class Batch(NamedTuple):
     """What the network made of a batch of each client.
@@ -93,6 +99,8 @@ class Piece:
     """What configs and tables call it."""
     claims: ClassVar[frozenset[str]] = frozenset()
     """Roles of which a method has one at most, e.g. "anchors"; two claims of one contradict."""
+    shares_every_round: ClassVar[bool] = False
+    """Whether its maths needs models to be exchanged in every round."""
     measures: ClassVar[Literal["before", "after"] | None] = None
     """When statistics are taken: with the received model, or with the trained one."""
 
@@ -208,4 +216,11 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
                 f"{claimed.get(claim)} and {piece.name} cannot be combined: both set the {claim}",
             )
             claimed[claim] = piece.name
-    return Method(chosen)
+    method = Method(chosen)
+    for piece in chosen:
+        require(
+            method.share_every == 1 or not piece.shares_every_round,
+            f"{piece.name} needs models in every round, but they are exchanged every "
+            f"{method.share_every} rounds",
+        )
+    return method

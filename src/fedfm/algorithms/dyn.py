@@ -21,6 +21,7 @@ class FedDyn(Piece):
 
     name = "feddyn"
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
+    shares_every_round = True
 
     alpha: float = 0.01
     """Of the paper's {0.1, 0.01, 0.001}."""

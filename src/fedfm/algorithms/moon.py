@@ -23,6 +23,7 @@ class Moon(Piece):
     """
 
     name = "moon"
+    shares_every_round = True
 
     mu: float = 5.0
     """The weight of the contrastive loss; the paper's best of {0.1, 1, 5, 10} on CIFAR-10."""

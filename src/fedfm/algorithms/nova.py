@@ -19,6 +19,7 @@ class FedNova(Piece):
 
     name = "fednova"
     claims: ClassVar[frozenset[str]] = frozenset({"weights"})
+    shares_every_round = True
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
         """Send a_i: what the client's steps made of a unit gradient, a proximal pull included."""

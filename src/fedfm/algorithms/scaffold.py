@@ -24,6 +24,7 @@ class Scaffold(Piece):
 
     name = "scaffold"
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
+    shares_every_round = True
 
     def server_state(self, task: Task) -> Tree:
         """The server's control variate c, initially zero."""

@@ -58,6 +58,7 @@ def run_config(config: Config, out: Path | None, resume: bool, title: str = "") 
             protocol=config.protocol,
             seed=config.seed,
             executor=config.executor,
+            client_states=config.client_states,
             out=out,
             resume=resume,
             config=config.as_toml(),

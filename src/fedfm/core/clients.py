@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedfm.algorithms.base import LocalRun, Model, Piece, Task
 from fedfm.core import trees
+from fedfm.core.client_states import ClientStates
 from fedfm.core.federation import Federation
 from fedfm.core.ledger import floats_held
 from fedfm.core.state import State
@@ -31,21 +32,25 @@ class Visit(NamedTuple):
     """Whether models go up at the end."""
 
 
-def starting_models(state: State, cohort: Sequence[int]) -> tuple[Model, int]:
-    """Where each client starts: its own model if it kept one, else the global model."""
-    own = [state.clients.get(client, {}).get("model") for client in cohort]
-    if not any(own):
-        return state.model.map(trees.share), len(cohort)
-    shared = state.model._asdict()
-    return Model(**trees.stack([mine or shared for mine in own])), own.count(None)
+def starting_models(shared: Model, kept: Sequence[Tree]) -> tuple[Model, int]:
+    """Where each client starts: its own model if it kept one, else the global model [...].
+
+    Also how many of them have to be sent the global model.
+    """
+    downloads = sum("model" not in own for own in kept)
+    if downloads == len(kept):
+        return shared.map(trees.share), downloads
+    fresh = shared._asdict()
+    own_models = [trees.completed(own.get("model", fresh), fresh) for own in kept]
+    return Model(**trees.stack(own_models)), downloads
 
 
-def client_states(state: State, cohort: Sequence[int], piece: Piece, task: Task) -> Tree:
-    """What the cohort's clients keep for a piece [S, ...]; a newcomer has the initial state."""
+def piece_states(kept: Sequence[Tree], piece: Piece, task: Task) -> Tree:
+    """What the clients keep for a piece [S, ...]; a newcomer has the initial state."""
     initial = piece.client_state(task)
     if not initial:
         return {}
-    return trees.stack([state.clients.get(k, {}).get(piece.name, initial) for k in cohort])
+    return trees.stack([trees.completed(own.get(piece.name, initial), initial) for own in kept])
 
 
 def reports(visit: Visit, fed: Federation, when: Literal["before", "after"], model: Model) -> Tree:
@@ -86,14 +91,17 @@ def train(visit: Visit, fed: Federation, round: int, down: Tree) -> Work:
     return Work(model, losses, up, kept, memory)
 
 
-def remembered(state: State, visit: Visit, work: Work) -> dict[int, Tree]:
-    """What every client keeps after the round; local models only until they are shared."""
+def remembered(state: State, fed: Federation, visit: Visit, work: Work) -> ClientStates:
+    """What every client keeps after the round; local models only until they are shared.
+
+    Where models are shared rarely, no piece keeps anything (`compose` sees to that).
+    """
+    if fed.method.share_every > 1 and visit.sharing:
+        return state.clients.cleared()
     kept = {name: tree for name, tree in work.kept.items() if tree}
     if not visit.sharing:
         kept["model"] = work.model._asdict()
-    clients = dict(state.clients)
-    if kept:
-        clients |= zip(visit.cohort, trees.unstack(kept, len(visit.cohort)), strict=True)
-    if visit.sharing:
-        clients = {k: {n: t for n, t in own.items() if n != "model"} for k, own in clients.items()}
-    return {client: own for client, own in clients.items() if own}
+    if not kept:
+        return state.clients
+    each = trees.unstack(kept, len(visit.cohort))
+    return state.clients.updated(dict(zip(visit.cohort, each, strict=True)), state.round + 1)

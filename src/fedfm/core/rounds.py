@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedfm.algorithms.base import Model
 from fedfm.core import trees
-from fedfm.core.clients import Visit, client_states, remembered, reports, starting_models, train
+from fedfm.core.clients import Visit, piece_states, remembered, reports, starting_models, train
 from fedfm.core.federation import Federation
 from fedfm.core.ledger import BUFFERS, Ledger, Traffic
 from fedfm.core.server import absorbed, aggregated, data_shares, without_failures
@@ -64,16 +64,17 @@ def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
         model = state.model
     failed = sorted(set(everyone) - set(visit.cohort))
     log = RoundLog(visit.cohort, visit.shares, work.losses, failed, ledger.traffic, work.held)
-    return State(state.round + 1, model, server, remembered(state, visit, work)), log
+    return State(state.round + 1, model, server, remembered(state, fed, visit, work)), log
 
 
 def begin(state: State, fed: Federation) -> Visit:
     """Choose the cohort and collect what its clients kept."""
     cohort, pieces = fed.cohort(state.round), fed.method.active(state.round)
     samples = [fed.samples[client] for client in cohort]
-    start, downloads = starting_models(state, cohort)
+    kept = [trees.to_device(state.clients.of(client), fed.task.device) for client in cohort]
+    start, downloads = starting_models(state.model, kept)
     shares = data_shares(samples).to(next(trees.leaves(start.params)))
-    clients = {p.name: client_states(state, cohort, p, fed.task) for p in pieces}
+    clients = {piece.name: piece_states(kept, piece, fed.task) for piece in pieces}
     sharing = (state.round + 1) % fed.method.share_every == 0
     return Visit(cohort, pieces, samples, shares, start, downloads, clients, sharing)
 

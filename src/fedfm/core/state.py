@@ -1,9 +1,12 @@
 """Everything of a federation that must survive a round, and nothing else."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedfm.algorithms.base import Method, Model, Task
-from fedfm.core.trees import Tree
+from fedfm.core.client_states import ClientStates, InMemory, OnDisk
+from fedfm.core.ledger import BUFFERS
+from fedfm.core.trees import Tree, completed
 
 
 @dataclass(frozen=True)
@@ -18,23 +21,38 @@ class State:
     round: int
     model: Model
     server: Tree
-    clients: dict[int, Tree] = field(default_factory=dict)
+    clients: ClientStates = field(default_factory=InMemory)
 
 
-def initial_state(model: Model, method: Method, task: Task) -> State:
+def initial_state(
+    model: Model, method: Method, task: Task, clients: ClientStates | None = None
+) -> State:
     """The state before the first round."""
-    return State(0, model, {piece.name: piece.server_state(task) for piece in method.pieces})
+    server = {piece.name: piece.server_state(task) for piece in method.pieces}
+    return State(0, model, server, clients or InMemory())
 
 
 def to_tree(state: State) -> Tree:
-    """The state's tensors as one tree; the round is not among them."""
-    clients = {str(client): own for client, own in state.clients.items()}
+    """The state's tensors as one tree; not the round, and not what clients keep on disk."""
+    kept = state.clients.states if isinstance(state.clients, InMemory) else {}
+    clients = {str(client): own for client, own in kept.items()}
     return {"model": state.model._asdict(), "server": state.server, "clients": clients}
 
 
-def from_tree(round: int, tree: Tree, method: Method) -> State:
-    """The inverse of `to_tree`; branches without tensors were not saved."""
-    model = Model(tree["model"]["params"], tree["model"].get("buffers", {}))
-    server = {piece.name: tree.get("server", {}).get(piece.name, {}) for piece in method.pieces}
-    clients = {int(client): own for client, own in tree.get("clients", {}).items()}
-    return State(round, model, server, clients)
+def to_facts(state: State) -> dict[str, Any]:
+    """What `to_tree` leaves out: the round, and which files on disk are the clients' states."""
+    on_disk = state.clients.rounds if isinstance(state.clients, OnDisk) else {}
+    return {"round": state.round, "clients": {str(k): round for k, round in on_disk.items()}}
+
+
+def from_tree(tree: Tree, facts: dict[str, Any], start: State) -> State:
+    """The inverse of `to_tree` and `to_facts`, for a run that began with `start`."""
+    model = {"params": {}, BUFFERS: {}} | tree["model"]
+    server = completed(tree.get("server", {}), start.server)
+    if isinstance(start.clients, OnDisk):
+        rounds = {int(client): round for client, round in facts["clients"].items()}
+        clients: ClientStates = OnDisk(start.clients.folder, rounds)
+    else:
+        kept = tree.get("clients", {})
+        clients = InMemory({int(client): own for client, own in kept.items()})
+    return State(facts["round"], Model(**model), server, clients)

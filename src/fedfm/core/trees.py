@@ -48,6 +48,14 @@ def unflatten(flat: dict[str, Tensor]) -> Tree:
     return tree
 
 
+def completed(tree: Tree, like: Tree) -> Tree:
+    """The tree with the empty branches that `like` has, which `flatten` loses."""
+    return {
+        key: completed(tree.get(key, {}), branch) if isinstance(branch, dict) else tree[key]
+        for key, branch in like.items()
+    }
+
+
 def leaves(tree: Tree) -> Iterator[Tensor]:
     """The leaves in the order of insertion."""
     for value in tree.values():

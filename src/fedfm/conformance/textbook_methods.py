@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.textbook import (
+from fedfm.conformance.textbook import (
     Anchors,
     Client,
     ExtraLoss,

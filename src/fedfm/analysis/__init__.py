@@ -1,0 +1,1 @@
+"""FedFM's convergence analysis, checked with numbers."""

@@ -1,0 +1,85 @@
+"""Everything that determines a run, and how it is recorded."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedfm.algorithms import Method, Model, Piece, Task
+from fedfm.core.errors import require
+from fedfm.core.ledger import bytes_of
+from fedfm.data.dataset import Dataset
+from fedfm.data.partition import Partition
+from fedfm.protocol import Protocol
+
+GIGABYTE = 2**30
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that determines a run, apart from the model and the data."""
+
+    method: Method
+    partition: Partition
+    protocol: Protocol
+    seed: int
+    executor: str
+    client_states: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse unknown choices, and a last round whose models would never be shared."""
+        require(
+            self.client_states in ("auto", "memory", "disk"),
+            f"client_states is 'auto', 'memory' or 'disk', not '{self.client_states}'",
+        )
+        every, rounds = self.method.share_every, self.protocol.rounds
+        require(
+            rounds % every == 0,
+            f"rounds must be a multiple of models_every = {every}, not {rounds}: "
+            "what is trained after the last sharing would be lost",
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """The settings as plain values, for the records."""
+        return {
+            "seed": self.seed,
+            "executor": self.executor,
+            "client_states": self.client_states,
+            "method": {piece.name: settings(piece) for piece in self.method.pieces},
+            "partition": asdict(self.partition),
+            "protocol": asdict(self.protocol),
+        }
+
+    def states_on_disk(self, model: Model) -> bool:
+        """Whether what the clients keep is held on disk, given a template of the model [...]."""
+        task = Task(model, classes=1, features=1)
+        each = bytes_of({piece.name: piece.client_state(task) for piece in self.method.pieces})
+        if self.method.share_every > 1:
+            each += bytes_of(model._asdict())
+        if self.client_states == "auto":
+            return each * self.protocol.clients > GIGABYTE
+        return self.client_states == "disk"
+
+
+def settings(piece: Piece) -> dict[str, Any]:
+    """A piece's hyper-parameters by name."""
+    return dict(vars(piece))
+
+
+def describe(model: nn.Module, data: Dataset) -> dict[str, Any]:
+    """Which model and data these are: names, and digests that others would not have."""
+    weights, labels = model.state_dict().values(), (data.train.labels, data.test.labels)
+    return {
+        "model": {"name": type(model).__name__, "digest": digest(weights)},
+        "data": {"name": data.name, "digest": digest(labels)},
+    }
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """A short fingerprint of tensors' values."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,94 @@
+"""What clients keep: the same in memory and on disk, and part of the checkpoint."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedfm import Partition, Protocol, UserError, compose, models, simulate
+from fedfm.algorithms import FedFMLite, Moon, Scaffold
+from fedfm.core.client_states import InMemory, OnDisk
+from fedfm.engine.nets import model_of
+from fedfm.experiment import Experiment
+from tests.test_simulation import blobs
+
+SHORT = Protocol(clients=8, rounds=6, epochs=1, batch_size=8, lr=0.05, participation=0.5)
+STATEFUL = [Scaffold(), Moon(), FedFMLite(strength=1.0, start_round=0, models_every=3)]
+IDS = [piece.name for piece in STATEFUL]
+
+
+def network():
+    torch.manual_seed(0)
+    return models.build("mlp", shape=(6,), classes=4, hidden=[8], norm="batch")
+
+
+def run(piece, where, **options):
+    options = {"protocol": SHORT, "partition": Partition("iid")} | options
+    return simulate(network(), blobs(), piece, client_states=where, **options)
+
+
+def same(ours, theirs) -> bool:
+    return all(torch.equal(value, theirs.best.model.params[name])
+               for name, value in ours.best.model.params.items())  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", STATEFUL, ids=IDS)
+def test_memory_and_disk_give_the_same_run(piece, tmp_path):
+    memory = run(piece, "memory")
+    assert same(memory, run(piece, "disk"))
+    assert same(memory, run(piece, "disk", out=tmp_path / "run"))
+
+
+@pytest.mark.parametrize("piece", STATEFUL, ids=IDS)
+@pytest.mark.parametrize("stop", range(1, 6))
+def test_a_run_with_states_on_disk_resumes_at_any_round(piece, stop, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def watch(record):
+        if record.round == stop:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(piece, "disk", out=tmp_path / "run", watch=watch)
+    (tmp_path / "run/clients").mkdir(exist_ok=True)
+    (tmp_path / "run/clients/client-000001-999999.safetensors").write_bytes(b"left by a crash")
+    resumed = run(piece, "disk", out=tmp_path / "run", resume=True)
+    assert same(run(piece, "memory"), resumed)
+
+
+def test_each_client_has_one_file_after_a_round(tmp_path):
+    run(Scaffold(), "disk", out=tmp_path / "run")
+    files = [path.name for path in (tmp_path / "run/clients").iterdir()]
+    assert len(files) == len({name.split("-")[1] for name in files}) <= 8
+
+
+def test_a_store_is_a_value(tmp_path):
+    for empty in (InMemory(), OnDisk(tmp_path)):
+        one = empty.updated({3: {"a": torch.ones(2)}}, round=1)
+        two = one.updated({3: {"a": torch.zeros(2)}, 5: {"a": torch.ones(1)}}, round=2)
+        assert list(empty) == []
+        assert one.of(3)["a"].tolist() == [1.0, 1.0]
+        assert two.of(3)["a"].tolist() == [0.0, 0.0]
+        assert sorted(two) == [3, 5]
+        assert two.of(4) == {}
+        assert list(two.cleared()) == []
+
+
+def test_the_disk_is_chosen_where_memory_would_not_do():
+    model = model_of(network())
+    experiment = Experiment(compose(Scaffold()), Partition(), SHORT, 0, "loop")
+    assert not experiment.states_on_disk(model)
+    assert replace(experiment, protocol=replace(SHORT, clients=10**9)).states_on_disk(model)
+    assert replace(experiment, client_states="disk").states_on_disk(model)
+    with pytest.raises(UserError, match="'auto', 'memory' or 'disk', not 'tape'"):
+        replace(experiment, client_states="tape")
+
+
+@pytest.mark.parametrize("piece", ["scaffold", "feddyn", "fednova", "moon"])
+def test_pieces_that_need_every_model_refuse_rare_exchanges(piece):
+    from fedfm.algorithms import PIECES
+
+    with pytest.raises(UserError, match=f"{piece} needs models in every round"):
+        compose([PIECES[piece](), FedFMLite(models_every=2)])
+    assert compose([PIECES[piece](), FedFMLite()]).share_every == 1
