@@ -92,6 +92,7 @@ class LocalRun(NamedTuple):
         return self.sgd.accumulation(self.steps, self.pull).to(like)
 
 
+@dataclass(frozen=True)
 class Piece:
     """The hooks, with defaults that make FedAvg; see the module's text for the conventions."""
 

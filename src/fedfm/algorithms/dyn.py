@@ -17,7 +17,10 @@ from fedfm.core.trees import Tree, tree_map
 
 @dataclass(frozen=True)
 class FedDyn(Piece):
-    """Gradient - h_i + alpha (w - x); then h_i+ = h_i - alpha (y_i - x)."""
+    """A dynamic regulariser: gradient - h_i + alpha (w - x).
+
+    Afterwards h_i+ = h_i - alpha (y_i - x).
+    """
 
     name = "feddyn"
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})

@@ -15,7 +15,10 @@ from fedfm.core.trees import Tree, tree_map
 
 @dataclass(frozen=True)
 class FedAvgM(Piece):
-    """v = beta v + sum_i p_i (y_i - x); x+ = x + v. No damping, no Nesterov; buffers as ever."""
+    """Momentum on the server: v = beta v + sum_i p_i (y_i - x); x+ = x + v.
+
+    No damping and no Nesterov step; buffers are averaged plainly, as ever.
+    """
 
     name = "fedavgm"
 

@@ -16,7 +16,9 @@ from fedfm.core.trees import Tree, per_client, tree_map
 
 @dataclass(frozen=True)
 class Moon(Piece):
-    """+ mu CE([sim(f, f_global), sim(f, f_previous)] / tau, 0); no projection head.
+    """Features drawn to the global model's and away from the client's previous ones.
+
+    + mu CE([sim(f, f_global), sim(f, f_previous)] / tau, 0), cosine similarity, no projection head.
 
     The global and the previous local model are frozen, in evaluation mode. A client that takes part
     for the first time has no previous model; the received one stands in, and the gradient is zero.

@@ -15,7 +15,10 @@ from fedfm.core.trees import Tree
 
 @dataclass(frozen=True)
 class FedNova(Piece):
-    """x+ = x + tau_eff sum_i p_i (y_i - x) / a_i, with tau_eff = sum_i p_i a_i."""
+    """Changes normalised by the local work behind them.
+
+    x+ = x + tau_eff sum_i p_i (y_i - x) / a_i, with tau_eff = sum_i p_i a_i.
+    """
 
     name = "fednova"
     claims: ClassVar[frozenset[str]] = frozenset({"weights"})

@@ -17,7 +17,10 @@ from fedfm.core.trees import Tree
 
 @dataclass(frozen=True)
 class FedProto(Anchored):
-    """+ lambda mean ||f - a_c||^2 to the class prototypes, features as they are (not unit)."""
+    """Features drawn to class prototypes: + lambda mean ||f - a_c||^2.
+
+    Raw features and prototypes, not normalised.
+    """
 
     name = "fedproto"
 

@@ -13,7 +13,7 @@ from fedfm.core.trees import Tree, tree_map
 
 @dataclass(frozen=True)
 class FedProx(Piece):
-    """Local loss + mu/2 ||w - x||^2: gradient + mu (w - x)."""
+    """A pull towards the received model: gradient + mu (w - x)."""
 
     name = "fedprox"
 

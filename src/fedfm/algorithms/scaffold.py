@@ -16,7 +16,9 @@ from fedfm.core.trees import Tree, per_client, tree_map
 
 @dataclass(frozen=True)
 class Scaffold(Piece):
-    """Gradient + c - c_i; then c_i+ = c_i - c + (x - y_i) / (a(K_i, rho) eta).
+    """Control variates against drift: gradient + c - c_i.
+
+    Afterwards c_i+ = c_i - c + (x - y_i) / (a(K_i, rho) eta).
 
     Under momentum the corrections go through the velocity, so K_i steps carry a(K_i, rho) gradients
     and not K_i: docs/scaffold-with-momentum.md.
