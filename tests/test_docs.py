@@ -4,8 +4,11 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from fedfm.algorithms import PIECES
 from fedfm.config import builtin_names, load_config, parse
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +31,45 @@ def test_the_documented_config_is_the_default_and_names_every_key():
     dominance = [each["partition"].pop("dominance") for each in (table, default)]
     assert dominance[0] == pytest.approx(dominance[1])
     assert table == default
+
+
+def run_blocks(path: Path, capsys) -> str:
+    """Run a document's Python from top to bottom; returns what it printed."""
+    scope: dict[str, object] = {}
+    for code in blocks(path, "python"):
+        exec(code, scope)
+    return capsys.readouterr().out
+
+
+def test_the_worked_example_of_a_method_runs_and_is_registered(capsys):
+    try:
+        said = run_blocks(ROOT / "docs/add-a-method.md", capsys)
+        assert re.fullmatch(r"gentleprox\+fedfm [\d.]+%\n", said)
+        config = load_config("digits", ["method=gentleprox", "gentleprox.mu=0.5"])
+        assert config.method == {"gentleprox": {"mu": 0.5, "visits": 3}}
+    finally:
+        PIECES.pop("gentleprox", None)
+
+
+def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDFM_DATA", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for part, number in (("train", 40), ("test", 5)):
+        for label, brightness in (("healthy", 60), ("ill", 160)):
+            folder = tmp_path / "scans" / part / label
+            folder.mkdir(parents=True)
+            for i in range(number):
+                pixels = rng.normal(brightness, 20, (20, 20)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i:04d}.png")
+    rows = [
+        f"{c + rng.normal():.3f},{rng.normal():.3f},{'yes' if c else 'no'}" for c in [0, 4] * 60
+    ]
+    (tmp_path / "patients.csv").write_text("age,pressure,diagnosis\n" + "\n".join(rows) + "\n")
+    said = run_blocks(ROOT / "docs/own-data-and-model.md", capsys)
+    assert re.fullmatch(r"(\d+%\n){3}", said)
+    (text,) = blocks(ROOT / "docs/own-data-and-model.md", "toml")
+    assert parse(tomllib.loads(text)).data.path == "scans"
 
 
 @pytest.mark.parametrize("name", builtin_names())
