@@ -21,8 +21,9 @@ from fedfm.core.federation import Federation
 from fedfm.core.rounds import run_round
 from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset, Split
+from fedfm.experiment import Experiment
 from fedfm.records import Progress
-from fedfm.simulation import Experiment, Simulation
+from fedfm.simulation import Simulation
 
 SHORT = Protocol(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)
 

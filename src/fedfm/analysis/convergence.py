@@ -11,7 +11,7 @@ from fedfm.analysis.quadratic import Array, Constants, Problem
 
 TAUS = (1, 2, 5, 10)
 ROUNDS = (10, 32, 100, 316, 1000)
-REPEATS = 32
+REPEATS = 64
 
 
 class Bound(NamedTuple):

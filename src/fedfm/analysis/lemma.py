@@ -26,8 +26,9 @@ from fedfm.core.server import data_shares
 from fedfm.core.state import State
 from fedfm.core.trees import Tree
 from fedfm.data.partition import Partition
+from fedfm.experiment import Experiment
 from fedfm.protocol import Protocol
-from fedfm.simulation import Experiment, Simulation
+from fedfm.simulation import Simulation
 
 ROUNDING = 1e-12
 """How far, relative to Phi, double precision may be off."""

@@ -150,7 +150,7 @@ class Problem:
 
 
 def make_problem(
-    seed: int = 0, *, clients: int = 30, classes: int = 4, inputs: int = 6, sigma: float = 1.0
+    seed: int = 0, *, clients: int = 30, classes: int = 4, inputs: int = 6, sigma: float = 3.0
 ) -> Problem:
     """Classes around their means, shared out by Dir(0.5), shifted at every client; L = 1."""
     rng = generator(seed, "quadratic")

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from rich.table import Table
 
 from fedfm.algorithms import FedProto
 from fedfm.analysis import theory_picture
@@ -57,6 +58,23 @@ class TheoryReport:
         """Whether every check holds."""
         return all(row.holds for row in self.rows)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by name."""
+        picture = str(self.picture) if self.picture else None
+        rows = [row._asdict() for row in self.rows]
+        return {"passed": self.passed, "rows": rows, "picture": picture}
+
+    def __rich__(self) -> Table:
+        """The table."""
+        caption = f"picture: {self.picture}" if self.picture else None
+        title = "convergence analysis; bounds are on the mean over t of E|grad Phi|^2"
+        table = Table(title=title, title_justify="left", caption=caption)
+        for head in ("check", "where", "found", "has to be", ""):
+            table.add_column(head)
+        for *texts, holds in self.rows:
+            table.add_row(*map(str, texts), "yes" if holds else "[bold red]NO")
+        return table
+
 
 def report(out: Path | None = None) -> TheoryReport:
     """Check Lemma 2, Theorem 1 and Corollary 1; with a folder `out`, draw `theory.png` there."""
@@ -83,21 +101,21 @@ def lemma_row(name: str, updates: list[AnchorUpdate]) -> Row:
     least = min(each.decrease for each in updates)
     return Row(
         "Lemma 2",
-        f"digits, {name}, {len(updates)} rounds",
-        f"Phi falls by {least:.2e} or more",
-        ">= 0",
+        f"digits, {name}",
+        f"Phi falls by {least:.1e}",
+        f">= 0, {len(updates)} rounds",
         all(each.holds and each.exact for each in updates),
     )
 
 
 def bound_row(check: str, cells: list[Cell]) -> Row:
-    """The bound for one tau: the cell that comes nearest to it."""
+    """The bound for one tau on the mean over t, in the cell that comes nearest to it."""
     worst = max(cells, key=lambda each: each.average / each.bound.total)
     return Row(
         check,
-        f"tau = {worst.tau}, T = {cells[0].rounds} .. {cells[-1].rounds}",
-        f"mean E|grad Phi|^2 = {worst.average:.2e} (T = {worst.rounds})",
-        f"<= {worst.bound.total:.2e}",
+        f"tau {worst.tau}, T {cells[0].rounds} to {cells[-1].rounds}",
+        f"{worst.average:.3f} at T {worst.rounds}",
+        f"<= {worst.bound.total:.3f}",
         all(each.holds and each.agrees for each in cells),
     )
 
@@ -107,8 +125,8 @@ def slope_row(cells: list[Cell]) -> Row:
     fitted, last = slope(cells), slope(cells[-2:])
     return Row(
         "rate in T",
-        f"tau = {cells[0].tau}, eta = 1/sqrt(tau T)",
-        f"T^{fitted:.2f} fitted, T^{last:.2f} at the end",
+        f"tau {cells[0].tau}, eta 1/sqrt(tau T)",
+        f"T^{fitted:.2f}, late T^{last:.2f}",
         f"<= T^{RATE}",
         max(fitted, last) <= RATE + FIT,
     )

@@ -8,12 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from fedfm.analysis.convergence import Cell
+from fedfm.analysis.convergence import REPEATS, Cell
 from fedfm.analysis.lemma import AnchorUpdate
 
 _INK, _PALE = "#2b2b2b", "#d9dce1"
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # Okabe and Ito: safe for colour-blind
+_OTHERS = ("#2b2b2b", "#56b4e9", "#d55e00")
 _MARKS = ("o", "s", "^", "D")
 
 
@@ -57,10 +59,10 @@ def _draw_cells(axes: Axes, cells: Sequence[Cell], title: str) -> None:
 def _draw_reference(axes: Axes, cells: Sequence[Cell]) -> None:
     """A line that falls as T^(-1/2), a little below the slowest curve."""
     rounds = np.array([100.0, 1000.0])
-    level = 0.55 * min(each.smallest for each in cells)
+    level = 0.4 * min(each.smallest for each in cells)
     axes.plot(rounds, level * (rounds / 1000) ** -0.5, color=_INK, lw=1.2)
     axes.annotate(
-        r"$T^{-1/2}$", (100, 3.2 * level), (-4, 0), textcoords="offset points", ha="right",
+        r"$T^{-1/2}$", (100, 10**0.5 * level), (-6, 0), textcoords="offset points", ha="right",
         va="center", color=_INK,
     )  # fmt: skip
 
@@ -69,8 +71,9 @@ def _draw_updates(axes: Axes, anchors: Mapping[str, Sequence[AnchorUpdate]]) -> 
     """The decrease of Phi in every round; a round without one would be missing."""
     for i, (name, updates) in enumerate(anchors.items()):
         rounds, falls = [each.round for each in updates], [each.decrease for each in updates]
-        axes.plot(rounds, falls, marker=_MARKS[i], color=_COLOURS[i], ms=5, lw=1.4, label=name)
+        axes.plot(rounds, falls, marker=_MARKS[i], color=_OTHERS[i], ms=5, lw=1.4, label=name)
     axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round t + 1", color=_INK)
     axes.set_ylabel(r"$\Phi(w^{(t+1)};A^{(t)}) - \Phi(w^{(t+1)};A^{(t+1)})$", color=_INK)
     axes.set_title("Lemma 2: what new anchors take off $\\Phi$, digits", fontsize=11, loc="left")
@@ -88,7 +91,7 @@ def _keys(cells: Sequence[Cell]) -> list[Line2D]:
         *colours,
         Line2D([], [], color=_INK, ls="--", label="bound"),
         Line2D([], [], color=_INK, label="exact expectation"),
-        Line2D([], [], color=_INK, marker="o", lw=0, label="mean of 32 runs"),
+        Line2D([], [], color=_INK, marker="o", lw=0, label=f"mean of {REPEATS} runs"),
     ]
 
 

@@ -1,0 +1,38 @@
+"""`fedfm verify`."""
+
+import json
+
+from fedfm.algorithms import FedAvg
+from fedfm.conformance import Mistake, suite
+from tests.cli.conftest import command
+
+__all__ = ["command"]
+
+
+def test_a_table_for_people(command):
+    answer = command("verify", "fedavg")
+    assert answer.code == 0
+    assert "3 of 3 planted mistakes caught" in answer.out
+    assert "textbook: momentum" in answer.out
+    assert answer.err == ""
+
+
+def test_json_for_programs(command):
+    answer = command("verify", "fedavg", "--format", "json")
+    found = json.loads(answer.out)
+    assert found["passed"] is True
+    assert {row["method"] for row in found["rows"]} == {"fedavg"}
+    assert found["mistakes"][0]["by"]
+
+
+def test_a_mistake_that_survives_is_exit_code_1(command, monkeypatch):
+    monkeypatch.setattr(suite, "MISTAKES", [Mistake("nothing at all", FedAvg())])
+    answer = command("verify", "fedavg")
+    assert answer.code == 1
+    assert "NOTHING" in answer.out
+
+
+def test_an_unknown_method_is_named(command):
+    answer = command("verify", "fedavgg")
+    assert answer.code == 2
+    assert "fedavg" in answer.err
