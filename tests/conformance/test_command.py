@@ -1,8 +1,10 @@
 """`fedfm verify`."""
 
 import json
+import sys
 
 from fedfm.algorithms import FedAvg
+from fedfm.cli.verifying import watching
 from fedfm.conformance import Mistake, suite
 from tests.cli.conftest import command
 
@@ -13,7 +15,7 @@ def test_a_table_for_people(command):
     answer = command("verify", "fedavg")
     assert answer.code == 0
     assert "3 of 3 planted mistakes caught" in answer.out
-    assert "textbook: momentum" in answer.out
+    assert "textbook (plain SGD, momentum," in answer.out
     assert answer.err == ""
 
 
@@ -30,6 +32,15 @@ def test_a_mistake_that_survives_is_exit_code_1(command, monkeypatch):
     answer = command("verify", "fedavg")
     assert answer.code == 1
     assert "NOTHING" in answer.out
+
+
+def test_a_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with watching(2) as step:
+        step("fedavg")
+        step("fedprox")
+    assert "1/2" in capsys.readouterr().err
 
 
 def test_an_unknown_method_is_named(command):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedfm.algorithms import FedDyn, FedFM, FedProx, Piece, Scaffold
+from fedfm.algorithms import PIECES, FedDyn, FedFM, FedProx, Piece, Scaffold
 from fedfm.conformance import verify
 from fedfm.core.trees import tree_map
 
@@ -146,6 +146,12 @@ def test_checking_a_piece_leaves_it_as_it_was():
 def test_a_subclass_under_another_name_is_not_held_to_the_textbook():
     kind: Any = type("Stronger", (FedProx,), {"name": "stronger"})
     assert all("textbook" not in row.check for row in verify(kind()).rows)
+
+
+@pytest.mark.parametrize("name", ["feddyn", "fedfm-lite"])
+def test_the_defaults_pass_as_well_as_the_settings_of_the_suite(name):
+    found = verify(PIECES[name]())
+    assert found.passed, found
 
 
 def test_compositions_are_checked_too():

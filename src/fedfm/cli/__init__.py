@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fedfm.cli import costing, demonstration, listing, running
+from fedfm.cli import costing, demonstration, listing, running, verifying
 from fedfm.core.errors import UserError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.command("partition")(listing.partition)
 app.command("methods")(listing.methods)
 app.command("data")(listing.data)
 app.command("demo")(demonstration.demo)
+app.command("verify")(verifying.verify)
 
 
 def main() -> None:

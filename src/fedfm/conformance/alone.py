@@ -89,7 +89,8 @@ class RowByRow(Piece):
 
 def _batch(batch: Batch, i: slice) -> Batch:
     views = {name: view[i] for name, view in batch.views.items()}
-    return Batch(*(part[i] for part in batch[:4]), views)
+    features, logits, labels, mask, _ = batch
+    return Batch(features[i], logits[i], labels[i], mask[i], views)
 
 
 def _joined(models: Sequence[Model]) -> Model:

@@ -11,7 +11,7 @@ from fedfm.conformance.worlds import Pieces
 from fedfm.core.trees import Tree, flatten
 
 
-class Mismatch(Exception):  # noqa: N818 - not a mistake of the caller's
+class Mismatch(Exception):
     """Two things that ought to be equal are not."""
 
 

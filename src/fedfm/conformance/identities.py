@@ -60,7 +60,9 @@ def pools(pieces: Pieces) -> bool:
     return isinstance(pieces[0], Anchored) and pieces[0].anchors == "weighted" and len(pieces) == 1
 
 
-@check("pooled anchors", "weighted anchors are the pooled class means, however data are split", pools)
+@check(
+    "pooled anchors", "weighted anchors are the pooled class means, however data are split", pools
+)
 def pooled_anchors(pieces: Pieces) -> None:
     """Two partitions of one data set, under a model that does not move."""
     for sizes in ((13, 6, 3, 9), (2, 20, 5, 4)):

@@ -35,7 +35,7 @@ METHODS: dict[str, tuple[Maker, dict[str, str]]] = {
 """The textbook's class of a method, and its arguments as fields of the piece."""
 
 
-def sgd_of(world: World) -> dict[str, float]:
+def sgd_of(world: World) -> dict[str, Any]:
     """The local optimiser's settings."""
     return {"lr": world.lr, "momentum": world.momentum, "weight_decay": world.weight_decay}
 

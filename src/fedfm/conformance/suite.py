@@ -1,0 +1,66 @@
+"""Run the checks: on a piece of your own, or on every registered method and planted mistake."""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+
+from fedfm.algorithms import PIECES, Piece
+from fedfm.conformance import agreement, generic, identities, quadratics
+from fedfm.conformance.checks import CHECKS, Check
+from fedfm.conformance.mistakes import MISTAKES, Mistake
+from fedfm.conformance.report import Caught, Report, Row
+from fedfm.conformance.settings import settings_of
+from fedfm.conformance.worlds import Pieces
+
+__all__ = ["agreement", "caught", "generic", "identities", "quadratics", "verify", "verify_all"]
+
+Step = Callable[[str], None]
+"""Told what comes next, before each method and mistake."""
+
+
+def verify(pieces: Piece | Iterable[Piece], method: str = "") -> Report:
+    """Check one method, a piece or several composed; nothing is raised, whatever they do."""
+    chosen = (pieces,) if isinstance(pieces, Piece) else tuple(pieces)
+    name = method or "+".join(getattr(piece, "name", type(piece).__name__) for piece in chosen)
+    rows = [outcome(name, check, chosen) for check in CHECKS.values()]
+    return Report(tuple(row for row in rows if row is not None))
+
+
+def outcome(method: str, check: Check, pieces: Pieces) -> Row | None:
+    """One check on copies of the pieces; None where it does not apply."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            own = copy.deepcopy(pieces)
+            if not check.applies(own):
+                return None
+            check.run(own)
+    except Exception as problem:  # a user's piece may raise anything
+        return Row(method, check.name, False, f"{type(problem).__name__}: {problem}")
+    return Row(method, check.name, True)
+
+
+def caught(mistake: Mistake) -> Caught:
+    """The checks that fail on a planted mistake."""
+    with mistake.within():
+        failures = verify(mistake.piece).failures
+    return Caught(mistake.method, mistake.what, tuple(row.check for row in failures))
+
+
+def verify_all(methods: Sequence[str] | None = None, step: Step = lambda what: None) -> Report:
+    """Check registered methods, all by default, and that their planted mistakes are caught."""
+    rows: list[Row] = []
+    for name in methods or PIECES:
+        step(name)
+        for label, piece in settings_of(name).items():
+            rows += verify(piece, label).rows
+    found = []
+    for mistake in mistakes_in(methods or PIECES):
+        step(f"{mistake.method}: {mistake.what}")
+        found.append(caught(mistake))
+    return Report(tuple(rows), tuple(found))
+
+
+def mistakes_in(methods: Iterable[str]) -> list[Mistake]:
+    """The mistakes planted in these methods, in their order."""
+    return [mistake for name in methods for mistake in MISTAKES if mistake.method == name]
