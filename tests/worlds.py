@@ -5,7 +5,6 @@ from torch import Tensor, nn
 
 from fedfm import models
 from fedfm.algorithms import Piece, Task, compose
-from fedfm.conformance import textbook
 from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.sgd import Sgd
 from fedfm.core.state import State, initial_state
@@ -73,23 +72,6 @@ def federation(
 
 def start(module: nn.Module, fed: Federation) -> State:
     return initial_state(model_of(module), fed.method, fed.task)
-
-
-def textbook_clients(fed: Federation, data: Dataset, round: int) -> list[textbook.Client]:
-    """The cohort of a round in the textbook's form, with the very same batches."""
-    clients: list[textbook.Client] = []
-    for k in fed.cohort(round):
-        own = data.train.subset(fed.samples[k])
-        batches = [data.train.subset(batch) for batch in fed.plan(round, k).batches]
-        clients.append(
-            {
-                "id": k,
-                "batches": [(batch.inputs, batch.labels) for batch in batches],
-                "samples": len(own),
-                "data": (own.inputs, own.labels),
-            }
-        )
-    return clients
 
 
 def close(ours: dict[str, Tensor], theirs: nn.Module, tolerance: float) -> None:

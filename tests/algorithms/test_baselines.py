@@ -18,6 +18,7 @@ from fedfm.algorithms import (
     Scaffold,
 )
 from fedfm.conformance import textbook, textbook_methods
+from fedfm.conformance.worlds import cohort_of
 from fedfm.core.rounds import run_round
 from tests import worlds
 
@@ -51,7 +52,7 @@ def compare(name, kind, momentum, weight_decay=1e-3, executor="stacked", extra=(
     )
     anchors: textbook.Anchors = {}
     for t in range(rounds):
-        cohort = worlds.textbook_clients(fed, data, t)
+        cohort = cohort_of(fed, data, t)
         if extra:
             anchors = textbook_methods.matching_round(
                 theirs, cohort, anchors, strength=1.0, temperature=0.1

@@ -23,8 +23,10 @@ def network():
 
 
 def run(piece, where, **options):
-    options = {"protocol": SHORT, "partition": Partition("iid")} | options
-    return simulate(network(), blobs(), piece, client_states=where, **options)
+    return simulate(
+        network(), blobs(), piece, protocol=SHORT, partition=Partition("iid"), client_states=where,
+        **options,
+    )  # fmt: skip
 
 
 def same(ours, theirs) -> bool:

@@ -7,6 +7,7 @@ import torch
 
 from fedfm.algorithms import FedAvg, FedFM, FedFMLite
 from fedfm.conformance import textbook
+from fedfm.conformance.worlds import cohort_of
 from fedfm.core.rounds import run_round
 from fedfm.engine.nets import model_of
 from tests import worlds
@@ -56,7 +57,7 @@ def test_fedavg_is_the_textbooks(executor, kind, keep_last, momentum):
     )
     state, theirs = worlds.start(module, fed), module
     for t in range(3):
-        cohort = worlds.textbook_clients(fed, data, t)
+        cohort = cohort_of(fed, data, t)
         theirs, _ = textbook.fedavg_round(theirs, cohort, 0.05, momentum, 1e-3)
         state, _ = run_round(state, fed)
     assert_model(state, theirs, 1e-10)
@@ -75,7 +76,7 @@ def test_fedfm_is_the_textbooks(executor, kind, guide, aggregation):
     for t in range(5):
         theirs, anchors = textbook.fedfm_round(
             theirs,
-            worlds.textbook_clients(fed, data, t),
+            cohort_of(fed, data, t),
             anchors,
             strength=2.0,
             guide=guide,
@@ -103,7 +104,7 @@ def test_fedfm_lite_is_the_textbooks(executor, kind, every, aggregation):
         rounds = range(cycle * every, (cycle + 1) * every)
         theirs, anchors = textbook.fedfm_lite_cycle(
             theirs,
-            [worlds.textbook_clients(fed, data, t) for t in rounds],
+            [cohort_of(fed, data, t) for t in rounds],
             anchors,
             strength=2.0,
             aggregation=aggregation,
@@ -124,7 +125,7 @@ def test_float32_agrees_with_the_textbook_to_its_precision():
     for t in range(2):
         theirs, anchors = textbook.fedfm_round(
             theirs,
-            worlds.textbook_clients(fed, data, t),
+            cohort_of(fed, data, t),
             anchors,
             strength=2.0,
             guide="cg",

@@ -93,7 +93,7 @@ def resume(pieces: Pieces) -> None:
     for done, state in enumerate(straight):
         again = world.federation(copy.deepcopy(fresh))
         end = played(reloaded(state, world.start(again)), again, rounds - done)
-        same(to_tree(end), to_tree(straight[-1]), 1e-12, f"resumed after round {done}: ")
+        same(to_tree(end), to_tree(straight[-1]), where=f"resumed after round {done}: ")
 
 
 def reloaded(state: State, start: State) -> State:

@@ -103,9 +103,8 @@ def mistakes_table(mistakes: Sequence[Caught]) -> Table:
     table.add_column("mistake")
     table.add_column("caught by")
     for found in mistakes:
-        table.add_row(
-            found.method, found.mistake, ", ".join(short(found.by)) or "[red]NOTHING[/red]"
-        )
+        by = ", ".join(short(found.by)) or "[red]NOTHING[/red]"
+        table.add_row(found.method, found.mistake, by)
     return table
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from fedfm.algorithms.base import Method, Model, Task
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
-from fedfm.core.ledger import BUFFERS
 from fedfm.core.trees import Tree, completed
 
 
@@ -47,7 +46,7 @@ def to_facts(state: State) -> dict[str, Any]:
 
 def from_tree(tree: Tree, facts: dict[str, Any], start: State) -> State:
     """The inverse of `to_tree` and `to_facts`, for a run that began with `start`."""
-    model = {"params": {}, BUFFERS: {}} | tree["model"]
+    model = completed(tree["model"], start.model._asdict())
     server = completed(tree.get("server", {}), start.server)
     if isinstance(start.clients, OnDisk):
         rounds = {int(client): round for client, round in facts["clients"].items()}
