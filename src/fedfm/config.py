@@ -51,6 +51,8 @@ class Config(BaseModel):
     executor: Literal["loop", "stacked"] = "stacked"
     client_states: Literal["auto", "memory", "disk"] = "auto"
     """Where what clients keep between rounds is held; "auto": on disk beyond a gigabyte."""
+    threads: int = Field(default=0, ge=0)
+    """CPU threads; 0: one for a network of under 50,000 parameters, else PyTorch's default."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     method: dict[str, dict[str, Any]] = {"fedfm": {}}

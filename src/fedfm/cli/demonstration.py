@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from fedfm.cli.display import numeric_table, print_table
@@ -24,7 +23,6 @@ def demo(
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
 ) -> None:
     """Compare three methods on scikit-learn's digits; takes about a minute."""
-    torch.set_num_threads(1)  # networks this small are not worth a second thread
     print("training 10 clients together, three methods, one run per seed ...", flush=True)
     entries = []
     for label, overrides in METHODS.items():

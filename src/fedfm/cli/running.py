@@ -21,6 +21,8 @@ from fedfm.records import Result
 from fedfm.runs import summary
 from fedfm.simulation import simulate
 
+SMALL = 50_000
+"""Parameters of a network below which a second thread costs more than it brings."""
 SOURCE_HELP = f"A TOML file, or a built-in config: {', '.join(builtin_names())}."
 
 
@@ -45,13 +47,22 @@ def build_model(config: Config, dataset: Dataset) -> torch.nn.Module:
         )
 
 
+def use_threads(wanted: int, model: torch.nn.Module) -> None:
+    """Set the number of CPU threads; small networks want one, above all on a busy machine."""
+    if not wanted and models.parameter_count(model) < SMALL:
+        wanted = 1
+    if wanted:
+        torch.set_num_threads(wanted)
+
+
 def run_config(config: Config, out: Path | None, resume: bool, title: str = "") -> Result:
     """Run a config with a display."""
     dataset = load_data(config)
-    method = config.composed
+    method, model = config.composed, build_model(config, dataset)
+    use_threads(config.threads, model)
     with watching(title or method.name, config.protocol.rounds) as show:
         return simulate(
-            build_model(config, dataset),
+            model,
             dataset,
             method.pieces,
             partition=config.partition,
