@@ -22,7 +22,7 @@ from fedfm.runs import summary
 from fedfm.simulation import simulate
 
 SMALL = 50_000
-"""Parameters of a network below which a second thread costs more than it brings."""
+"""Parameters of a network below which a second thread gains little, and on a busy machine loses."""
 SOURCE_HELP = f"A TOML file, or a built-in config: {', '.join(builtin_names())}."
 
 
