@@ -106,7 +106,7 @@ class PlainLoop:
             optimizer.zero_grad()
             _, logits = self.model(self.inputs[batch])
             loss = F.cross_entropy(logits, self.labels[batch])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
             optimizer.step()
             self.steps += 1
 
@@ -142,7 +142,7 @@ def plain(workload: Workload, fed: Federation, batches: Batches, tuned: bool) ->
     layout = torch.channels_last if tuned else torch.contiguous_format
     inputs = ((train.inputs.float() - mean) / std).clone(memory_format=layout)
     module = workload.module()
-    module.to(memory_format=layout)  # type: ignore[call-overload]
+    module.to(memory_format=layout)  # type: ignore[call-overload]  # nor this overload
     return PlainLoop(module, inputs, train.labels, fed, batches, tuned)
 
 

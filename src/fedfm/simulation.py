@@ -32,6 +32,8 @@ from fedfm.records import Best, Progress, Result, RoundRecord
 from fedfm.runs import RunFolder
 
 logger = logging.getLogger(__name__)
+Watcher = Callable[[RoundRecord], None]
+"""Called after every round."""
 
 
 class Simulation:
@@ -57,7 +59,7 @@ class Simulation:
         )
         start = model_of(model)
         task = Task(start, classes, models.feature_dim(model, data.shape))
-        self.rounds = protocol.rounds
+        self.experiment = experiment
         self.start = initial_state(start, experiment.method, task, clients)
         self.evaluate = Evaluator(model, train, validation, test)
         self.federation = Federation(
@@ -75,6 +77,23 @@ class Simulation:
             augmented=data.augment,
             seed=seed,
         )
+
+    def run(self, folder: RunFolder | None = None, watch: Watcher | None = None) -> Result:
+        """Every round that is left, kept in a folder and shown to `watch`."""
+        progress = (folder and folder.load(self.start)) or Progress(self.start)
+        while progress.state.round < self.experiment.protocol.rounds:
+            progress = self.advance(progress)
+            if folder:
+                folder.save(progress)
+            progress.state.clients.tidy()
+            if watch:
+                watch(progress.records[-1])
+        assert progress.best is not None
+        name, seed = self.experiment.method.name, self.experiment.seed
+        result = Result(name, seed, progress.best, progress.records)
+        if folder:
+            folder.finish(result)
+        return result
 
     def advance(self, progress: Progress) -> Progress:
         """One more round, evaluated."""
@@ -115,7 +134,7 @@ def simulate(
     out: Path | str | None = None,
     resume: bool = False,
     config: dict[str, Any] | None = None,
-    watch: Callable[[RoundRecord], None] | None = None,
+    watch: Watcher | None = None,
 ) -> Result:
     """Run a federation of simulated clients; the result is the best model by validation.
 
@@ -137,21 +156,7 @@ def simulate(
         kept = Path(out) / "clients" if out else Path(stack.enter_context(TemporaryDirectory()))
         clients = OnDisk(kept) if experiment.states_on_disk(model_of(model)) else InMemory()
         simulation = Simulation(model, data, experiment, clients)
-        folder = progress = None
-        if out is not None:
-            described = config or describe(model, data) | experiment.describe()
-            folder = RunFolder.open(Path(out), described, resume)
-            progress = folder.load(simulation.start)
-        progress = progress or Progress(simulation.start)
-        while progress.state.round < simulation.rounds:
-            progress = simulation.advance(progress)
-            if folder is not None:
-                folder.save(progress)
-            progress.state.clients.tidy()
-            if watch is not None:
-                watch(progress.records[-1])
-    assert progress.best is not None
-    result = Result(experiment.method.name, seed, progress.best, progress.records)
-    if folder is not None:
-        folder.finish(result)
-    return result
+        if out is None:
+            return simulation.run(None, watch)
+        described = config or describe(model, data) | experiment.describe()
+        return simulation.run(RunFolder.open(Path(out), described, resume), watch)

@@ -29,7 +29,7 @@ def anchors(seen: set[int], seed=1) -> tuple[dict[int, torch.Tensor], dict[str, 
 
 def losses_and_gradients(piece: FedFM, given: Batch, state) -> tuple[torch.Tensor, torch.Tensor]:
     shared = {name: value.unsqueeze(0) for name, value in state.items()}
-    loss = piece.loss(given, piece.prepare({}, None, shared))  # type: ignore[arg-type]
+    loss = piece.loss(given, piece.prepare({}, None, shared))  # type: ignore[arg-type]  # no model is looked at
     return loss, torch.autograd.grad(loss.sum(), given.features)[0]
 
 

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedfm.core.errors import UserError
 from fedfm.data import partition as module
-from fedfm.data.partition import Ints, Kind, Partition, counts, split
+from fedfm.data.margins import Ints
+from fedfm.data.partition import Kind, Partition, counts, split
 
 KINDS: tuple[Kind, ...] = ("iid", "niid1", "niid2", "niid3")
 CLASS_SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)

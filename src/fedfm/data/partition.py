@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.core.rng import generator
+from fedfm.data import margins
+from fedfm.data.margins import Floats, Ints
 
 Kind = Literal["iid", "niid1", "niid2", "niid3"]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 REDRAWS = 1000
 """How often NIID-1 is drawn before it is given up."""
 
-_SCALINGS = 1000  # iterative proportional fitting stops here if it has not converged
-_CONVERGED = 1e-8  # ... or when the column sums are off by less than this, all together
-_SNAP = 1e-7  # a cell this near to a whole number is that number
 _TABLE, _DEAL = 0, 1  # what the keyed generators are for
 
 
@@ -206,7 +203,7 @@ def _balanced(weights: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
 
     If there is none, because of zeros among the weights, the best table of equal cells.
     """
-    table = _rounded(_fit(weights, sizes), weights > 0, sizes, rng)
+    table = margins.rounded(margins.fitted(weights, sizes), weights > 0, sizes, rng)
     return _equal_cells(weights > 0, sizes) if table is None else table
 
 
@@ -221,86 +218,6 @@ def _equal_cells(held: NDArray[np.bool_], sizes: Ints) -> Ints:
         "that hold it: use fewer clients or a larger missing",
     )
     return np.where(cells, each[scarce], 0)
-
-
-def _fit(weights: Floats, sizes: Ints) -> Floats:
-    """Scale the rows and columns of `weights` [K, C] to row sums N/K and column sums `sizes`."""
-    table = weights
-    row = np.full(len(weights), sizes.sum() / len(weights))
-    for _ in range(_SCALINGS):
-        table = table * _ratio(sizes, table.sum(0))
-        table = table * _ratio(row, table.sum(1))[:, None]
-        if np.abs(table.sum(0) - sizes).sum() < _CONVERGED:
-            break
-    return table
-
-
-def _ratio(wanted: NDArray[Any], found: Floats) -> Floats:
-    """Elementwise wanted / found, or 0 where nothing was found."""
-    ratio: Floats = np.divide(wanted, found, out=np.zeros_like(found), where=found > 0)
-    return ratio
-
-
-def _rounded(
-    target: Floats, held: NDArray[np.bool_], sizes: Ints, rng: np.random.Generator
-) -> Ints | None:
-    """Round `target` [K, C] to column sums `sizes` and row sums N/K up or down.
-
-    Every cell is rounded up or down as well; where that cannot be (the scaling did not converge),
-    any cell that is `held` may change. None if even so the sums cannot be met. The flow starts
-    from a random rounding, since from nothing it would give whole blocks of clients equal rows.
-    """
-    wish = _rounded_rows(target, rng)
-    near = np.floor(target + _SNAP).astype(np.int64), np.ceil(target - _SNAP).astype(np.int64)
-    free = np.zeros_like(wish), held * sizes
-    for lower, upper in (near, free):
-        if (lower.sum(1) * len(lower) > sizes.sum()).any() or (lower.sum(0) > sizes).any():
-            continue
-        start = _filled(lower, lower, wish.clip(lower, upper), sizes)
-        table = _filled(start, lower, upper, sizes)
-        if table.sum() == sizes.sum():
-            return table
-    return None
-
-
-def _rounded_rows(target: Floats, rng: np.random.Generator) -> Ints:
-    """Round `target` [K, C] at random: cells and row sums up or down, column sums about right.
-
-    Each row is laid out in a random order of classes and cut at whole numbers plus an offset.
-    """
-    order = rng.permuted(np.indices(target.shape)[1], axis=1)
-    ends = np.take_along_axis(target, order, 1).cumsum(1) + rng.random((len(target), 1))
-    rounded = np.zeros(target.shape, np.int64)
-    np.put_along_axis(rounded, order, np.diff(ends.astype(np.int64), axis=1, prepend=0), 1)
-    return rounded
-
-
-def _filled(table: Ints, lower: Ints, upper: Ints, sizes: Ints) -> Ints:
-    """Change `table` [K, C] within its bounds to hold as many samples as it can.
-
-    A maximum flow from a source to the clients (their even part, and for some of them one more
-    sample from a pool), on to the classes and from these to a sink.
-    """
-    from scipy.sparse import block_array, csr_array
-    from scipy.sparse.csgraph import maximum_flow
-
-    clients, classes = table.shape
-    least, pool = divmod(int(sizes.sum()), clients)
-    more = np.maximum(table.sum(1) - least, 0)
-    room = np.array([[pool - more.sum()]])
-    corner = csr_array((1, 1), dtype=np.int32)
-    edges = [  # from each of: clients, classes, pool, source, sink; to each of them
-        [None, upper - table, more[:, None], None, None],
-        [(table - lower).T, None, None, None, (sizes - table.sum(0))[:, None]],
-        [1 - more[None], None, None, corner, None],
-        [(least - table.sum(1) + more)[None], None, room, None, None],
-        [None, None, None, None, corner],
-    ]
-    capacity = block_array(edges, format="csr", dtype=np.int32)
-    source, sink = clients + classes + 1, clients + classes + 2
-    flow = maximum_flow(capacity, source, sink).flow
-    change: Ints = flow[:clients, clients : clients + classes].toarray()
-    return table + change
 
 
 _TABLES: dict[str, Callable[[Ints, int, Partition, np.random.Generator], Ints]] = {
