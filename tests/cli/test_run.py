@@ -208,7 +208,9 @@ def test_without_a_terminal_every_round_is_a_plain_line_on_standard_error(comman
     assert len(said) == 3
     for line, record in zip(said, lines(Path("run")), strict=True):
         shown = RoundRecord(**record)
-        assert line.startswith(f"fedfm  round {shown.round}/3  loss {shown.train_loss:.4f}")
+        assert line.startswith(
+            f"fedfm, 4 clients  round {shown.round}/3  loss {shown.train_loss:.4f}"
+        )
         assert f"test {100 * shown.test_accuracy:.2f}%" in line
     assert "\x1b" not in answer.err
 

@@ -60,7 +60,8 @@ def run_config(config: Config, out: Path | None, resume: bool, title: str = "") 
     dataset = load_data(config)
     method, model = config.composed, build_model(config, dataset)
     use_threads(config.threads, model)
-    with watching(title or method.name, config.protocol.rounds) as show:
+    title = title or f"{method.name}, {config.protocol.clients} clients"
+    with watching(title, config.protocol.rounds) as show:
         return simulate(
             model,
             dataset,
