@@ -60,7 +60,7 @@ def compare(name, kind, momentum, weight_decay=1e-3, executor="stacked", extra=(
         else:
             theirs.round(cohort)
         state, _ = run_round(state, fed)
-        worlds.close({**state.model.params, **state.model.buffers}, theirs.model, 1e-10 * 10**t)
+        worlds.close({**state.model.params, **state.model.buffers}, theirs.model, 1e-9)
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
