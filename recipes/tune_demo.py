@@ -1,7 +1,8 @@
 """How the demo's hyper-parameters were chosen: on validation accuracy, never on the test set.
 
 Every method gets the same learning rates to choose from, FedFM and FedFM-Lite their strengths.
-The seeds are not those of the demo. Run it with `python recipes/tune_demo.py`; it takes some
+The seeds are not those of the demo. Not chosen here: the partition, the start round, and the number
+of rounds (see the README). Run it with `python recipes/tune_demo.py`; it takes some
 minutes on one core. The choice goes into fedfm.cli.demonstration.
 """
 
