@@ -12,8 +12,8 @@ from fedfm.report.comparison import HEADS, Entry, cells, draw
 
 METHODS = {
     "FedAvg": ["method=fedavg"],
-    "FedFM": ["method=fedfm", "fedfm.strength=1", "fedfm.start_round=5"],
-    "FedFM-Lite": ["method=fedfm-lite", "fedfm-lite.strength=1", "fedfm-lite.start_round=5"],
+    "FedFM": ["method=fedfm", "fedfm.strength=5", "fedfm.start_round=5"],
+    "FedFM-Lite": ["method=fedfm-lite", "fedfm-lite.strength=2", "fedfm-lite.start_round=5"],
 }
 """Settings of the built-in config `digits`; chosen on validation by recipes/tune_demo.py."""
 
@@ -31,7 +31,7 @@ def demo(
             for seed in range(seeds)
         ]
         entries.append(Entry(label, results))
-    title = "digits, 10 clients with 2 of the 10 classes each, 20 rounds"
+    title = "digits, 10 clients with 2 of the 10 classes each, 30 rounds"
     table = numeric_table(title, "method", HEADS)
     for entry in entries:
         table.add_row(entry.label, *cells(entry))
