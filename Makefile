@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test test-gpu check format bench clean
 
 demo: $(READY)
 	$(BIN)/fedfm demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+# What needs an NVIDIA GPU; PYTEST lets it run in an environment of your own: make test-gpu PYTEST=pytest
+PYTEST ?= $(BIN)/python -m pytest
+test-gpu: $(if $(findstring $(BIN),$(PYTEST)),$(READY))
+	PYTHONPATH=src:. $(PYTEST) tests/gpu
 
 check: $(READY)
 	$(BIN)/ruff check .

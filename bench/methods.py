@@ -16,8 +16,10 @@ from fedfm.core.rounds import run_round
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Objective, Outcome
+from fedfm.engine.cohort import Outcome
 from fedfm.engine.executors import Executor
+from fedfm.engine.feed import Feed
+from fedfm.engine.objective import Objective
 from fedfm.engine.sweep import Statistic
 from fedfm.experiment import Experiment
 from fedfm.simulation import Simulation
@@ -49,9 +51,15 @@ class Timed:
         self.seconds += time.perf_counter() - began
         return outcome
 
-    def measure(self, model: Model, samples: Sequence[Tensor], statistic: Statistic) -> Tree:
+    def measure(
+        self,
+        model: Model,
+        samples: Sequence[Tensor],
+        statistic: Statistic,
+        feed: Feed | None = None,
+    ) -> Tree:
         """Measure as it is."""
-        return self.executor.measure(model, samples, statistic)
+        return self.executor.measure(model, samples, statistic, feed)
 
 
 def seconds(simulation: Simulation) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import torch
 from fedfm import UserError
 from fedfm.cli.running import build_model, load_data
 from fedfm.config import Config, load_config
-from fedfm.simulation import simulate
+from fedfm.running import simulate
 
 RATES = (0.01, 0.03, 0.1)
 STRENGTHS = (0.5, 1.0, 2.0, 5.0)

@@ -26,6 +26,8 @@ def timeless(folder: Path) -> dict[str, Any]:
     files["rounds.jsonl"] = [line | {"seconds": 0} for line in lines(folder)]
     files["summary.json"] = summary(folder)
     files["summary.json"]["totals"].pop("seconds")
+    files["machine.json"] = json.loads((folder / "machine.json").read_text())
+    files["machine.json"].pop("why")
     return files
 
 

@@ -35,7 +35,7 @@ def test_an_empty_file_is_the_papers_protocol_with_fedfm(written):
     assert config.protocol == Protocol()
     assert config.partition == Partition()
     assert config.composed.pieces == (FedFM(),)
-    assert (config.seed, config.executor) == (0, "stacked")
+    assert (config.seed, config.executor) == (0, "auto")
 
 
 def test_a_file_sets_what_it_names_and_leaves_the_rest(written):

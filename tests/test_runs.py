@@ -33,7 +33,7 @@ def run(out: Path, piece: Piece = LITE, *, resume: bool = False, **options) -> R
         network("mlp", hidden=[8], norm="batch"),
         images(),
         piece,
-        **{"partition": Partition("iid"), "protocol": PROTOCOL, **options},
+        **{"partition": Partition("iid"), "protocol": PROTOCOL, "executor": "stacked", **options},
         out=out,
         resume=resume,
     )

@@ -41,10 +41,8 @@ def network(seed=0):
 
 
 def run(method=None, protocol=SHORT, **options):
-    partition = options.pop("partition", Partition("iid"))
-    return simulate(
-        network(), blobs(), method or FedAvg(), partition=partition, protocol=protocol, **options
-    )
+    chosen = {"partition": Partition("iid"), "executor": "stacked", **options}
+    return simulate(network(), blobs(), method or FedAvg(), protocol=protocol, **chosen)
 
 
 def simulation(protocol=SHORT, method=None) -> Simulation:
@@ -131,7 +129,7 @@ def test_a_run_stops_when_every_client_diverged_and_names_round_and_clients():
 def test_a_client_that_is_not_finite_never_reaches_the_average(piece, monkeypatch, caplog):
     made = simulation(method=piece())
     progress = Progress(made.start)
-    made.evaluate.train.inputs[made.federation.samples[2]] = torch.nan
+    made.feeds[0].inputs[made.federation.samples[2]] = torch.nan
     after = made.advance(progress)
     assert after.records[-1].failed == 1
     assert "left out clients [2]" in caplog.text

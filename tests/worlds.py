@@ -9,7 +9,7 @@ from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.sgd import Sgd
 from fedfm.core.state import State, initial_state
 from fedfm.data.dataset import Dataset, Split
-from fedfm.engine.executors import EXECUTORS
+from fedfm.engine.choice import EXECUTORS
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
 

@@ -11,7 +11,7 @@ from fedfm.core.errors import UserError
 from fedfm.data.partition import Partition
 from fedfm.protocol import Protocol
 from fedfm.records import Result, RoundRecord
-from fedfm.simulation import simulate
+from fedfm.running import simulate, simulate_seeds
 
 __all__ = [
     "FedAvg",
@@ -27,4 +27,5 @@ __all__ = [
     "data",
     "models",
     "simulate",
+    "simulate_seeds",
 ]

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from fedfm.algorithms import PIECES, Method, Piece, compose, piece_class
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.partition import Partition
+from fedfm.experiment import Experiment
 from fedfm.protocol import Protocol
 
 
@@ -48,7 +49,12 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     seed: int = Field(default=0, ge=0)
-    executor: Literal["loop", "stacked"] = "stacked"
+    executor: Literal["auto", "loop", "stacked", "graph"] = "auto"
+    """How clients are packed onto the machine; "auto" finds out what is fastest."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """"auto": the GPU if there is one."""
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    """Of the network's products; "auto": bf16 on a GPU that has it, else fp32."""
     client_states: Literal["auto", "memory", "disk"] = "auto"
     """Where what clients keep between rounds is held; "auto": on disk beyond a gigabyte."""
     threads: int = Field(default=0, ge=0)
@@ -68,6 +74,23 @@ class Config(BaseModel):
     def composed(self) -> Method:
         """The method, composed of its pieces."""
         return compose(piece_class(name)(**options) for name, options in self.method.items())
+
+    @property
+    def experiment(self) -> Experiment:
+        """What `fedfm.running` runs."""
+        return Experiment(
+            self.composed,
+            self.partition,
+            self.protocol,
+            self.seed,
+            self.executor,
+            self.client_states,
+            self.precision,
+        )
+
+    def with_seed(self, seed: int) -> "Config":
+        """The same with another seed."""
+        return self.model_copy(update={"seed": seed})
 
     def as_toml(self) -> dict[str, Any]:
         """Everything resolved, as plain values."""

@@ -27,6 +27,7 @@ class Experiment:
     seed: int
     executor: str
     client_states: str = "auto"
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse unknown choices, and a last round whose models would never be shared."""
@@ -46,6 +47,7 @@ class Experiment:
         return {
             "seed": self.seed,
             "executor": self.executor,
+            "precision": self.precision,
             "client_states": self.client_states,
             "method": {piece.name: settings(piece) for piece in self.method.pieces},
             "partition": asdict(self.partition),

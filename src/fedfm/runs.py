@@ -24,6 +24,8 @@ from fedfm.core.checkpoint import (
 )
 from fedfm.core.errors import require
 from fedfm.core.state import State, from_tree, to_facts, to_tree
+from fedfm.core.trees import leaves, to_device
+from fedfm.engine.choice import Choice
 from fedfm.records import Best, Progress, Result, RoundRecord
 
 
@@ -60,6 +62,23 @@ class RunFolder:
         )
         return RunFolder(path)
 
+    def choice(self) -> Choice | None:
+        """The executor that the run began with; a resumed run keeps to it, bit for bit."""
+        path = self.path / "machine.json"
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_text())
+            return Choice(found["executor"], found["why"])
+        except (ValueError, LookupError, TypeError) as problem:
+            raise damaged(path, problem) from problem
+
+    def settle(self, choice: Choice, device: torch.device) -> None:
+        """Record what the run is executed by."""
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+        facts = {"executor": choice.name, "why": choice.why, "device": device.type, "name": name}
+        write_atomically(self.path / "machine.json", (json.dumps(facts) + "\n").encode())
+
     def save(self, progress: Progress) -> None:
         """Add the last round's line, then replace the checkpoint."""
         with (self.path / "rounds.jsonl").open("a") as file:
@@ -84,6 +103,8 @@ class RunFolder:
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
         parts, facts = loaded
+        device = next(leaves(start.model.params)).device
+        parts = {name: to_device(tree, device) for name, tree in parts.items()}
         records = self._first_records(facts["round"])
         model = Model(parts["best"]["params"], parts["best"].get("buffers", {}))
         best = Best(**(facts["best"] | {"model": model}))

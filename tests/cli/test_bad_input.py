@@ -42,12 +42,18 @@ SETTINGS = {
         ["model.name=cnn", "model.chanels=[4]"],
         "did you mean 'channels'?",
     ),
-    "nothing like a key": (["zzz=3"], "unknown key 'zzz': known: client_states, data, executor"),
+    "nothing like a key": (
+        ["zzz=3"],
+        "unknown key 'zzz': known: client_states, data, device, executor",
+    ),
     # names that do not exist
     "an unknown method": (["method=fedagv"], "unknown method 'fedagv': did you mean 'fedavg'?"),
     "an unknown model": (["model.name=resnet19"], "did you mean 'resnet18'?"),
     "unknown data": (["data.name=cifar11"], "unknown data 'cifar11': did you mean 'cifar1"),
-    "an unknown executor": (["executor=threads"], "executor: Input should be 'loop' or 'stacked'"),
+    "an unknown executor": (
+        ["executor=threads"],
+        "executor: Input should be 'auto', 'loop', 'stacked'",
+    ),
     "an unknown partition": (["partition.kind=niid4"], "partition.kind: Input should be 'iid'"),
     # values out of range
     "no rounds": (["rounds=0"], "rounds must be at least 1, not 0"),

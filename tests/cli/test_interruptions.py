@@ -19,7 +19,7 @@ RUN = (
     "run",
     "digits",
     *sets("partition.kind=niid2", "clients=6", "participation=0.5", f"rounds={ROUNDS}"),
-    *sets("lr=0.01", "epochs=4", "batch_size=16"),
+    *sets("lr=0.01", "epochs=4", "batch_size=16", "executor=stacked"),
     *sets("model.name=cnn", "model.channels=[4, 8]", "model.norm=batch"),
 )
 METHODS = {

@@ -43,6 +43,7 @@ def folder(command, tmp_path) -> Path:
 def test_a_run_leaves_these_files_and_no_others(folder):
     assert {path.name for path in folder.iterdir()} == {
         "config.toml",
+        "machine.json",
         "rounds.jsonl",
         "summary.json",
         "model.safetensors",

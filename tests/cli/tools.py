@@ -32,6 +32,7 @@ def sets(*changes: str) -> list[str]:
 
 
 TINY = sets(
+    "executor=stacked",
     "partition.kind=iid",
     "lr=0.01",
     "epochs=1",

@@ -25,7 +25,7 @@ def network():
 def run(piece, where, **options):
     return simulate(
         network(), blobs(), piece, protocol=SHORT, partition=Partition("iid"), client_states=where,
-        **options,
+        executor="stacked", **options,
     )  # fmt: skip
 
 

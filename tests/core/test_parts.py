@@ -11,7 +11,7 @@ from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.rng import generator, torch_seed
-from fedfm.data.batches import epoch_batches, plan
+from fedfm.data.batches import plan
 from fedfm.data.holdout import hold_out
 from tests import worlds
 
@@ -85,8 +85,9 @@ def test_the_ledger_counts_floats_without_buffers_and_bytes_with_everything():
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans(), st.integers(0, 5))
 def test_an_epoch_takes_every_sample_at_most_once_and_drops_less_than_a_batch(n, size, keep, seed):
     indices = np.arange(100, 100 + n)
-    batches = epoch_batches(indices, size, keep, np.random.default_rng(seed))
-    taken = np.concatenate(batches)
+    made = plan(indices, epochs=1, batch_size=size, keep_last=keep, augmented=False,
+                key=(seed, 0, 0))  # fmt: skip
+    batches, taken = made.batches, made.indices
     assert len(set(taken.tolist())) == len(taken)
     assert set(taken.tolist()) <= set(indices.tolist())
     assert all(len(batch) == min(n, size) for batch in batches[:-1])

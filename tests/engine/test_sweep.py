@@ -8,6 +8,7 @@ from fedfm.algorithms.base import Model
 from fedfm.core import trees
 from fedfm.engine import sweep as sweeping
 from fedfm.engine.evaluation import Evaluator
+from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.nets import Net, StackedNet, model_of
 from tests import worlds
 
@@ -29,7 +30,7 @@ def pooled_means(module, data, samples):
 @pytest.mark.parametrize("budget", [1, 3, 7, 2048])
 def test_anchors_equal_the_pooled_class_means_whatever_the_rectangles(world, budget, monkeypatch):
     module, data, feed = world
-    monkeypatch.setattr(sweeping, "SAMPLES", budget)
+    monkeypatch.setattr(sweeping, "NUMBERS", {"cpu": 64 * budget})
     monkeypatch.setattr(sweeping, "CLIENTS", 2)
     piece, samples = FedFM(), worlds.samples((23, 1, 10, 20))
     model = model_of(module).map(trees.share)
@@ -66,6 +67,6 @@ def test_evaluation_averages_local_accuracies_and_counts_the_whole_test_set(worl
     validation = worlds.samples((23, 1, 10, 20))
     with torch.no_grad():
         right = (module.eval()(data.train.inputs)[1].argmax(1) == data.train.labels).double()
-    local, test = Evaluator(module, feed, validation, feed)(model_of(module))
+    local, test = Evaluator(LoopExecutor(module, feed), validation, feed)(model_of(module))
     assert local == pytest.approx(sum(float(right[v].mean()) for v in validation) / 4)
     assert test == pytest.approx(float(right.mean()))

@@ -3,10 +3,18 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from fedfm.records import RoundRecord
@@ -43,14 +51,10 @@ def describe(record: RoundRecord) -> str:
 
 
 @contextmanager
-def watching(title: str, rounds: int) -> Iterator[Watcher]:
-    """Show rounds as they come in, on standard error."""
+def watching(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
+    """Show the rounds of one or several runs as they come in, on standard error."""
     if not sys.stderr.isatty():
-        yield lambda record: print(
-            f"{title}  round {record.round}/{rounds}  {describe(record)}  {record.seconds:.2f}s",
-            file=sys.stderr,
-            flush=True,
-        )
+        yield [partial(_say, title, rounds) for title in titles]
         return
     with Progress(
         TextColumn("[bold]{task.description}"),
@@ -60,5 +64,17 @@ def watching(title: str, rounds: int) -> Iterator[Watcher]:
         TimeRemainingColumn(),
         console=Console(stderr=True),
     ) as bar:
-        task = bar.add_task(title, total=rounds, said="")
-        yield lambda record: bar.update(task, completed=record.round, said=describe(record))
+        tasks = [bar.add_task(title, total=rounds, said="") for title in titles]
+        yield [partial(_move, bar, task) for task in tasks]
+
+
+def _say(title: str, rounds: int, record: RoundRecord) -> None:
+    print(
+        f"{title}  round {record.round}/{rounds}  {describe(record)}  {record.seconds:.2f}s",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _move(bar: Progress, task: TaskID, record: RoundRecord) -> None:
+    bar.update(task, completed=record.round, said=describe(record))

@@ -3,6 +3,8 @@
 import json
 import logging
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +14,16 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from fedfm import data, models
-from fedfm.cli.display import watching
+from fedfm.cli.display import numeric_table, print_table, watching
 from fedfm.cli.options import Format, Overrides
 from fedfm.config import Config, builtin_names, load_config
+from fedfm.core.errors import require
 from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
+from fedfm.engine.profile import Profile, phase
 from fedfm.records import Result
+from fedfm.running import Run, run_together
 from fedfm.runs import summary
-from fedfm.simulation import simulate
 
 SMALL = 50_000
 """Parameters of a network below which a second thread gains little, and on a busy machine loses."""
@@ -55,27 +59,38 @@ def use_threads(wanted: int, model: torch.nn.Module) -> None:
         torch.set_num_threads(wanted)
 
 
+def device_of(config: Config) -> torch.device:
+    """Where a config runs."""
+    there = torch.cuda.is_available()
+    require(
+        config.device != "cuda" or there,
+        "device = cuda, but PyTorch finds no NVIDIA GPU here; use device=auto or device=cpu",
+    )
+    return torch.device("cuda" if there and config.device != "cpu" else "cpu")
+
+
 def run_config(config: Config, out: Path | None, resume: bool, title: str = "") -> Result:
     """Run a config with a display."""
-    dataset = load_data(config)
-    method, model = config.composed, build_model(config, dataset)
-    use_threads(config.threads, model)
-    title = title or f"{method.name}, {config.protocol.clients} clients"
-    with watching(title, config.protocol.rounds) as show:
-        return simulate(
-            model,
-            dataset,
-            method.pieces,
-            partition=config.partition,
-            protocol=config.protocol,
-            seed=config.seed,
-            executor=config.executor,
-            client_states=config.client_states,
-            out=out,
-            resume=resume,
-            config=config.as_toml(),
-            watch=show,
-        )
+    return run_configs([config], [out], resume, title)[0]
+
+
+def run_configs(
+    configs: Sequence[Config], outs: Sequence[Path | None], resume: bool, title: str = ""
+) -> list[Result]:
+    """Run configs that differ in their seeds together, with a display."""
+    first = configs[0]
+    with phase("set-up"):
+        dataset, device = load_data(first), device_of(first)
+        built = [build_model(config, dataset).to(device) for config in configs]
+        use_threads(first.threads, built[0])
+    title = title or f"{first.composed.name}, {first.protocol.clients} clients"
+    titles = [title if len(configs) == 1 else f"{title}, seed {c.seed}" for c in configs]
+    with watching(titles, first.protocol.rounds) as watchers:
+        runs = [
+            Run(model, config.experiment, out, config.as_toml(), watch)
+            for model, config, out, watch in zip(built, configs, outs, watchers, strict=True)
+        ]
+        return run_together(runs, dataset, resume)
 
 
 def run(
@@ -88,22 +103,58 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint.")
     ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="So many seeds, from the config's on, trained together."),
+    ] = 1,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Write where the time went, as a table.")
+    ] = False,
     format: Format = "text",
 ) -> None:
     """Run an experiment and keep everything about it in a folder."""
     logging.basicConfig(
-        level=logging.WARNING,
         format="%(message)s",
         handlers=[RichHandler(console=Console(stderr=True), show_time=False, show_path=False)],
     )
+    logging.getLogger("fedfm").setLevel(logging.INFO)
     config = load_config(source, overrides or [])
-    name = f"{Path(source).stem}-{config.composed.name}-{config.seed}"
-    folder = out or Path("runs") / name
+    configs = [config.with_seed(config.seed + i) for i in range(seeds)]
+    folders = [_folder(source, each, out, seeds) for each in configs]
+    with Profile() if profile else nullcontext() as found:
+        results = _run_or_say(configs, folders, resume)
+    if found:
+        write_profile(found, folders[0])
+    for result, folder in zip(results, folders, strict=True):
+        show_result(result, folder, format)
+
+
+def _folder(source: str, config: Config, out: Path | None, seeds: int) -> Path:
+    if out is None:
+        return Path("runs") / f"{Path(source).stem}-{config.composed.name}-{config.seed}"
+    return out if seeds == 1 else out / f"seed-{config.seed}"
+
+
+def _run_or_say(configs: Sequence[Config], folders: Sequence[Path], resume: bool) -> list[Result]:
     try:
-        result = run_config(config, folder, resume)
+        return run_configs(configs, folders, resume)
     except KeyboardInterrupt as interrupt:
         print("fedfm: interrupted; go on with --resume", file=sys.stderr)
         raise typer.Exit(130) from interrupt
+
+
+def write_profile(profile: Profile, folder: Path) -> None:
+    """The seconds of every phase: printed, and as profile.json in the run's folder."""
+    whole = sum(profile.seconds.values())
+    table = numeric_table("where the time went", "phase", ["seconds", "%"])
+    for name, seconds in sorted(profile.seconds.items(), key=lambda found: -found[1]):
+        table.add_row(name, f"{seconds:.3f}", f"{100 * seconds / whole:.1f}")
+    print_table(table)
+    (folder / "profile.json").write_text(json.dumps(dict(profile.seconds), indent=2) + "\n")
+
+
+def show_result(result: Result, folder: Path, format: str) -> None:
+    """A run's outcome, for people or for programs."""
     if format == "json":
         print(json.dumps(summary(result) | {"folder": str(folder)}))
         return

@@ -52,7 +52,8 @@ class WholeBatches(Federation):
 
     def plan(self, round: int, client: int) -> Plan:
         """The same in every round."""
-        return Plan([self.samples[client]] * STEPS[client], None, 0)
+        own, steps = self.samples[client], STEPS[client]
+        return Plan(own.repeat(steps), (len(own),) * steps, None, 0)
 
 
 @cache

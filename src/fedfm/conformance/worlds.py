@@ -17,7 +17,8 @@ from fedfm.core.rounds import run_round
 from fedfm.core.sgd import Sgd
 from fedfm.core.state import State, initial_state
 from fedfm.data.dataset import Dataset, Split
-from fedfm.engine.executors import EXECUTORS, Executor
+from fedfm.engine.choice import EXECUTORS
+from fedfm.engine.executors import Executor
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
 

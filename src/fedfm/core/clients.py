@@ -12,7 +12,10 @@ from fedfm.core.federation import Federation
 from fedfm.core.ledger import floats_held
 from fedfm.core.state import State
 from fedfm.core.trees import Tree
-from fedfm.engine.cohort import Objective
+from fedfm.engine.cohort import Outcome
+from fedfm.engine.jobs import Job
+from fedfm.engine.objective import Objective
+from fedfm.engine.profile import phase
 
 
 class Visit(NamedTuple):
@@ -55,11 +58,12 @@ def piece_states(kept: Sequence[Tree], piece: Piece, task: Task) -> Tree:
 
 def reports(visit: Visit, fed: Federation, when: Literal["before", "after"], model: Model) -> Tree:
     """The clients' statistics under a model, as they are sent: a tree [S, ...] per piece."""
-    return {
-        piece.name: piece.report(fed.executor.measure(model, visit.samples, piece.statistic))
-        for piece in visit.pieces
-        if piece.measures == when
-    }
+    with phase("anchors"):
+        return {
+            piece.name: piece.report(fed.executor.measure(model, visit.samples, piece.statistic))
+            for piece in visit.pieces
+            if piece.measures == when
+        }
 
 
 class Work(NamedTuple):
@@ -72,22 +76,25 @@ class Work(NamedTuple):
     held: int
 
 
-def train(visit: Visit, fed: Federation, round: int, down: Tree) -> Work:
-    """Local training, and what each client sends and keeps after it."""
-    received = trees.share(down)
+def job(visit: Visit, fed: Federation, round: int, received: Tree) -> Job:
+    """The local training of the cohort, given the pieces' messages [1, ...]."""
     held = {
         piece.name: piece.prepare(visit.clients[piece.name], visit.start, received[piece.name])
         for piece in visit.pieces
     }
     plans = [fed.plan(round, client) for client in visit.cohort]
-    objective = Objective(visit.pieces, held)
-    model, losses, steps = fed.executor.train(visit.start, plans, objective, fed.training.sgd)
-    run = LocalRun(visit.start, model, steps, fed.training.sgd, fed.method.pull)
+    return Job(visit.start, plans, Objective(visit.pieces, held), fed.training.sgd)
+
+
+def finished(visit: Visit, fed: Federation, received: Tree, job: Job, outcome: Outcome) -> Work:
+    """What each client sends and keeps after its training."""
+    model, losses, steps = outcome
+    run = LocalRun(visit.start, model, steps, job.sgd, fed.method.pull)
     up, kept = {}, {}
     for piece in visit.pieces:
         sent, state = piece.finish(visit.clients[piece.name], run, received[piece.name])
         up[piece.name], kept[piece.name] = sent, state
-    memory = floats_held({"model": {"params": model.params}, **held})
+    memory = floats_held({"model": {"params": model.params}, **job.objective.held})
     return Work(model, losses, up, kept, memory)
 
 

@@ -5,18 +5,31 @@ model down -> statistics "before" up (a handshake of their own, if a piece takes
 -> aggregation weights -> mean change -> the server's step -> State
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 from fedfm.algorithms.base import Model
 from fedfm.core import trees
-from fedfm.core.clients import Visit, piece_states, remembered, reports, starting_models, train
+from fedfm.core.clients import (
+    Visit,
+    finished,
+    job,
+    piece_states,
+    remembered,
+    reports,
+    starting_models,
+)
 from fedfm.core.federation import Federation
 from fedfm.core.ledger import BUFFERS, Ledger, Traffic
 from fedfm.core.server import absorbed, aggregated, data_shares, without_failures
 from fedfm.core.state import State
 from fedfm.core.trees import Tree
+from fedfm.engine.cohort import Outcome
+from fedfm.engine.jobs import Job, train_together
+from fedfm.engine.profile import phase
 
 
 @dataclass(frozen=True)
@@ -36,8 +49,31 @@ class RoundLog:
     """Floats a client holds while it trains: its model and what the pieces prepared."""
 
 
+class Opened(NamedTuple):
+    """A round up to its local training."""
+
+    visit: Visit
+    server: Tree
+    ledger: Ledger
+    received: Tree
+    """The pieces' messages to the clients [1, ...]."""
+    job: Job
+
+
 def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
     """One communication round: a pure function of the state."""
+    return run_rounds([state], [fed])[0]
+
+
+def run_rounds(states: Sequence[State], feds: Sequence[Federation]) -> list[tuple[State, RoundLog]]:
+    """A round of several federations that differ in their clients alone, trained together."""
+    rounds = [opened(state, fed) for state, fed in zip(states, feds, strict=True)]
+    outcomes = train_together([one.job for one in rounds], feds[0].executor)
+    return [closed(*one) for one in zip(states, feds, rounds, outcomes, strict=True)]
+
+
+def opened(state: State, fed: Federation) -> Opened:
+    """Everything that comes before local training."""
     visit, server, ledger = begin(state, fed), state.server, Ledger()
     ledger.down(message(state.model), visit.downloads)
     if any(piece.measures == "before" for piece in visit.pieces):
@@ -45,11 +81,20 @@ def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
         server = absorbed(visit, server, report)
         ledger.up(report)
         ledger.handshake()
-
     down = {piece.name: piece.download(server[piece.name]) for piece in visit.pieces}
     ledger.down(down, len(visit.cohort))
-    work = train(visit, fed, state.round, down)
+    received = trees.share(down)
+    with phase("data"):
+        training = job(visit, fed, state.round, received)
+    return Opened(visit, server, ledger, received, training)
 
+
+def closed(
+    state: State, fed: Federation, opened: Opened, outcome: Outcome
+) -> tuple[State, RoundLog]:
+    """Everything that comes after it."""
+    visit, server, ledger = opened.visit, opened.server, opened.ledger
+    work = finished(visit, fed, opened.received, opened.job, outcome)
     report = reports(visit, fed, "after", work.model)
     ledger.up({"reports": report, "pieces": work.up})
     if visit.sharing:
@@ -59,7 +104,8 @@ def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
     visit, work = without_failures(visit, work, state.round)
     server = absorbed(visit, server, report)
     if visit.sharing:
-        server, model = aggregated(visit, fed, server, state.model, work)
+        with phase("aggregation"):
+            server, model = aggregated(visit, fed, server, state.model, work)
     else:
         model = state.model
     failed = sorted(set(everyone) - set(visit.cohort))

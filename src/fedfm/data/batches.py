@@ -12,30 +12,43 @@ from fedfm.data import augment
 
 @dataclass(frozen=True)
 class Plan:
-    """A client's local training in one round: a batch of indices [B_t] for every step t.
+    """A client's local training in one round: `sizes` has the batch of every step, in order.
 
-    `draws` are the augmentation's random numbers [B_t, 4] for each batch, if there is any;
-    `seed` is for layers that draw their own (dropout).
+    `indices` [n] are the samples of all batches one after another, `draws` [n, 4] the random
+    numbers of their augmentation, if there is any; `seed` is for layers that draw their own.
     """
 
-    batches: list[Tensor]
-    draws: list[Tensor] | None
+    indices: Tensor
+    sizes: tuple[int, ...]
+    draws: Tensor | None
     seed: int
 
+    @property
+    def steps(self) -> int:
+        """The number of batches."""
+        return len(self.sizes)
 
-def epoch_batches(
-    indices: np.ndarray, batch_size: int, keep_last: bool, rng: np.random.Generator
-) -> list[np.ndarray]:
-    """One epoch in a fresh order; the last incomplete batch is dropped unless `keep_last`.
+    @property
+    def batches(self) -> tuple[Tensor, ...]:
+        """The samples [B_t] of every step t."""
+        return torch.split(self.indices, list(self.sizes))
+
+    def first(self, steps: int) -> "Plan":
+        """The plan's first steps alone."""
+        n = sum(self.sizes[:steps])
+        draws = None if self.draws is None else self.draws[:n]
+        return Plan(self.indices[:n], self.sizes[:steps], draws, self.seed)
+
+
+def batch_sizes(samples: int, batch_size: int, keep_last: bool) -> list[int]:
+    """The batches of an epoch; the last incomplete one is dropped unless `keep_last`.
 
     A client with fewer samples than a batch trains on all of them at once.
     """
-    order = rng.permutation(indices)
-    if len(order) <= batch_size:
-        return [order]
-    whole = len(order) // batch_size * batch_size
-    batches = list(order[:whole].reshape(-1, batch_size))
-    return [*batches, order[whole:]] if keep_last and whole < len(order) else batches
+    if samples <= batch_size:
+        return [samples]
+    whole, rest = divmod(samples, batch_size)
+    return [batch_size] * whole + ([rest] if keep_last and rest else [])
 
 
 def plan(
@@ -47,16 +60,20 @@ def plan(
     augmented: bool,
     key: tuple[int, int, int],
 ) -> Plan:
-    """The plan of one client for one round; `key` is (seed, round, client)."""
+    """The plan of one client for one round: each epoch in a fresh order.
+
+    `key` is (seed, round, client).
+    """
     seed, *rest = key
+    sizes = batch_sizes(len(indices), batch_size, keep_last)
     rng = generator(seed, "batches", *rest)
-    batches = [
-        torch.from_numpy(batch)
-        for _ in range(epochs)
-        for batch in epoch_batches(indices, batch_size, keep_last, rng)
-    ]
+    order = [rng.permutation(indices)[: sum(sizes)] for _ in range(epochs)]
     draws = None
     if augmented:
-        rng = generator(seed, "augment", *rest)
-        draws = [augment.draw(rng, len(batch)) for batch in batches]
-    return Plan(batches, draws, torch_seed(seed, "layers", *rest))
+        draws = augment.draw(generator(seed, "augment", *rest), epochs * sum(sizes))
+    return Plan(
+        torch.from_numpy(np.concatenate(order)),
+        tuple(sizes * epochs),
+        draws,
+        torch_seed(seed, "layers", *rest),
+    )

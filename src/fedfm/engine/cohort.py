@@ -1,59 +1,26 @@
 """Local training of a cohort: the one loop over steps, whatever runs the network."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.optim.sgd import sgd as sgd_update
 
-from fedfm.algorithms.base import Batch, Model, Piece
+from fedfm.algorithms.base import Batch, Model
 from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.sgd import Sgd
-from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.feed import Feed
+from fedfm.engine.layout import owned, spread
 from fedfm.engine.nets import Net
+from fedfm.engine.objective import Objective
+from fedfm.engine.profile import phase
+from fedfm.engine.schedule import Block, blocks
+from fedfm.engine.update import update
 
-
-@dataclass(frozen=True)
-class Objective:
-    """The local loss and gradient of a method: cross-entropy and what the pieces add.
-
-    `held` has a tree per piece, leaves [S, ...] or [1, ...].
-    """
-
-    pieces: Sequence[Piece]
-    held: Tree
-
-    def rows(self, which: slice | Tensor) -> "Objective":
-        """The objective of some of the clients."""
-        return Objective(self.pieces, trees.rows(self.held, which))
-
-    def views(self) -> dict[str, dict[str, Model]]:
-        """The further models that each piece wants to see the batches."""
-        wanted = {piece.name: piece.views(self.held[piece.name]) for piece in self.pieces}
-        return {name: models for name, models in wanted.items() if models}
-
-    def loss(self, batch: Batch, views: dict[str, dict[str, Tensor]]) -> Tensor:
-        """The local loss of each client [S]; views are features [S, B, d] by piece and name."""
-        logits, labels = batch.logits.flatten(0, 1), batch.labels.flatten()
-        each = F.cross_entropy(logits, labels, reduction="none").view(batch.labels.shape)
-        loss = each.mean(1)
-        for piece in self.pieces:
-            seen = batch._replace(views=views.get(piece.name, {}))
-            term = piece.loss(seen, self.held[piece.name])
-            loss = loss if term is None else loss + term
-        return loss
-
-    def correct(self, grads: Tree, params: Tree) -> Tree:
-        """The gradients [S, ...] after every piece's correction."""
-        for piece in self.pieces:
-            grads = piece.correct(grads, params, self.held[piece.name])
-        return grads
+Step = Callable[[Tensor, Tensor | None], None]
+"""A step of some clients on the samples [s, B] and their augmentation's draws [s, B, 4]."""
 
 
 class Outcome(NamedTuple):
@@ -80,94 +47,94 @@ def join(outcomes: Sequence[Outcome]) -> Outcome:
     )
 
 
-class Tick(NamedTuple):
-    """One step of the clients `rows`, who all have a batch of the same size: indices [s, B]."""
+class Cohort:
+    """Everything that S clients train with: models, momenta, and what the pieces hold."""
 
-    rows: slice
-    indices: Tensor
-    draws: Tensor | None
+    def __init__(
+        self, net: Net, feed: Feed, start: Model, objective: Objective, sgd: Sgd, clients: int
+    ) -> None:
+        self.net, self.feed, self.sgd = net, feed, sgd
+        self.model = start.map(lambda tree: spread(tree, clients))
+        self.lowered = net.lowered(self.model.params)
+        self.momenta = trees.tree_map(torch.zeros_like, self.model.params)
+        self.objective = Objective(objective.pieces, trees.tree_map(owned, objective.held))
+        self.views = {
+            piece: {name: self._lowered(f"{piece}.{name}", view) for name, view in own.items()}
+            for piece, own in self.objective.views().items()
+        }
+        self.losses = torch.zeros(clients, dtype=feed.scale.dtype, device=feed.scale.device)
 
+    def _lowered(self, name: str, view: Model) -> Model:
+        companion = self.net.companion(name, view.shared)
+        return view._replace(params=view.params | companion.lowered(view.params))
 
-def packing_order(plans: Sequence[Plan]) -> list[int]:
-    """Clients with equal batches side by side, those with more steps first."""
-    return sorted(
-        range(len(plans)), key=lambda i: (-len(plans[i].batches[0]), -len(plans[i].batches), i)
-    )
+    def train(self, plans: Sequence[Plan]) -> Outcome:
+        """Local training by the plans, which are in packing order."""
+        for block in blocks(plans):
+            self._run(block, self.stepping(block))
+        steps = torch.tensor([plan.steps for plan in plans], device=self.losses.device)
+        return Outcome(self.model, self.losses / steps, steps)
 
+    def stepping(self, block: Block) -> Step:
+        """What takes one step of a block's clients."""
+        return Part(self, block.rows)
 
-def ticks(plans: Sequence[Plan]) -> Iterator[Tick]:
-    """The steps of all clients, neighbours with batches of one size together."""
-    for step in range(max(len(plan.batches) for plan in plans)):
-        first = 0
-        while first < len(plans):
-            size = _size(plans[first], step)
-            last = first + 1
-            while last < len(plans) and _size(plans[last], step) == size:
-                last += 1
-            if size:
-                yield _tick(plans, slice(first, last), step)
-            first = last
-
-
-def _size(plan: Plan, step: int) -> int:
-    return len(plan.batches[step]) if step < len(plan.batches) else 0
-
-
-def _tick(plans: Sequence[Plan], rows: slice, step: int) -> Tick:
-    chosen = plans[rows]
-    draws = [plan.draws[step] for plan in chosen if plan.draws is not None]
-    indices = torch.stack([plan.batches[step] for plan in chosen])
-    return Tick(rows, indices, torch.stack(draws) if draws else None)
-
-
-def train_cohort(
-    net: Net, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd, feed: Feed
-) -> Outcome:
-    """Train S clients from `start` ([S, ...] or [1, ...]) by their plans, momentum from zero."""
-    clients = len(plans)
-    model = start.map(lambda tree: trees.repeat(tree, clients))
-    momenta = trees.tree_map(torch.zeros_like, model.params)
-    losses = torch.zeros(clients, dtype=feed.scale.dtype, device=feed.scale.device)
-    part: Part | None = None
-    for tick in ticks(plans):
-        if part is None or tick.rows != part.rows:
-            part = Part(net, tick.rows, model, momenta, objective)
-        losses[tick.rows] += part.step(*feed.fetch(tick.indices, tick.draws), sgd)
-    steps = torch.tensor([len(plan.batches) for plan in plans], device=losses.device)
-    return Outcome(model, losses / steps, steps)
+    def _run(self, block: Block, step: Step) -> None:
+        device = self.losses.device
+        indices = block.indices.to(device, non_blocking=True).unbind(1)
+        if block.draws is None:
+            for batch in indices:
+                step(batch, None)
+        else:
+            draws = block.draws.to(device, non_blocking=True).unbind(1)
+            for batch, drawn in zip(indices, draws, strict=True):
+                step(batch, drawn)
 
 
 class Part:
     """The neighbouring clients that take a step together, bound to their rows of all tensors."""
 
-    def __init__(
-        self, net: Net, rows: slice, model: Model, momenta: Tree, objective: Objective
-    ) -> None:
-        self.net, self.rows = net, rows
-        self.params = trees.rows(model.params, rows)
-        self.leaves = net.bind(model.rows(rows))
-        self.momenta: list[Tensor | None] = list(trees.leaves(trees.rows(momenta, rows)))
-        self.objective = objective.rows(rows)
+    def __init__(self, cohort: Cohort, rows: slice) -> None:
+        self.cohort, self.net = cohort, cohort.net
+        self.losses = cohort.losses[rows]
+        self.params = trees.rows(cohort.model.params, rows)
+        self.lowered = trees.rows(cohort.lowered, rows)
+        self.momenta = trees.rows(cohort.momenta, rows)
+        self.objective = cohort.objective.rows(rows)
+        buffers = trees.rows(cohort.model.buffers, rows)
+        self.leaves = self.net.bind(Model(self.params | self.lowered, buffers))
         self.frozen = {
-            piece: {name: net.frozen(f"{piece}.{name}", view) for name, view in views.items()}
-            for piece, views in self.objective.views().items()
+            piece: {
+                name: self.net.frozen(f"{piece}.{name}", view.rows(rows))
+                for name, view in views.items()
+            }
+            for piece, views in cohort.views.items()
         }
-        net.module.train()
+        self.net.module.train()
 
-    def step(self, inputs: Tensor, labels: Tensor, sgd: Sgd) -> Tensor:
-        """One step on inputs [s, B, ...] and labels [s, B]; returns the losses [s] before it."""
-        features, logits = self._forward(inputs)
+    def __call__(self, indices: Tensor, draws: Tensor | None) -> None:
+        """One step on the samples [s, B]."""
+        with phase("data"):
+            inputs, labels = self.cohort.feed.fetch(indices, draws)
+        with phase("forward and backward"):
+            features, logits = self._forward(inputs)
+            batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
+            loss = self.objective.loss(batch, self._seen(inputs))
+            grads = self.net.gradients(torch.autograd.grad(loss.sum(), self.leaves))
         with torch.no_grad():
-            views = {
-                piece: {name: frozen(inputs)[0] for name, frozen in nets.items()}
+            with phase("corrections"):
+                grads = self.objective.correct(grads, self.params)
+            with phase("optimizer"):
+                update(self.params, grads, self.momenta, self.lowered, self.cohort.sgd)
+            self.losses += loss.detach()
+
+    def _seen(self, inputs: Tensor) -> dict[str, dict[str, Tensor]]:
+        """The features [s, B, d] that the further models give, by piece and name."""
+        with torch.no_grad():
+            return {
+                piece: {name: net(inputs)[0] for name, net in nets.items()}
                 for piece, nets in self.frozen.items()
             }
-        batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
-        loss = self.objective.loss(batch, views)
-        grads = self.net.gradients(torch.autograd.grad(loss.sum(), self.leaves))
-        with torch.no_grad():
-            _update(self.params, self.objective.correct(grads, self.params), self.momenta, sgd)
-        return loss.detach()
 
     def _forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         try:
@@ -177,19 +144,3 @@ class Part:
                 f"a batch of {inputs.shape[1]} cannot be trained on ({problem}); "
                 "use another batch_size, keep_last=false, or a model with norm=group"
             ) from problem
-
-
-def _update(params: Tree, grads: Tree, momenta: list[Tensor | None], sgd: Sgd) -> None:
-    """One step in place; the fused kernel takes for granted that all strides agree."""
-    sgd_update(
-        list(params.values()),
-        [grads[name].contiguous() for name in params],
-        momenta,
-        weight_decay=sgd.weight_decay,
-        momentum=sgd.momentum,
-        lr=sgd.lr,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        fused=True,
-    )

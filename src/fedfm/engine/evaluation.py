@@ -3,31 +3,29 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedfm.algorithms.base import Model
 from fedfm.core import trees
+from fedfm.engine.executors import Executor
 from fedfm.engine.feed import Feed
-from fedfm.engine.nets import Net
-from fedfm.engine.sweep import accuracy, sweep
+from fedfm.engine.sweep import accuracy
 
 
 class Evaluator:
     """Measures a model on the validation samples [n_k] of every client and on the test set."""
 
-    def __init__(
-        self, module: nn.Module, train: Feed, validation: Sequence[Tensor], test: Feed
-    ) -> None:
-        self.net = Net(module)
-        self.train, self.validation, self.test = train, validation, test
+    def __init__(self, executor: Executor, validation: Sequence[Tensor], test: Feed) -> None:
+        self.executor, self.validation, self.test = executor, validation, test
+        self.whole = [torch.arange(len(test.labels))]
 
     def __call__(self, model: Model) -> tuple[float, float]:
         """(the mean of the clients' validation accuracies, the test accuracy)."""
-        whole = [torch.arange(len(self.test.labels))]
-        validation = self._accuracies(model, self.validation, self.train)
-        return float(validation.mean()), float(self._accuracies(model, whole, self.test))
+        shared = model.map(trees.share)
+        validation = self.executor.measure(shared, self.validation, accuracy)
+        test = self.executor.measure(shared, self.whole, accuracy, self.test)
+        return float(_shares(validation).mean()), float(_shares(test))
 
-    def _accuracies(self, model: Model, samples: Sequence[Tensor], feed: Feed) -> Tensor:
-        counts = sweep(self.net, model.map(trees.share), samples, accuracy, feed)
-        right, everything = counts["right"], counts["samples"]
-        return torch.div(right.double(), everything)
+
+def _shares(counts: trees.Tree) -> Tensor:
+    return torch.div(counts["right"].double(), counts["samples"])

@@ -9,15 +9,17 @@ from torch import Tensor, nn
 
 from fedfm.algorithms.base import Model
 from fedfm.core import trees
-from fedfm.core.errors import unknown
+from fedfm.core.errors import require
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Objective, Outcome, join, packing_order, train_cohort
+from fedfm.engine.cohort import Cohort, Outcome, join
 from fedfm.engine.feed import Feed
-from fedfm.engine.nets import Net, stacked_net
+from fedfm.engine.lanes import Lanes
+from fedfm.engine.nets import Net, draws_numbers, stacked_net
+from fedfm.engine.objective import Objective
+from fedfm.engine.schedule import packing_order
 from fedfm.engine.sweep import Statistic, sweep
-from fedfm.models.stack import Unstackable
 
 logger = logging.getLogger(__name__)
 
@@ -29,39 +31,56 @@ class Executor(Protocol):
         """Local training of every client from `start` ([S, ...], or [1, ...] for all alike)."""
         ...
 
-    def measure(self, model: Model, samples: Sequence[Tensor], statistic: Statistic) -> Tree:
-        """The sum of a statistic over each client's samples: a tree [S, ...]."""
+    def measure(
+        self,
+        model: Model,
+        samples: Sequence[Tensor],
+        statistic: Statistic,
+        feed: Feed | None = None,
+    ) -> Tree:
+        """The sum of a statistic over each client's samples, or over a feed's: a tree [S, ...]."""
         ...
 
 
 class LoopExecutor:
-    """One client after another, with the network as the user wrote it."""
+    """One client after another, or several on as many CPU threads; the network as it is."""
 
-    def __init__(self, module: nn.Module, feed: Feed) -> None:
-        self.net = Net(module)
-        self.feed = feed
+    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
+        self.net, self.feed = Net(module, low), feed
+        self.random = draws_numbers(module, feed.shape)
+        self.lanes = Lanes(self.net)
 
     def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
         """S cohorts of one client."""
-        outcomes = []
-        for i, plan in enumerate(plans):
-            one = slice(i, i + 1)
-            with torch.random.fork_rng():
-                torch.manual_seed(plan.seed)
-                outcomes.append(
-                    train_cohort(
-                        self.net, start.rows(one), [plan], objective.rows(one), sgd, self.feed
-                    )
-                )
-        return join(outcomes)
 
-    def measure(self, model: Model, samples: Sequence[Tensor], statistic: Statistic) -> Tree:
+        def alone(net: Net, client: int) -> Outcome:
+            one = slice(client, client + 1)
+            cohort = Cohort(net, self.feed, start.rows(one), objective.rows(one), sgd, 1)
+            return cohort.train([plans[client]])
+
+        def seeded(client: int) -> Outcome:
+            with torch.random.fork_rng():
+                torch.manual_seed(plans[client].seed)
+                return alone(self.net, client)
+
+        if self.random or self.feed.labels.is_cuda:
+            return join([seeded(client) for client in range(len(plans))])
+        return join(self.lanes.map(alone, len(plans)))
+
+    def measure(
+        self,
+        model: Model,
+        samples: Sequence[Tensor],
+        statistic: Statistic,
+        feed: Feed | None = None,
+    ) -> Tree:
         """All clients at once where they share one model, one after another where not."""
+        feed = feed or self.feed
         if model.shared:
-            return sweep(self.net, model, samples, statistic, self.feed)
+            return sweep(self.net, model, samples, statistic, feed)
         return trees.concat(
             [
-                sweep(self.net, model.rows(slice(i, i + 1)), [own], statistic, self.feed)
+                sweep(self.net, model.rows(slice(i, i + 1)), [own], statistic, feed)
                 for i, own in enumerate(samples)
             ]
         )
@@ -70,34 +89,63 @@ class LoopExecutor:
 class StackedExecutor(LoopExecutor):
     """All clients of the cohort together, as one network with a client axis."""
 
-    def __init__(self, module: nn.Module, feed: Feed) -> None:
-        super().__init__(module, feed)
-        self.stack = stacked_net(module, tuple(feed.inputs.shape[1:]))
+    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
+        super().__init__(module, feed, low)
+        self.stack = stacked_net(module, feed.shape, low)
+        self.width: int | None = None
 
     def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """One cohort of S clients; those that are done drop out."""
-        order = torch.tensor(packing_order(plans))
-        packed = [plans[i] for i in order]
-        outcome = train_cohort(
-            self.stack, start.rows(order), packed, objective.rows(order), sgd, self.feed
-        )
-        return outcome.rows(order.argsort())
+        """One cohort of S clients, those that are done dropping out; fewer where memory is short.
 
-    def measure(self, model: Model, samples: Sequence[Tensor], statistic: Statistic) -> Tree:
+        Training changes nothing that it was given, so it can simply be tried again.
+        """
+        order = torch.tensor(packing_order(plans))
+        while True:
+            try:
+                parts = [
+                    self.together(
+                        start.rows(some), [plans[i] for i in some], objective.rows(some), sgd
+                    )
+                    for some in torch.split(order, self.width or len(order))
+                ]
+                return join(parts).rows(order.argsort())
+            except torch.OutOfMemoryError as problem:
+                self._narrow(len(plans), problem)
+
+    def _narrow(self, clients: int, problem: torch.OutOfMemoryError) -> None:
+        """Train half as many clients at once from now on."""
+        said = str(problem).split(" GPU ")[0]
+        at_once = min(self.width or clients, clients)
+        require(
+            at_once > 1,
+            f"one client alone needs more memory than the GPU has ({said}): use a smaller "
+            "batch_size or model, or precision=bf16",
+        )
+        self.width = (at_once + 1) // 2
+        self.release()
+        torch.cuda.empty_cache()
+        logger.warning(
+            "%d clients at once need more memory than the GPU has (%s): %d at a time from now on",
+            at_once, said, self.width,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """Give up what is kept from round to round."""
+
+    def together(
+        self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
+    ) -> Outcome:
+        """The training of clients that are in packing order."""
+        cohort = Cohort(self.stack, self.feed, start, objective, sgd, len(plans))
+        return cohort.train(plans)
+
+    def measure(
+        self,
+        model: Model,
+        samples: Sequence[Tensor],
+        statistic: Statistic,
+        feed: Feed | None = None,
+    ) -> Tree:
         """All clients at once, with one model or one each."""
         net = self.net if model.shared else self.stack
-        return sweep(net, model, samples, statistic, self.feed)
-
-
-EXECUTORS = {"loop": LoopExecutor, "stacked": StackedExecutor}
-
-
-def executor(name: str, module: nn.Module, feed: Feed) -> Executor:
-    """The executor of that name; where a network cannot be stacked, the loop, said once."""
-    if name not in EXECUTORS:
-        raise unknown("executor", name, EXECUTORS)
-    try:
-        return EXECUTORS[name](module, feed)
-    except Unstackable as reason:
-        logger.warning("clients are trained one after another: %s", reason)
-        return LoopExecutor(module, feed)
+        return sweep(net, model, samples, statistic, feed or self.feed)

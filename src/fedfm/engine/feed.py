@@ -27,6 +27,11 @@ class Feed:
         scale, shift = (v.to(device, dtype).reshape(-1, *trailing) for v in (1 / std, -mean / std))
         return Feed(split.inputs.to(device), split.labels.to(device), scale, shift)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.inputs.shape[1:])
+
     def fetch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Inputs [S, B, ...] and labels [S, B] at indices [S, B]; draws [S, B, 4] augment them."""
         raw = self.inputs[indices]

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from fedfm.algorithms.base import Model
 from fedfm.core.trees import Tree, share, stack
-from fedfm.models.stack import Unstackable, fold, stacked, unfold
+from fedfm.engine.layout import lowered
+from fedfm.models.stack import Unstackable, by_client, stacked
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:
@@ -39,11 +40,24 @@ def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]
     ]
 
 
-class Net:
-    """The module as it is, for one set of weights; leaves [1, ...]."""
+def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether a training pass on inputs [2, *shape] draws random numbers, as dropout does."""
+    copied = copy.deepcopy(module).cpu().train()
+    like = next(copied.parameters())
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        copied(torch.zeros(2, *shape, dtype=like.dtype))
+        return not torch.equal(before, torch.get_rng_state())
 
-    def __init__(self, module: nn.Module) -> None:
-        self.original = module
+
+class Net:
+    """The module as it is, for one set of weights; leaves [1, ...].
+
+    With `low` the products are done in that precision, weights and averages staying as they are.
+    """
+
+    def __init__(self, module: nn.Module, low: torch.dtype | None = None) -> None:
+        self.original, self.low = module, low
         self.module = copy.deepcopy(module)
         self._frozen: dict[tuple[str, bool], Net] = {}
         self._places = {name: _places(self.module, p) for name, p in trainable(self.module).items()}
@@ -67,42 +81,60 @@ class Net:
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf[0]
 
+    def lowered(self, params: Tree) -> Tree:
+        """Copies of those parameters that `bind` wants in the low precision."""
+        return {}
+
     def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
         """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
         return {name: g.unsqueeze(0) for name, g in zip(self._places, grads, strict=True)}
 
+    def companion(self, name: str, shared: bool) -> "Net":
+        """Another network of this kind, for a further model."""
+        if (name, shared) not in self._frozen:
+            self._frozen[name, shared] = self.another(shared)
+        return self._frozen[name, shared]
+
     def frozen(self, name: str, model: Model) -> "Net":
-        """Another network of this kind, bound to `model` for good, in evaluation mode."""
-        key = (name, model.shared)
-        if key not in self._frozen:
-            self._frozen[key] = self._another(model.shared)
-        net = self._frozen[key]
+        """The companion of that name bound to `model`, in evaluation mode."""
+        net = self.companion(name, model.shared)
         net.bind(model)
         net.module.eval()
         return net
 
-    def _another(self, shared: bool) -> "Net":
-        return Net(self.original)
+    def another(self, shared: bool = False) -> "Net":
+        """A further network of this kind; `shared`: for one model that serves all clients."""
+        return Net(self.original, self.low)
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], with the same weights."""
-        features, logits = self.module(inputs.flatten(0, 1))
-        shape = inputs.shape[:2]
-        return features.unflatten(0, shape), logits.unflatten(0, shape)
+        lower = self.low is not None
+        with torch.autocast(inputs.device.type, self.low, lower, cache_enabled=False):
+            features, logits = self.module(inputs.flatten(0, 1))
+        return self._results(inputs, features, logits)
+
+    def _results(self, inputs: Tensor, *found: Tensor) -> tuple[Tensor, Tensor]:
+        features, logits = (by_client(x, len(inputs)).to(inputs.dtype) for x in found)
+        return features, logits
 
 
 class StackedNet(Net):
     """S copies of the module as one, each with its own weights; leaves [S, ...]."""
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__(stacked(module))
+    def __init__(self, module: nn.Module, low: torch.dtype | None = None) -> None:
+        super().__init__(stacked(module), low)
         self.original = module
 
-    def _another(self, shared: bool) -> Net:
-        return Net(self.original) if shared else StackedNet(self.original)
+    def another(self, shared: bool = False) -> Net:
+        """A further network of this kind; `shared`: for one model that serves all clients."""
+        return (Net if shared else StackedNet)(self.original, self.low)
 
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf
+
+    def lowered(self, params: Tree) -> Tree:
+        """The weights of products, cast once and not at every layer."""
+        return {} if self.low is None else lowered(params, self.low)
 
     def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
         """What autograd returned for the leaves, as a tree [S, ...]."""
@@ -110,17 +142,20 @@ class StackedNet(Net):
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], client s with weights s."""
-        features, logits = self.module(fold(inputs))
-        return unfold(features, len(inputs)), unfold(logits, len(inputs))
+        samples = inputs.flatten(0, 1)
+        features, logits = self.module(samples if self.low is None else samples.to(self.low))
+        return self._results(inputs, features, logits)
 
 
-def stacked_net(module: nn.Module, shape: tuple[int, ...]) -> StackedNet:
+def stacked_net(
+    module: nn.Module, shape: tuple[int, ...], low: torch.dtype | None = None
+) -> StackedNet:
     """The module as a `StackedNet`, proven to agree with it; raises `Unstackable` otherwise.
 
     Two copies with different weights see different batches of random inputs [2, 3, *shape], in
     training and in evaluation mode, in double precision.
     """
-    original = copy.deepcopy(module).double()
+    original = copy.deepcopy(module).double().cpu()
     try:
         net = StackedNet(original)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -128,7 +163,7 @@ def stacked_net(module: nn.Module, shape: tuple[int, ...]) -> StackedNet:
             _compare(original, net, torch.randn(2, 3, *shape, dtype=torch.float64))
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
         raise Unstackable(f"its forward pass cannot be folded ({problem})") from problem
-    return StackedNet(module)
+    return StackedNet(module, low)
 
 
 def _compare(module: nn.Module, net: StackedNet, inputs: Tensor) -> None:

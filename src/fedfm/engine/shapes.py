@@ -10,7 +10,9 @@ from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Objective, Outcome
+from fedfm.engine.cohort import Outcome
+from fedfm.engine.feed import Feed
+from fedfm.engine.objective import Objective
 from fedfm.engine.sweep import Statistic
 
 
@@ -26,7 +28,13 @@ class ShapesExecutor:
         model = start.map(lambda tree: trees.repeat(tree, clients))
         return Outcome(model, torch.empty(clients, device="meta"), torch.ones(clients))
 
-    def measure(self, model: Model, samples: Sequence[Tensor], statistic: Statistic) -> Tree:
+    def measure(
+        self,
+        model: Model,
+        samples: Sequence[Tensor],
+        statistic: Statistic,
+        feed: Feed | None = None,
+    ) -> Tree:
         """The statistic of a batch of one sample per client."""
         lead = (len(samples), 1)
         like = next(trees.leaves(model.params))

@@ -1,5 +1,6 @@
 """Additive statistics over the samples of several clients, in evaluation mode."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -12,8 +13,8 @@ from fedfm.engine.feed import Feed
 from fedfm.engine.nets import Net
 
 Statistic = Callable[[Batch], Tree]
-SAMPLES = 2048
-"""About how many samples go through the network at once."""
+NUMBERS = {"cpu": 2**18, "cuda": 2**24}
+"""About how many numbers the samples have that go through the network at once, by device."""
 CLIENTS = 32
 """How many clients go through it together, or more where they have few samples."""
 
@@ -29,7 +30,8 @@ def sweep(
     model, longest_first = model.rows(order), [samples[i] for i in order]
     net.module.eval()
     sums: Tree = {}
-    for rows, indices, mask in _rectangles(longest_first):
+    width = max(1, NUMBERS[feed.labels.device.type] // math.prod(feed.shape))
+    for rows, indices, mask in _rectangles(longest_first, width):
         net.bind(model.rows(rows))
         with torch.no_grad():
             part = statistic(_batch(net, feed, indices, mask))
@@ -44,15 +46,15 @@ def _batch(net: Net, feed: Feed, indices: Tensor, mask: Tensor) -> Batch:
     return Batch(features, logits, labels, mask.to(labels.device))
 
 
-def _rectangles(samples: list[Tensor]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _rectangles(samples: list[Tensor], at_once: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Cut the clients' samples, longest first, into rows, indices [s, b] and mask [s, b].
 
     A client with fewer samples than the others in a rectangle repeats its first, masked out.
     """
-    height = max(CLIENTS, SAMPLES // len(samples[0]))
+    height = max(CLIENTS, at_once // len(samples[0]))
     for top in range(0, len(samples), height):
         block = samples[top : top + height]
-        width = max(1, SAMPLES // len(block))
+        width = max(1, at_once // len(block))
         for left in range(0, len(block[0]), width):
             parts = [s[left : left + width] for s in block if len(s) > left]
             lengths = torch.tensor([len(p) for p in parts]).unsqueeze(1)

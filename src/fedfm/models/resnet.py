@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.models.small import check_choice, check_positive, image_shape, norm_layer
+from fedfm.models.stack import rectified
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation of a number of channels."""
@@ -29,6 +30,12 @@ def shortcut(inside: int, outside: int, stride: int, norm: Norm) -> nn.Module:
     return nn.Sequential(conv(inside, outside, 1, stride), norm(outside))
 
 
+def activated(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+    """ReLU(norm(x) + shortcut), in one pass where the norm knows how."""
+    fused: Callable[[Tensor, Tensor | None], Tensor] | None = getattr(norm, "activated", None)
+    return fused(x, shortcut) if fused else rectified(norm(x), shortcut)
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions: [B, inside, H, W] -> [B, width, H / stride, W / stride]."""
 
@@ -40,14 +47,12 @@ class BasicBlock(nn.Module):
         self.bn1 = norm(width)
         self.conv2 = conv(width, width, 3)
         self.bn2 = norm(width)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = shortcut(inside, width, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inside, H, W] -> [B, width, H / stride, W / stride]."""
-        y = self.relu(self.bn1(self.conv1(x)))
-        out: Tensor = self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
-        return out
+        y = activated(self.bn1, self.conv1(x))
+        return activated(self.bn2, self.conv2(y), self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -64,15 +69,13 @@ class Bottleneck(nn.Module):
         self.bn2 = norm(width)
         self.conv3 = conv(width, outside, 1)
         self.bn3 = norm(outside)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = shortcut(inside, outside, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inside, H, W] -> [B, 4 width, H / stride, W / stride]."""
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)))
-        out: Tensor = self.relu(self.bn3(self.conv3(y)) + self.downsample(x))
-        return out
+        y = activated(self.bn1, self.conv1(x))
+        y = activated(self.bn2, self.conv2(y))
+        return activated(self.bn3, self.conv3(y), self.downsample(x))
 
 
 class ResNet(nn.Module):
@@ -108,7 +111,6 @@ class ResNet(nn.Module):
         large, make_norm = stem == "imagenet", partial(norm_layer, norm, groups=groups)
         self.conv1 = conv(image_shape(shape)[0], width, 7 if large else 3, 2 if large else 1)
         self.bn1 = make_norm(width)
-        self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
         self.layer1 = self._stage(0, width, width, make_norm)
         self.layer2 = self._stage(1, width * self.block.expansion, width * 2, make_norm)
@@ -120,7 +122,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Images [B, C, H, W] -> (features [B, d], logits [B, classes])."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(activated(self.bn1, self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         features = torch.flatten(self.avgpool(x), 1)
         return features, self.fc(features)

@@ -1,0 +1,227 @@
+"""One GPU: the paper's local training, client after client in eager PyTorch and by fedfm.
+
+All systems train the same ten clients on the same number of batches of random images of CIFAR-10's
+shape. Everything is a ratio taken in one run; medians, warm.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedfm import FedAvg, FedFM, Partition, Piece, Protocol, compose, models
+from fedfm.algorithms import Moon, Scaffold
+from fedfm.core.rounds import opened
+from fedfm.data.dataset import Dataset, Split
+from fedfm.experiment import Experiment
+from fedfm.records import Progress
+from fedfm.simulation import Simulation, advance
+
+CLASSES, CLIENTS, BATCH = 10, 10, 64
+GUIDED = FedFM(start_round=0)
+EAGER_STEPS, STEPS = 6, 100
+NETWORKS: list[tuple[str, dict[str, Any]]] = [
+    ("resnet18", {}),
+    ("resnet18", {"stem": "cifar"}),
+    ("resnet50", {}),
+]
+
+
+def images(samples: int = 50_000, tests: int = 10_000) -> Dataset:
+    """Random images of CIFAR-10's shape."""
+    rng = torch.Generator().manual_seed(0)
+
+    def split(n: int) -> Split:
+        inputs = torch.randint(256, (n, 3, 32, 32), generator=rng, dtype=torch.uint8)
+        return Split(inputs, torch.randint(CLASSES, (n,), generator=rng))
+
+    names = tuple(str(c) for c in range(CLASSES))
+    return Dataset("random", split(samples), split(tests), names, (120.0,) * 3, (60.0,) * 3)
+
+
+def network(name: str, device: torch.device, **options: Any) -> nn.Module:
+    """A network of the paper."""
+    torch.manual_seed(0)
+    return models.build(name, shape=(3, 32, 32), classes=CLASSES, **options).to(device)
+
+
+def simulation(
+    data: Dataset,
+    module: nn.Module,
+    piece: Piece,
+    *,
+    partition: Partition | None = None,
+    executor: str = "graph",
+    precision: str = "auto",
+    seed: int = 0,
+    sibling: Simulation | None = None,
+) -> Simulation:
+    """Ten clients by the paper's protocol."""
+    protocol = Protocol(clients=CLIENTS, rounds=100, batch_size=BATCH)
+    experiment = Experiment(
+        compose(piece), partition or Partition("iid"), protocol, seed, executor, precision=precision
+    )
+    return Simulation(module, data, experiment, sibling=sibling)
+
+
+# ---- the yardstick -------------------------------------------------------------------------------
+
+
+class EagerLoop:
+    """FedFM's local training as research code has it: a module and an optimizer per client."""
+
+    def __init__(self, simulation: Simulation, module: nn.Module) -> None:
+        self.simulation, self.module = simulation, module
+        self.anchors = F.normalize(torch.randn(CLASSES, module.fc.in_features), dim=1)  # type: ignore[union-attr, arg-type]  # a ResNet
+        self.anchors = self.anchors.to(next(module.parameters()))
+
+    def __call__(self, steps: int) -> None:
+        """So many steps of every client, one client after another."""
+        fed = self.simulation.federation
+        feed = self.simulation.feeds[0]
+        for client in range(CLIENTS):
+            optimizer = torch.optim.SGD(
+                self.module.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5
+            )
+            for batch in fed.plan(0, client).first(steps).batches:
+                inputs, labels = feed.fetch(batch.to(self.anchors.device))
+                optimizer.zero_grad()
+                torch.autograd.backward(self.loss(inputs, labels))
+                optimizer.step()
+
+    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy and contrastive guiding."""
+        features, logits = self.module(inputs)
+        guide = F.cross_entropy(F.normalize(features, dim=1) @ self.anchors.T / 0.1, labels)
+        return F.cross_entropy(logits, labels) + 50 * guide
+
+
+def timed(work: Callable[[], object], turns: int) -> float:
+    """The median seconds of some turns, the first one not counted."""
+    times = []
+    for _ in range(turns + 1):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return median(times[1:])
+
+
+def training(simulation: Simulation, steps: int) -> Callable[[], object]:
+    """So many local steps of every client, and nothing else of a round."""
+    fed = simulation.federation
+    job = opened(simulation.start, fed).job
+    short = replace(job, plans=[plan.first(steps) for plan in job.plans])
+    return lambda: short.done_by(fed.executor)
+
+
+def step_times(data: Dataset, device: torch.device, name: str, **options: Any) -> dict[str, float]:
+    """Milliseconds for a step of all ten clients, FedFM with contrastive guiding."""
+    module = network(name, device, **options)
+    eager = EagerLoop(simulation(data, module, GUIDED, executor="loop", precision="fp32"), module)
+    found = {"eager loop, fp32": timed(lambda: eager(EAGER_STEPS), 3) / EAGER_STEPS}
+    for precision in ("fp32", "tf32", "bf16"):
+        ours = training(simulation(data, module, GUIDED, precision=precision), STEPS)
+        found[f"graph, {precision}"] = timed(ours, 3) / STEPS
+    return {way: 1e3 * seconds for way, seconds in found.items()}
+
+
+def round_time(simulations: Sequence[Simulation]) -> float:
+    """Seconds of a whole round, evaluation included, all simulations together."""
+    progresses = [Progress(simulation.start) for simulation in simulations]
+    return timed(lambda: advance(simulations, progresses), 3)
+
+
+def steps(data: Dataset, device: torch.device) -> None:
+    """Local steps of the paper's networks."""
+    for name, options in NETWORKS:
+        times = step_times(data, device, name, **options)
+        ratios = {way: times["eager loop, fp32"] / found for way, found in times.items()}
+        show(f"{name} {options or ''} ms a step of 10 clients", times)
+        show(f"{name} {options or ''} times the eager loop", ratios)
+
+
+def rounds(data: Dataset, device: torch.device) -> None:
+    """Whole rounds of the paper's protocol: 10 epochs of 4,000 samples a client, evaluated."""
+    one = simulation(data, network("resnet18", device), GUIDED)
+    many = [
+        one,
+        *(
+            simulation(data, network("resnet18", device), GUIDED, sibling=one, seed=s)
+            for s in (1, 2)
+        ),
+    ]
+    single, three = round_time([one]), round_time(many)
+    show(
+        "round, seconds",
+        {"one seed": single, "three seeds together": three, "three / one": three / single},
+    )
+
+
+def methods(data: Dataset, device: torch.device) -> None:
+    """Whole rounds of some methods, relative to FedAvg's."""
+    times = {
+        piece.name: round_time([simulation(data, network("resnet18", device), piece)])
+        for piece in (FedAvg(), GUIDED, Scaffold(), Moon())
+    }
+    show("round, seconds", times)
+    show("round / FedAvg's", {name: found / times["fedavg"] for name, found in times.items()})
+
+
+def unequal(data: Dataset, device: torch.device) -> None:
+    """Time per sample when clients hold different amounts of data."""
+    found = {}
+    for title, partition in (("equal", Partition("iid")), ("niid1", Partition("niid1"))):
+        one = simulation(data, network("resnet18", device), GUIDED, partition=partition)
+        job = opened(one.start, one.federation).job
+        samples = sum(len(plan.indices) for plan in job.plans)
+        train = partial(job.done_by, one.federation.executor)
+        found[title] = 1e6 * timed(train, 3) / samples
+        show(title + " steps", {"steps": [plan.steps for plan in job.plans]})
+    show("microseconds a sample", found | {"ratio": found["niid1"] / found["equal"]})
+
+
+PARTS = {"steps": steps, "rounds": rounds, "methods": methods, "unequal": unequal}
+
+
+def show(title: str, values: dict[str, Any]) -> None:
+    """A line of results, at once."""
+    rounded = {
+        name: float(f"{value:.4g}") if isinstance(value, float) else value
+        for name, value in values.items()
+    }
+    print(title, json.dumps(rounded), flush=True)
+
+
+def main() -> None:
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="*", default=[*PARTS], choices=[*PARTS])
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no NVIDIA GPU here: nothing to measure")
+        return
+    print(
+        torch.cuda.get_device_name(),
+        "torch",
+        torch.__version__,
+        "python",
+        platform.python_version(),
+    )
+    data, device = images(), torch.device("cuda")
+    for part in options.parts:
+        PARTS[part](data, device)
+
+
+if __name__ == "__main__":
+    main()

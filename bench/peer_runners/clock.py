@@ -1,0 +1,113 @@
+"""The clock of every runner, and the check that it trains; needs PyTorch only."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from bench.peer_runners.work import WARM_UP, Weights, Work, network
+from torch import Tensor
+
+
+@dataclass
+class Options:
+    """What the driver asks for."""
+
+    system: str
+    file: str
+    rounds: int
+    processes: int
+    threads: int
+
+    @classmethod
+    def parse(cls) -> "Options":
+        """From the command line."""
+        parser = argparse.ArgumentParser()
+        parser.add_argument("system")
+        parser.add_argument("file")
+        for name in ("rounds", "processes", "threads"):
+            parser.add_argument(name, type=int)
+        options = cls(**vars(parser.parse_args()))
+        torch.set_num_threads(options.threads)
+        return options
+
+    @property
+    def total(self) -> int:
+        """Rounds in all."""
+        return WARM_UP + self.rounds
+
+
+@dataclass
+class Watch:
+    """Takes the time of every round; checks the model at the end of the warm-up."""
+
+    work: Work
+    seconds: list[float] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+
+    def lap(self, weights: Callable[[], Weights]) -> None:
+        """A round is over; `weights` gives the global model."""
+        self.seconds.append(time.perf_counter() - self.began)
+        if len(self.seconds) == WARM_UP:
+            self.found |= check(self.work, weights())
+        self.began = time.perf_counter()
+
+    def report(self, options: Options, package: str, root: int) -> None:
+        """Print what was measured; `root` is the process that all others descend from."""
+        about = {"system": options.system, "version": version(package)}
+        seconds = {"seconds_per_round": self.seconds[WARM_UP:], "peak_mb": peak_mb(root)}
+        print("\n" + json.dumps(about | seconds | self.found), flush=True)
+
+
+def check(work: Work, weights: Weights) -> dict[str, Any]:
+    """Fail unless the global model is trained, and is the plain loop's where batches are the same.
+
+    The distance is that to the plain loop's model, relative to how far that one has moved.
+    """
+    found, goal, start = (flat(each) for each in (weights, work.reference, work.start))
+    distance = float((found - goal).norm() / (goal - start).norm())
+    losses = [loss(work, each) for each in (work.start, weights)]
+    assert losses[1] < losses[0], f"the training loss does not fall: {losses}"
+    limit = 1e-3 if work.same_batches else 0.5
+    assert distance < limit, f"trains another model: {distance:.2g} away from the plain loop's"
+    return {"distance": distance, "losses": losses}
+
+
+def flat(weights: Weights) -> Tensor:
+    """All weights as one vector."""
+    return torch.cat([value.detach().flatten().float() for value in weights.values()])
+
+
+@torch.no_grad()
+def loss(work: Work, weights: Weights) -> float:
+    """The loss of a model on a thousand training samples."""
+    module = network(work.workload)
+    module.load_state_dict(weights)
+    own = torch.cat(list(work.samples))[:1000]
+    return float(F.cross_entropy(module(work.inputs[own]), work.labels[own]))
+
+
+def peak_mb(root: int) -> float:
+    """The peak memory of a process and its descendants, added up (shared pages count in each)."""
+    statuses = {int(path.parent.name): status(path) for path in Path("/proc").glob("[0-9]*/status")}
+    family = {root}
+    for _ in statuses:
+        family |= {pid for pid, each in statuses.items() if int(each.get("PPid", 0)) in family}
+    peaks = (statuses[pid].get("VmHWM", "0").split()[0] for pid in family)
+    return sum(map(int, peaks)) / 1024
+
+
+def status(path: Path) -> dict[str, str]:
+    """What the kernel says about a process; nothing if it has just ended."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

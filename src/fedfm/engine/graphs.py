@@ -1,0 +1,191 @@
+"""Local steps as CUDA graphs: captured once, then replayed without the host.
+
+A graph reads and writes the addresses it saw when it was captured, so its cohort keeps its
+tensors, and `load` writes the next round's values into them.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedfm.algorithms.base import Model
+from fedfm.core import trees
+from fedfm.core.sgd import Sgd
+from fedfm.core.trees import Tree
+from fedfm.data.batches import Plan
+from fedfm.engine.cohort import Cohort, Outcome, Part, Step, join
+from fedfm.engine.executors import LoopExecutor, StackedExecutor
+from fedfm.engine.feed import Feed
+from fedfm.engine.layout import owned
+from fedfm.engine.nets import Net
+from fedfm.engine.objective import Objective
+from fedfm.engine.profile import phase
+from fedfm.engine.schedule import Block, blocks
+
+logger = logging.getLogger(__name__)
+WORTHWHILE = 8
+"""From how many steps of a block on its step is captured."""
+WARM_UP = 2
+TRACKS = 10
+"""Streams for networks that cannot be stacked."""
+
+
+class GraphCohort(Cohort):
+    """A cohort at fixed addresses whose steps are captured and replayed."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.steps: dict[tuple[int, ...], Step] = {}
+        self.capturing = True
+        self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+
+    def fits(self, objective: Objective, sgd: Sgd, clients: int) -> bool:
+        """Whether another round of this network has the same pieces and shapes."""
+        return (
+            list(objective.pieces) == list(self.objective.pieces)
+            and (sgd, clients) == (self.sgd, len(self.losses))
+            and _shapes(objective.held) == _shapes(self.objective.held)
+        )
+
+    def again(self, start: Model, objective: Objective, plans: Sequence[Plan]) -> Outcome:
+        """A round of local training from other values; its outcome is a copy."""
+        self._capture(plans)
+        self._load(start, objective)
+        with phase("captured steps"):
+            outcome = self.train(plans)
+        return outcome._replace(model=outcome.model.map(lambda tree: trees.tree_map(owned, tree)))
+
+    def stepping(self, block: Block) -> Step:
+        """The captured step, or one that runs as it is where capturing is not worth it."""
+        return self.steps.get(block.key) or Part(self, block.rows)
+
+    def _capture(self, plans: Sequence[Plan]) -> None:
+        for block in blocks(plans):
+            if self.capturing and block.key not in self.steps and block.steps >= WORTHWHILE:
+                try:
+                    self.steps[block.key] = capture(Part(self, block.rows), block, self.pool)
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as problem:
+                    self.capturing = False
+                    logger.warning("steps are not captured as graphs: %s", problem)
+
+    def _load(self, start: Model, objective: Objective) -> None:
+        _write(self.model._asdict(), start._asdict())
+        _write(self.objective.held, objective.held)
+        _write(self.lowered, self.model.params)
+        for piece, views in self.objective.views().items():
+            for name, view in views.items():
+                _write(self.views[piece][name]._asdict(), view._asdict())
+        trees.tree_map(Tensor.zero_, self.momenta)
+        self.losses.zero_()
+
+
+def _shapes(tree: Tree) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (leaf.shape, leaf.dtype) for name, leaf in trees.flatten(tree).items()}
+
+
+def _write(into: Tree, values: Tree) -> None:
+    trees.tree_map(lambda old, new: old.copy_(new), into, values)
+
+
+class Captured:
+    """A step as a graph, with the batch's samples and draws at addresses of their own."""
+
+    def __init__(self, part: Part, indices: Tensor, draws: Tensor | None, pool: Any) -> None:
+        self.part, self.indices, self.draws = part, indices.clone(), draws
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                part(self.indices, self.draws)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=pool):
+            part(self.indices, self.draws)
+
+    def __call__(self, indices: Tensor, draws: Tensor | None) -> None:
+        """The step on other samples [s, B]; a batch of another shape is refused."""
+        if indices.shape != self.indices.shape:
+            raise ValueError(
+                f"a step captured for batches {tuple(self.indices.shape)} was given "
+                f"{tuple(indices.shape)}"
+            )
+        self.indices.copy_(indices)
+        if self.draws is not None:
+            assert draws is not None
+            self.draws.copy_(draws)
+        self.graph.replay()
+
+
+def capture(part: Part, block: Block, pool: Any) -> Step:
+    """The step of a block's clients as a graph."""
+    device = part.losses.device
+    draws = None if block.draws is None else block.draws[:, 0].to(device)
+    return Captured(part, block.indices[:, 0].to(device), draws, pool)
+
+
+class GraphExecutor(StackedExecutor):
+    """The cohort as one network, every local step captured."""
+
+    cohort: GraphCohort | None = None
+
+    def together(
+        self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
+    ) -> Outcome:
+        """The training of clients that are in packing order."""
+        if self.cohort is None or not self.cohort.fits(objective, sgd, len(plans)):
+            self.release()
+            self.cohort = GraphCohort(self.stack, self.feed, start, objective, sgd, len(plans))
+        return self.cohort.again(start, objective, plans)
+
+    def release(self) -> None:
+        """Forget the captured steps and their memory."""
+        self.cohort = None
+
+
+class GraphLoopExecutor(LoopExecutor):
+    """Clients side by side on streams of their own, for networks that cannot be stacked.
+
+    A network that draws random numbers trains one client after another: the draws of clients that
+    overlap would depend on each other.
+    """
+
+    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
+        super().__init__(module, feed, low)
+        self.tracks = [Track(self.net)]
+
+    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+        """S cohorts of one client, on up to `TRACKS` streams."""
+        while len(self.tracks) < min(len(plans), 1 if self.random else TRACKS):
+            self.tracks.append(Track(self.net.another()))
+        outcomes = []
+        for client, plan in enumerate(plans):
+            one, track = slice(client, client + 1), self.tracks[client % len(self.tracks)]
+            torch.cuda.manual_seed(plan.seed)
+            outcomes.append(track.train(self.feed, start.rows(one), plan, objective.rows(one), sgd))
+        for track in self.tracks:
+            torch.cuda.current_stream().wait_stream(track.stream)
+        return join(outcomes)
+
+
+class Track:
+    """A stream on which clients train one after another."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
+        self.cohort: GraphCohort | None = None
+
+    def train(
+        self, feed: Feed, start: Model, plan: Plan, objective: Objective, sgd: Sgd
+    ) -> Outcome:
+        """The training of one client; the host goes on at once."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            if self.cohort is None or not self.cohort.fits(objective, sgd, 1):
+                self.cohort = GraphCohort(self.net, feed, start, objective, sgd, 1)
+            return self.cohort.again(start, objective, [plan])

@@ -1,0 +1,49 @@
+"""The step of SGD in one pass over memory, with a lower-precision copy of the new parameters."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# ruff: noqa: ANN001, ANN202 (Triton gives annotations in kernels a meaning of its own)
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedfm.core.sgd import Sgd
+
+BLOCK = 2048
+"""Elements of a program."""
+
+
+def sgd_step(param: Tensor, grad: Tensor, momentum: Tensor, low: Tensor | None, sgd: Sgd) -> None:
+    """A step of SGD in place: m = rho m + grad + decay p, then p -= eta m.
+
+    Nothing waits for the device, so a CUDA graph can capture it.
+
+    Args:
+        param: float32, contiguous, as are the others.
+        grad: float32 or bfloat16.
+        momentum: float32; neither read nor written if rho is zero.
+        low: what receives the new parameter in its own dtype, or None.
+        sgd: eta, rho and the weight decay.
+    """
+    together = [tensor for tensor in (param, grad, momentum, low) if tensor is not None]
+    if not all(tensor.is_contiguous() for tensor in together):
+        raise ValueError("the step takes contiguous tensors")
+    _update[(triton.cdiv(param.numel(), BLOCK),)](
+        param, grad, momentum if sgd.momentum else None, low, param.numel(),
+        sgd.lr, sgd.momentum, sgd.weight_decay, BLOCK=BLOCK, num_warps=8,
+    )  # fmt: skip
+
+
+@triton.jit
+def _update(p, g, m, low, size, lr, momentum, weight_decay, BLOCK: tl.constexpr):
+    """A block of one parameter; `m` and `low` may be None."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    valid = at < size
+    param = tl.load(p + at, mask=valid)
+    step = tl.load(g + at, mask=valid).to(tl.float32) + weight_decay * param
+    if m is not None:
+        step += momentum * tl.load(m + at, mask=valid)
+        tl.store(m + at, step, mask=valid)
+    param -= lr * step
+    tl.store(p + at, param, mask=valid)
+    if low is not None:
+        tl.store(low + at, param, mask=valid)

@@ -1,0 +1,48 @@
+"""What a cohort minimises."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedfm.algorithms.base import Batch, Model, Piece
+from fedfm.core import trees
+from fedfm.core.trees import Tree
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The local loss and gradient of a method: cross-entropy and what the pieces add.
+
+    `held` has a tree per piece, leaves [S, ...] or [1, ...].
+    """
+
+    pieces: Sequence[Piece]
+    held: Tree
+
+    def rows(self, which: slice | Tensor) -> "Objective":
+        """The objective of some of the clients."""
+        return Objective(self.pieces, trees.rows(self.held, which))
+
+    def views(self) -> dict[str, dict[str, Model]]:
+        """The further models that each piece wants to see the batches."""
+        wanted = {piece.name: piece.views(self.held[piece.name]) for piece in self.pieces}
+        return {name: models for name, models in wanted.items() if models}
+
+    def loss(self, batch: Batch, views: dict[str, dict[str, Tensor]]) -> Tensor:
+        """The local loss of each client [S]; views are features [S, B, d] by piece and name."""
+        logits, labels = batch.logits.flatten(0, 1), batch.labels.flatten()
+        each = F.cross_entropy(logits, labels, reduction="none").view(batch.labels.shape)
+        loss = each.mean(1)
+        for piece in self.pieces:
+            seen = batch._replace(views=views.get(piece.name, {}))
+            term = piece.loss(seen, self.held[piece.name])
+            loss = loss if term is None else loss + term
+        return loss
+
+    def correct(self, grads: Tree, params: Tree) -> Tree:
+        """The gradients [S, ...] after every piece's correction."""
+        for piece in self.pieces:
+            grads = piece.correct(grads, params, self.held[piece.name])
+        return grads

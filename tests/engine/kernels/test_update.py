@@ -1,0 +1,41 @@
+"""The fused step of SGD against torch's, under Triton's interpreter."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from fedfm.core.sgd import Sgd
+from fedfm.engine.kernels.update import BLOCK, sgd_step
+
+SGD = [Sgd(0.1, momentum, decay) for momentum, decay in product((0.0, 0.9), (0.0, 0.05))]
+
+
+@pytest.mark.parametrize("sgd", SGD)
+@pytest.mark.parametrize("lowered", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 5), (2 * BLOCK + 7,), ()])
+def test_the_same_steps_as_torch(shape, dtype, lowered, sgd):
+    torch.manual_seed(0)
+    param = torch.randn(shape)
+    reference = param.clone().requires_grad_()
+    optimizer = torch.optim.SGD([reference], sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
+    momentum = torch.zeros_like(param)
+    low = param.bfloat16() if lowered else None
+    for _ in range(3):
+        grad = torch.randn(shape).to(dtype)
+        reference.grad = grad.float()
+        optimizer.step()
+        sgd_step(param, grad, momentum, low, sgd)
+    torch.testing.assert_close(param, reference.detach(), rtol=1e-6, atol=1e-6)
+    if sgd.momentum:
+        buffer = optimizer.state[reference]["momentum_buffer"]
+        torch.testing.assert_close(momentum, buffer, rtol=1e-6, atol=1e-6)
+    if low is not None:  # a device rounds, the interpreter truncates
+        torch.testing.assert_close(low.float(), param, rtol=2**-7, atol=0)
+
+
+def test_refuses_tensors_with_gaps():
+    whole, gaps = torch.zeros(4, 6), torch.zeros(4, 12)[:, ::2]
+    with pytest.raises(ValueError, match="contiguous"):
+        sgd_step(whole, gaps, whole, None, SGD[0])
