@@ -70,7 +70,7 @@ def buffer_curves(rounds: int = 12) -> np.ndarray:
     for _ in range(rounds):
         progress = simulation.advance(progress)
         stale = Model(progress.state.model.params, simulation.start.model.buffers)
-        left_alone.append(simulation.evaluate(stale)[1])
+        left_alone.append(simulation.evaluate(stale).test)
     return np.array([[record.test_accuracy for record in progress.records], left_alone])
 
 

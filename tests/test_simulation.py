@@ -21,6 +21,7 @@ from fedfm.core.federation import Federation
 from fedfm.core.rounds import run_round
 from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset, Split
+from fedfm.engine.evaluation import Score
 from fedfm.experiment import Experiment
 from fedfm.records import Progress
 from fedfm.simulation import Simulation
@@ -53,7 +54,9 @@ def simulation(protocol=SHORT, method=None) -> Simulation:
 
 def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkeypatch):
     made = simulation()
-    scores = iter([(0.5, 0.1), (0.8, 0.2), (0.8, 0.9), (0.7, 0.8)])
+    found = [(0.5, 0.1), (0.8, 0.2), (0.8, 0.9), (0.7, 0.8)]
+    validations = torch.tensor([[v] for v, _ in found], dtype=torch.float64)
+    scores = iter(Score(v, test) for v, (_, test) in zip(validations, found, strict=True))
     monkeypatch.setattr(made, "evaluate", lambda model: next(scores))
     progress = Progress(made.start)
     models_by_round = {}
@@ -65,6 +68,32 @@ def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkey
         2, 0.8, 0.2,
     )  # fmt: skip
     assert progress.best.model is models_by_round[2]
+
+
+def test_models_are_evaluated_as_often_as_asked_and_at_the_end(monkeypatch):
+    protocol = replace(SHORT, rounds=5, evaluate_every=2)
+    made, seen = simulation(protocol), []
+    evaluate = made.evaluate
+
+    def noted(model):
+        seen.append(model)
+        return evaluate(model)
+
+    monkeypatch.setattr(made, "evaluate", noted)
+    progress = Progress(made.start)
+    states = {}
+    for _ in range(5):
+        progress = made.advance(progress)
+        states[progress.state.round] = progress.state.model
+    assert [r for r, model in states.items() if any(model is s for s in seen)] == [1, 2, 4, 5]
+    assert progress.records[2].val_accuracy == progress.records[1].val_accuracy
+
+
+def test_the_best_rounds_accuracies_of_all_clients_are_kept():
+    result = run()
+    assert len(result.best.client_accuracies) == SHORT.clients
+    mean = sum(result.best.client_accuracies) / SHORT.clients
+    assert mean == pytest.approx(result.best.val_accuracy)
 
 
 def test_a_fifth_of_every_client_is_held_out_and_never_trained_on():

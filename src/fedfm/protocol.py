@@ -30,10 +30,12 @@ class Protocol:
     weight_decay: float = 1e-5
     keep_last: bool = False
     """Train on the last, incomplete batch of an epoch too."""
+    evaluate_every: int = 1
+    """Evaluate the model every so many rounds, and after the last; for many clients."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        for name in ("clients", "rounds", "epochs", "batch_size"):
+        for name in ("clients", "rounds", "epochs", "batch_size", "evaluate_every"):
             value = getattr(self, name)
             require(value >= 1, f"{name} must be at least 1, not {value}")
         require(

@@ -46,6 +46,8 @@ class Best:
     val_accuracy: float
     test_accuracy: float
     model: Model
+    client_accuracies: tuple[float, ...] = ()
+    """On the validation samples of each client."""
 
 
 @dataclass(frozen=True)

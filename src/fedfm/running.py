@@ -67,7 +67,17 @@ class Run:
 
 
 def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> list[Result]:
-    """Runs of one network that differ in their seeds: all their clients are trained together."""
+    """Runs of one network that differ in their seeds: all their clients are trained together.
+
+    Those that were begun with another executor go on by themselves.
+    """
+    kinds = [run.settled.executor for run in runs]
+    if len(set(kinds)) > 1:
+        done = {
+            kind: iter(run_together([r for r in runs if r.settled.executor == kind], data, resume))
+            for kind in dict.fromkeys(kinds)
+        }
+        return [next(done[kind]) for kind in kinds]
     with ExitStack() as stack:
         simulations: list[Simulation] = []
         with phase("set-up"):

@@ -25,7 +25,7 @@ from fedfm.core.checkpoint import (
 from fedfm.core.errors import require
 from fedfm.core.state import State, from_tree, to_facts, to_tree
 from fedfm.core.trees import leaves, to_device
-from fedfm.engine.choice import Choice
+from fedfm.engine.choice import CHOICES, Choice
 from fedfm.records import Best, Progress, Result, RoundRecord
 
 
@@ -69,9 +69,12 @@ class RunFolder:
             return None
         try:
             found = json.loads(path.read_text())
-            return Choice(found["executor"], found["why"])
+            choice = Choice(found["executor"], found["why"])
         except (ValueError, LookupError, TypeError) as problem:
             raise damaged(path, problem) from problem
+        if choice.name not in CHOICES:
+            raise damaged(path, f"there is no executor {choice.name!r}")
+        return choice
 
     def settle(self, choice: Choice, device: torch.device) -> None:
         """Record what the run is executed by."""
@@ -107,7 +110,9 @@ class RunFolder:
         parts = {name: to_device(tree, device) for name, tree in parts.items()}
         records = self._first_records(facts["round"])
         model = Model(parts["best"]["params"], parts["best"].get("buffers", {}))
-        best = Best(**(facts["best"] | {"model": model}))
+        found = facts["best"] | {"model": model}
+        found["client_accuracies"] = tuple(found.get("client_accuracies", ()))
+        best = Best(**found)
         state = from_tree(parts["state"], facts, start)
         state.clients.tidy()
         return Progress(state, best, records)
@@ -140,6 +145,7 @@ def summary(result: Result) -> dict[str, Any]:
         "best_round": result.best.round,
         "val_accuracy": result.best.val_accuracy,
         "test_accuracy": result.best.test_accuracy,
+        "client_accuracies": list(result.best.client_accuracies),
         "rounds": len(result.rounds),
         "totals": result.totals.as_dict()
         | {"seconds": sum(record.seconds for record in result.rounds)},

@@ -19,7 +19,7 @@ from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out
 from fedfm.engine.choice import Choice, automatic, executor
-from fedfm.engine.evaluation import Evaluator
+from fedfm.engine.evaluation import Evaluator, Score
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
@@ -93,11 +93,12 @@ class Simulation:
         """One more round, evaluated."""
         return advance([self], [progress])[0]
 
-    def evaluated(self, progress: Progress, state: State) -> tuple[float, float]:
-        """(validation, test) accuracy of a round's model, which may be that of the round before."""
-        if state.model is progress.state.model and progress.records:
-            last = progress.records[-1]
-            return last.val_accuracy, last.test_accuracy
+    def evaluated(self, progress: Progress, state: State) -> Score | None:
+        """How good a round's model is; None where that is known, or not asked for."""
+        protocol, unchanged = self.experiment.protocol, state.model is progress.state.model
+        due = state.round % protocol.evaluate_every == 0 or state.round == protocol.rounds
+        if progress.records and (unchanged or not due):
+            return None
         with phase("evaluation"):
             return self.evaluate(state.model)
 
@@ -122,27 +123,37 @@ def advance(simulations: Sequence[Simulation], progresses: Sequence[Progress]) -
     ]
     seconds = (time.perf_counter() - began) / len(simulations)
     return [
-        _extended(progress, state, _record(state, log, score, seconds))
+        _extended(progress, state, log, score, seconds)
         for progress, (state, log), score in zip(progresses, rounds, scores, strict=True)
     ]
 
 
-def _record(state: State, log: RoundLog, score: tuple[float, float], seconds: float) -> RoundRecord:
+def _extended(
+    progress: Progress, state: State, log: RoundLog, score: Score | None, seconds: float
+) -> Progress:
+    """The progress after one more round; without a score it has that of the round before."""
     if log.failed:
         logger.warning("round %d: left out clients %s, not finite", state.round, log.failed)
-    return RoundRecord(
+    if score is None:
+        last = progress.records[-1]
+        validation, test = last.val_accuracy, last.test_accuracy
+    else:
+        validation, test = score.validation, score.test
+    record = RoundRecord(
         round=state.round,
-        val_accuracy=score[0],
-        test_accuracy=score[1],
+        val_accuracy=validation,
+        test_accuracy=test,
         train_loss=float((log.shares * log.losses).sum()),
         seconds=seconds,
         failed=len(log.failed),
         **log.traffic.as_dict(),
     )
+    return Progress(state, _better(progress.best, state, score), (*progress.records, record))
 
 
-def _extended(progress: Progress, state: State, record: RoundRecord) -> Progress:
-    best = progress.best
-    if best is None or record.val_accuracy > best.val_accuracy:
-        best = Best(state.round, record.val_accuracy, record.test_accuracy, state.model)
-    return Progress(state, best, (*progress.records, record))
+def _better(best: Best | None, state: State, score: Score | None) -> Best | None:
+    """The best model by validation so far; of equals, the first."""
+    if score is None or (best is not None and score.validation <= best.val_accuracy):
+        return best
+    clients = tuple(score.clients.tolist())
+    return Best(state.round, score.validation, score.test, state.model, clients)

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -110,15 +109,3 @@ def test_the_host_never_reads_a_value():
     changed = apply(batch, torch.empty(5, 4, device="meta"))
     assert changed.is_meta
     assert changed.shape == batch.shape
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_it_can_be_captured_in_a_cuda_graph():
-    batch, draws = images(12, 3, 32, 32), draw(np.random.default_rng(1), 12)
-    held, angles = batch.cuda(), draws.cuda()
-    apply(held, angles)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        changed = apply(held, angles)
-    graph.replay()
-    assert torch.equal(changed.cpu(), apply(batch, draws))

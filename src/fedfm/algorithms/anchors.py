@@ -17,7 +17,7 @@ from fedfm.core.trees import Tree
 
 def mean_over(values: Tensor, chosen: Tensor) -> Tensor:
     """The mean of values [S, B] over the chosen ones [S, B]; 0 for a client with none -> [S]."""
-    kept = torch.where(chosen, values, torch.zeros_like(values))
+    kept = values.masked_fill(~chosen, 0.0)
     return kept.sum(-1) / chosen.sum(-1).clamp(min=1)
 
 

@@ -20,6 +20,13 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 
 
+def unit(features: Tensor) -> Tensor:
+    """Features [..., d] at unit length; as a scaled RMS norm, which is one kernel on a GPU."""
+    size = features.shape[-1]
+    scale = features.new_full((size,), size**-0.5)
+    return F.rms_norm(features, (size,), scale, eps=1e-24)
+
+
 def contrastive_guiding(
     features: Tensor, labels: Tensor, anchors: Tensor, seen: Tensor, temperature: float
 ) -> Tensor:
@@ -27,10 +34,10 @@ def contrastive_guiding(
 
     Unit features [S, B, d], labels [S, B], unit anchors [S or 1, C, d], seen [S or 1, C] -> [S, B].
     """
-    logits = features @ anchors.mT / temperature
+    logits = features @ (anchors.mT / temperature)
     logits = logits.masked_fill(~seen.unsqueeze(-2), torch.finfo(logits.dtype).min)
-    picked = logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1))
-    return -picked.squeeze(-1)
+    each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return each.view(labels.shape)
 
 
 def l2_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
@@ -65,7 +72,7 @@ class FedFM(Anchored):
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
         """The guiding loss of unit features (Sec. IV-C)."""
-        features = F.normalize(batch.features, dim=-1)
+        features = unit(batch.features)
         anchors, seen = held["anchors"], held["seen"]
         if self.guide == "cg":
             each = contrastive_guiding(features, batch.labels, anchors, seen, self.temperature)

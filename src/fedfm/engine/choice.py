@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from fedfm.core import trees
@@ -11,7 +12,7 @@ from fedfm.core.errors import require, unknown
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan
 from fedfm.engine.calibration import fastest
-from fedfm.engine.executors import Executor, LoopExecutor, StackedExecutor
+from fedfm.engine.executors import Executor, LanesExecutor, LoopExecutor, StackedExecutor
 from fedfm.engine.feed import Feed
 from fedfm.engine.graphs import GraphExecutor, GraphLoopExecutor
 from fedfm.engine.nets import model_of
@@ -19,7 +20,12 @@ from fedfm.engine.precision import use_precision
 from fedfm.models.stack import Unstackable
 
 logger = logging.getLogger(__name__)
-EXECUTORS = {"loop": LoopExecutor, "stacked": StackedExecutor, "graph": GraphExecutor}
+EXECUTORS = {
+    "loop": LoopExecutor,
+    "stacked": StackedExecutor,
+    "lanes": LanesExecutor,
+    "graph": GraphExecutor,
+}
 CHOICES = ("auto", *EXECUTORS)
 SAMPLE_STEPS, SAMPLE_CLIENTS = 2, 10
 """How many steps of how many clients "auto" tries."""
@@ -29,10 +35,15 @@ def executor(name: str, module: nn.Module, feed: Feed, precision: str = "auto") 
     """The executor of that name; where a network cannot be stacked another one, said once."""
     if name not in EXECUTORS:
         raise unknown("executor", name, CHOICES)
-    device = feed.labels.device
+    device = feed.device
+    require(
+        name != "lanes" or device.type == "cpu",
+        "executor lanes is for CPUs; use executor=auto",
+    )
     require(
         name != "graph" or device.type == "cuda",
-        "executor graph needs an NVIDIA GPU (device=cuda); use executor=auto",
+        "executor graph needs an NVIDIA GPU (device=cuda): choose executor=stacked, or go on where "
+        "the run was begun",
     )
     low = use_precision(precision, device)
     try:
@@ -52,18 +63,20 @@ class Choice(NamedTuple):
 def automatic(module: nn.Module, feed: Feed, plans: Sequence[Plan], sgd: Sgd) -> Choice:
     """The fastest executor for such plans: `graph` on a GPU.
 
-    On a CPU the loop and the stacked executor take the first steps of some clients.
+    On a CPU they all take the first steps of some clients.
     """
-    if feed.labels.is_cuda:
+    if feed.device.type == "cuda":
         return Choice("graph", "there is a GPU")
     try:
-        stacked = StackedExecutor(module, feed)
+        candidates: dict[str, Executor] = {
+            "stacked": StackedExecutor(module, feed),
+            "loop": LoopExecutor(module, feed),
+        }
     except Unstackable as reason:
         return Choice("loop", f"clients cannot be trained as one network: {reason}")
+    if torch.get_num_threads() > 1:
+        candidates["lanes"] = LanesExecutor(module, feed)
     few = [plan.first(SAMPLE_STEPS) for plan in plans[:SAMPLE_CLIENTS]]
-    start = model_of(module).map(trees.share)
-    candidates = {"stacked": stacked, "loop": LoopExecutor(module, feed)}
-    name, seconds = fastest(candidates, start, few, sgd)
-    other = "loop" if name == "stacked" else "stacked"
-    ratio = seconds[other] / seconds[name]
-    return Choice(name, f"{ratio:.1f} times as fast as {other} on the first steps")
+    name, seconds = fastest(candidates, model_of(module).map(trees.share), few, sgd)
+    times = ", ".join(f"{each} {1e3 * found:.0f} ms" for each, found in seconds.items())
+    return Choice(name, f"the first steps took {times}")

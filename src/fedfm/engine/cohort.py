@@ -10,9 +10,10 @@ from fedfm.algorithms.base import Batch, Model
 from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.sgd import Sgd
+from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.feed import Feed
-from fedfm.engine.layout import owned, spread
+from fedfm.engine.layout import arranged, owned, spread
 from fedfm.engine.nets import Net
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
@@ -65,6 +66,7 @@ class Cohort:
         self.losses = torch.zeros(clients, dtype=feed.scale.dtype, device=feed.scale.device)
 
     def _lowered(self, name: str, view: Model) -> Model:
+        view = view.map(lambda tree: trees.tree_map(arranged, tree))
         companion = self.net.companion(name, view.shared)
         return view._replace(params=view.params | companion.lowered(view.params))
 
@@ -73,11 +75,19 @@ class Cohort:
         for block in blocks(plans):
             self._run(block, self.stepping(block))
         steps = torch.tensor([plan.steps for plan in plans], device=self.losses.device)
+        self.net.count(self.model.buffers, steps)
         return Outcome(self.model, self.losses / steps, steps)
 
     def stepping(self, block: Block) -> Step:
         """What takes one step of a block's clients."""
         return Part(self, block.rows)
+
+    def finish(self, part: "Part", grads: Tree) -> None:
+        """The corrections of the gradients [s, ...] and the optimizer's step."""
+        with phase("corrections"):
+            grads = part.objective.correct(grads, part.params)
+        with phase("optimizer"):
+            update(part.params, grads, part.momenta, part.lowered, self.sgd)
 
     def _run(self, block: Block, step: Step) -> None:
         device = self.losses.device
@@ -122,10 +132,7 @@ class Part:
             loss = self.objective.loss(batch, self._seen(inputs))
             grads = self.net.gradients(torch.autograd.grad(loss.sum(), self.leaves))
         with torch.no_grad():
-            with phase("corrections"):
-                grads = self.objective.correct(grads, self.params)
-            with phase("optimizer"):
-                update(self.params, grads, self.momenta, self.lowered, self.cohort.sgd)
+            self.cohort.finish(self, grads)
             self.losses += loss.detach()
 
     def _seen(self, inputs: Tensor) -> dict[str, dict[str, Tensor]]:

@@ -63,9 +63,9 @@ class LoopExecutor:
                 torch.manual_seed(plans[client].seed)
                 return alone(self.net, client)
 
-        if self.random or self.feed.labels.is_cuda:
+        if self.random or self.feed.device.type == "cuda":
             return join([seeded(client) for client in range(len(plans))])
-        return join(self.lanes.map(alone, len(plans)))
+        return join(self.lanes.map(alone, range(len(plans))))
 
     def measure(
         self,
@@ -149,3 +149,24 @@ class StackedExecutor(LoopExecutor):
         """All clients at once, with one model or one each."""
         net = self.net if model.shared else self.stack
         return sweep(net, model, samples, statistic, feed or self.feed)
+
+
+class LanesExecutor(StackedExecutor):
+    """As many stacks as there are CPU threads, side by side, each of a part of the clients."""
+
+    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
+        super().__init__(module, feed, low)
+        self.stacks = Lanes(self.stack)
+
+    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+        """A cohort for each thread, the long clients dealt out first."""
+        order = torch.tensor(packing_order(plans))
+        lanes = min(torch.get_num_threads(), len(plans))
+        parts = [order[lane::lanes] for lane in range(lanes)]
+
+        def together(net: Net, some: Tensor) -> Outcome:
+            begin, own = start.rows(some), objective.rows(some)
+            cohort = Cohort(net, self.feed, begin, own, sgd, len(some))
+            return cohort.train([plans[i] for i in some])
+
+        return join(self.stacks.map(together, parts)).rows(torch.cat(parts).argsort())

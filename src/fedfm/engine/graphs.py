@@ -5,7 +5,9 @@ tensors, and `load` writes the next round's values into them.
 """
 
 import logging
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +20,8 @@ from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Cohort, Outcome, Part, Step, join
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
-from fedfm.engine.feed import Feed
+from fedfm.engine.feed import Feed, Stage
+from fedfm.engine.fusion import Finish, corrects, fused
 from fedfm.engine.layout import owned
 from fedfm.engine.nets import Net
 from fedfm.engine.objective import Objective
@@ -28,7 +31,8 @@ from fedfm.engine.schedule import Block, blocks
 logger = logging.getLogger(__name__)
 WORTHWHILE = 8
 """From how many steps of a block on its step is captured."""
-WARM_UP = 2
+KEPT = 2
+"""Cohorts that are kept: two, for a cohort that had to be split into parts of unequal size."""
 TRACKS = 10
 """Streams for networks that cannot be stacked."""
 
@@ -39,7 +43,9 @@ class GraphCohort(Cohort):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.steps: dict[tuple[int, ...], Step] = {}
+        self.stage = None if self.feed.resident else Stage(self.feed)
         self.capturing = True
+        self.fused = self._fused()
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
     def fits(self, objective: Objective, sgd: Sgd, clients: int) -> bool:
@@ -50,17 +56,46 @@ class GraphCohort(Cohort):
             and _shapes(objective.held) == _shapes(self.objective.held)
         )
 
-    def again(self, start: Model, objective: Objective, plans: Sequence[Plan]) -> Outcome:
-        """A round of local training from other values; its outcome is a copy."""
+    def again(
+        self, start: Model, objective: Objective, plans: Sequence[Plan], seed: int | None = None
+    ) -> Outcome:
+        """A round of local training from other values; its outcome is a copy.
+
+        `seed` is for a network that draws numbers: set after capturing, which draws some as well.
+        """
+        if self.stage:
+            plans = self._staged(plans, self.stage)
         self._capture(plans)
         self._load(start, objective)
+        if seed is not None:
+            torch.cuda.manual_seed(seed)
         with phase("captured steps"):
             outcome = self.train(plans)
         return outcome._replace(model=outcome.model.map(lambda tree: trees.tree_map(owned, tree)))
 
+    def _staged(self, plans: Sequence[Plan], stage: Stage) -> list[Plan]:
+        """The plans on data that lie on the device; a larger stage has other addresses."""
+        staged = stage.fill(plans)
+        if self.feed is not stage.feed:
+            self.feed, self.steps = stage.feed, {}
+        return staged
+
     def stepping(self, block: Block) -> Step:
         """The captured step, or one that runs as it is where capturing is not worth it."""
         return self.steps.get(block.key) or Part(self, block.rows)
+
+    def finish(self, part: Part, grads: Tree) -> None:
+        """Corrections and step in one pass over memory, where there are any corrections."""
+        if self.fused is None:
+            super().finish(part, grads)
+            return
+        held = part.objective.held
+        self.fused(part.params, grads, part.momenta, part.lowered, held)
+
+    def _fused(self) -> Finish | None:
+        if not self.losses.is_cuda or not corrects(self.objective.pieces):
+            return None
+        return fused(self.objective.pieces, self.sgd)
 
     def _capture(self, plans: Sequence[Plan]) -> None:
         for block in blocks(plans):
@@ -70,7 +105,7 @@ class GraphCohort(Cohort):
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError as problem:
-                    self.capturing = False
+                    self.capturing, self.fused = False, None
                     logger.warning("steps are not captured as graphs: %s", problem)
 
     def _load(self, start: Model, objective: Objective) -> None:
@@ -100,7 +135,8 @@ class Captured:
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            for _ in range(WARM_UP):
+            part(self.indices, self.draws)
+            with _without_waiting():
                 part(self.indices, self.draws)
         torch.cuda.current_stream().wait_stream(aside)
         self.graph = torch.cuda.CUDAGraph()
@@ -121,6 +157,19 @@ class Captured:
         self.graph.replay()
 
 
+@contextmanager
+def _without_waiting() -> Iterator[None]:
+    """Raise where the host waits for the GPU: found out here, it does not spoil a capture."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(action="ignore"):  # torch calls the mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings(action="ignore"):
+            torch.cuda.set_sync_debug_mode(before)
+
+
 def capture(part: Part, block: Block, pool: Any) -> Step:
     """The step of a block's clients as a graph."""
     device = part.losses.device
@@ -131,20 +180,24 @@ def capture(part: Part, block: Block, pool: Any) -> Step:
 class GraphExecutor(StackedExecutor):
     """The cohort as one network, every local step captured."""
 
-    cohort: GraphCohort | None = None
+    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
+        super().__init__(module, feed, low)
+        self.cohorts: list[GraphCohort] = []
 
     def together(
         self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
     ) -> Outcome:
         """The training of clients that are in packing order."""
-        if self.cohort is None or not self.cohort.fits(objective, sgd, len(plans)):
-            self.release()
-            self.cohort = GraphCohort(self.stack, self.feed, start, objective, sgd, len(plans))
-        return self.cohort.again(start, objective, plans)
+        for cohort in self.cohorts:
+            if cohort.fits(objective, sgd, len(plans)):
+                return cohort.again(start, objective, plans)
+        self.cohorts = self.cohorts[1 - KEPT :]
+        self.cohorts.append(GraphCohort(self.stack, self.feed, start, objective, sgd, len(plans)))
+        return self.cohorts[-1].again(start, objective, plans)
 
     def release(self) -> None:
         """Forget the captured steps and their memory."""
-        self.cohort = None
+        self.cohorts = []
 
 
 class GraphLoopExecutor(LoopExecutor):
@@ -163,10 +216,13 @@ class GraphLoopExecutor(LoopExecutor):
         while len(self.tracks) < min(len(plans), 1 if self.random else TRACKS):
             self.tracks.append(Track(self.net.another()))
         outcomes = []
-        for client, plan in enumerate(plans):
-            one, track = slice(client, client + 1), self.tracks[client % len(self.tracks)]
-            torch.cuda.manual_seed(plan.seed)
-            outcomes.append(track.train(self.feed, start.rows(one), plan, objective.rows(one), sgd))
+        with torch.random.fork_rng():
+            for client, plan in enumerate(plans):
+                one, track = slice(client, client + 1), self.tracks[client % len(self.tracks)]
+                seed = plan.seed if self.random else None
+                outcomes.append(
+                    track.train(self.feed, start.rows(one), plan, objective.rows(one), sgd, seed)
+                )
         for track in self.tracks:
             torch.cuda.current_stream().wait_stream(track.stream)
         return join(outcomes)
@@ -181,11 +237,17 @@ class Track:
         self.cohort: GraphCohort | None = None
 
     def train(
-        self, feed: Feed, start: Model, plan: Plan, objective: Objective, sgd: Sgd
+        self,
+        feed: Feed,
+        start: Model,
+        plan: Plan,
+        objective: Objective,
+        sgd: Sgd,
+        seed: int | None,
     ) -> Outcome:
         """The training of one client; the host goes on at once."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             if self.cohort is None or not self.cohort.fits(objective, sgd, 1):
                 self.cohort = GraphCohort(self.net, feed, start, objective, sgd, 1)
-            return self.cohort.again(start, objective, [plan])
+            return self.cohort.again(start, objective, [plan], seed)

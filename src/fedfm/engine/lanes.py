@@ -4,7 +4,7 @@ Where the operations are large enough to be worth a thread, clients side by side
 each beat one client with all threads: they never wait for each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TypeVar
@@ -14,6 +14,7 @@ import torch
 from fedfm.engine.nets import Net
 from fedfm.engine.profile import Profile
 
+Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
@@ -23,26 +24,26 @@ class Lanes:
     def __init__(self, net: Net) -> None:
         self.nets = [net]
 
-    def map(self, work: Callable[[Net, int], Result], clients: int) -> list[Result]:
-        """The results of `work` with some network for every client."""
-        threads = min(torch.get_num_threads(), clients)
+    def map(self, work: Callable[[Net, Job], Result], jobs: Sequence[Job]) -> list[Result]:
+        """The results of `work` with some network for every job."""
+        threads = min(torch.get_num_threads(), len(jobs))
         if threads == 1 or Profile.active:
-            return [work(self.nets[0], client) for client in range(clients)]
+            return [work(self.nets[0], job) for job in jobs]
         idle: SimpleQueue[Net] = SimpleQueue()
         for net in self._first(threads):
             idle.put(net)
 
-        def with_a_net(client: int) -> Result:
+        def with_a_net(job: Job) -> Result:
             net = idle.get()
             try:
-                return work(net, client)
+                return work(net, job)
             finally:
                 idle.put(net)
 
         before = torch.get_num_threads()
         try:
             with ThreadPoolExecutor(threads, "lane", torch.set_num_threads, (1,)) as pool:
-                return list(pool.map(with_a_net, range(clients)))
+                return list(pool.map(with_a_net, jobs))
         finally:
             torch.set_num_threads(before)
 

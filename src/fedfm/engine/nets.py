@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedfm.algorithms.base import Model
 from fedfm.core.trees import Tree, share, stack
 from fedfm.engine.layout import lowered
-from fedfm.models.stack import Unstackable, by_client, stacked
+from fedfm.models.stack import COUNTER, Unstackable, by_client, stacked
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:
@@ -89,6 +89,9 @@ class Net:
         """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
         return {name: g.unsqueeze(0) for name, g in zip(self._places, grads, strict=True)}
 
+    def count(self, buffers: Tree, batches: Tensor) -> None:
+        """Count so many training batches [S] where the module has not done so itself."""
+
     def companion(self, name: str, shared: bool) -> "Net":
         """Another network of this kind, for a further model."""
         if (name, shared) not in self._frozen:
@@ -139,6 +142,12 @@ class StackedNet(Net):
     def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
         """What autograd returned for the leaves, as a tree [S, ...]."""
         return dict(zip(self._places, grads, strict=True))
+
+    def count(self, buffers: Tree, batches: Tensor) -> None:
+        """Add to the counters of batch norms, once and not at every step."""
+        for name, buffer in buffers.items():
+            if name.endswith(COUNTER):
+                buffer += batches
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], client s with weights s."""

@@ -13,7 +13,7 @@ from fedfm.engine.feed import Feed
 from fedfm.engine.nets import Net
 
 Statistic = Callable[[Batch], Tree]
-NUMBERS = {"cpu": 2**18, "cuda": 2**24}
+NUMBERS = {"cpu": 2**18, "cuda": 2**26}
 """About how many numbers the samples have that go through the network at once, by device."""
 CLIENTS = 32
 """How many clients go through it together, or more where they have few samples."""
@@ -30,7 +30,7 @@ def sweep(
     model, longest_first = model.rows(order), [samples[i] for i in order]
     net.module.eval()
     sums: Tree = {}
-    width = max(1, NUMBERS[feed.labels.device.type] // math.prod(feed.shape))
+    width = max(1, NUMBERS[feed.device.type] // math.prod(feed.shape))
     for rows, indices, mask in _rectangles(longest_first, width):
         net.bind(model.rows(rows))
         with torch.no_grad():

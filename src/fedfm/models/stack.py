@@ -104,12 +104,16 @@ class _Linear(nn.Linear):
         return y.view(*input.shape[:-1], -1)
 
 
+COUNTER = "num_batches_tracked"
+
+
 class _BatchNorm(nn.BatchNorm2d):
-    """weight, bias, running statistics [S, C]; [S*B, C, ...] -> the same shape."""
+    """weight, bias, running statistics [S, C]; [S*B, C, ...] -> the same shape.
+
+    The number of batches, which nothing depends on, is left to whoever knows how many there were.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.training and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
         if self._fused(input):
             return self._by_kernel(input)
         if not self.training and self.running_mean is not None:
@@ -131,8 +135,6 @@ class _BatchNorm(nn.BatchNorm2d):
         """ReLU(norm(input) + shortcut), in one pass over memory on a GPU."""
         if not self._fused(input):
             return rectified(self(input), shortcut)
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
         return self._by_kernel(input, relu=True, residual=shortcut)
 
     def _fused(self, input: Tensor) -> bool:

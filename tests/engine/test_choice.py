@@ -1,0 +1,242 @@
+"""Which executor and precision a run gets, what it says about it, and what it keeps to."""
+
+import itertools
+import json
+import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedfm import FedAvg, FedFM, Partition, Protocol, UserError, models, simulate, simulation
+from fedfm.engine import calibration, choice
+from fedfm.engine.calibration import MARGIN, PATIENCE, TURNS, fastest
+from fedfm.engine.choice import Choice, automatic, executor
+from fedfm.engine.executors import LoopExecutor, StackedExecutor
+from fedfm.engine.precision import use_precision
+from fedfm.records import RoundRecord
+from fedfm.running import simulate_seeds
+from tests import worlds
+from tests.folders import timeless
+
+CPU = torch.device("cpu")
+
+
+def tiny() -> nn.Module:
+    return worlds.network("mlp", hidden=[8])
+
+
+def chosen(name: str, precision="auto"):
+    module = tiny()
+    return executor(name, module, worlds.feed(worlds.images(), module), precision)
+
+
+def test_executors_go_by_name():
+    assert type(chosen("loop")) is LoopExecutor
+    assert type(chosen("stacked")) is StackedExecutor
+
+
+def test_an_unknown_executor_is_refused_with_the_known_ones():
+    with pytest.raises(
+        UserError, match="unknown executor 'zzz': known: auto, graph, lanes, loop, stacked"
+    ):
+        chosen("zzz")
+
+
+def test_graphs_without_a_gpu_are_refused_with_what_to_do():
+    with pytest.raises(UserError, match=r"needs an NVIDIA GPU \(device=cuda\): choose executor"):
+        chosen("graph")
+
+
+@pytest.mark.parametrize("name", ["auto", "fp32"])
+def test_a_cpu_has_fp32(name):
+    assert use_precision(name, CPU) is None
+    assert chosen("stacked", name).net.low is None
+
+
+@pytest.mark.parametrize("name", ["bf16", "tf32"])
+def test_a_cpu_has_nothing_lower(name):
+    with pytest.raises(UserError, match=f"precision {name} needs a GPU; on a CPU there is fp32"):
+        chosen("stacked", name)
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(UserError, match="unknown precision 'bf61': did you mean 'bf16'"):
+        chosen("loop", "bf61")
+
+
+# --- The fastest ----------------------------------------------------------------------------------
+
+
+class Timed:
+    """Executors that take the seconds they are told, on a clock that only they move."""
+
+    def __init__(self, monkeypatch, **seconds: list[float]) -> None:
+        self.now = 0.0
+        self.turns: list[str] = []
+        monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        self.executors = {name: self._executor(name, own) for name, own in seconds.items()}
+
+    def _executor(self, name: str, seconds: list[float]):
+        left = itertools.chain(seconds, itertools.repeat(seconds[-1]))
+
+        def train(*job: object) -> None:
+            self.turns.append(name)
+            self.now += next(left)
+
+        return SimpleNamespace(train=train)
+
+    def fastest(self):
+        sgd = worlds.federation(tiny(), worlds.images(), FedAvg()).training.sgd
+        return fastest(self.executors, None, [], sgd)  # type: ignore[arg-type]  # nobody looks
+
+
+def test_the_fastest_wins_by_the_median_of_three_turns_after_a_warm_up(monkeypatch):
+    timed = Timed(monkeypatch, first=[0.001, 0.04, 0.02, 0.03], second=[0.5, 0.009, 0.01, 0.2])
+    name, seconds = timed.fastest()
+    assert name == "second"
+    assert seconds == pytest.approx({"first": 0.03, "second": 0.01})
+    assert timed.turns == ["first", "second"] * (1 + TURNS)
+
+
+@pytest.mark.parametrize(("ratio", "name"), [(0.99, "first"), (1.01, "second")])
+def test_the_first_stays_unless_another_is_clearly_faster(monkeypatch, ratio, name):
+    timed = Timed(monkeypatch, first=[0.01 * MARGIN * ratio], second=[0.01], third=[0.011])
+    assert timed.fastest()[0] == name
+
+
+def test_where_turns_are_slow_one_must_do(monkeypatch):
+    timed = Timed(monkeypatch, first=[2 * PATIENCE], second=[PATIENCE, 0.5 * PATIENCE])
+    assert timed.fastest() == ("second", {"first": 2 * PATIENCE, "second": 0.5 * PATIENCE})
+    assert timed.turns == ["first", "second"] * 2
+
+
+def choose(module: nn.Module, shape=(1, 8, 8)) -> Choice:
+    data = worlds.images(shape=shape)
+    many = list(torch.arange(len(data.train.labels)).repeat(3).split(9))
+    fed = worlds.federation(module, data, FedAvg(), executor="loop", clients=many)
+    plans = [fed.plan(0, client) for client in range(len(many))]
+    return automatic(module, worlds.feed(data, module), plans, fed.training.sgd)
+
+
+def test_a_tiny_network_is_stacked_and_why_is_said():
+    found = choose(tiny())
+    assert found.name == "stacked"
+    assert re.fullmatch(r"the first steps took stacked \d+ ms, loop \d+ ms.*", found.why)
+
+
+def test_a_network_that_cannot_be_stacked_is_not_and_why_is_said(monkeypatch):
+    monkeypatch.setattr(choice, "fastest", lambda *_: pytest.fail("there is no choice"))
+    body = nn.Sequential(nn.Linear(12, 6), nn.PReLU())
+    name, why = choose(models.Split(body, nn.Linear(6, worlds.CLASSES)), (12,))
+    assert name == "loop"
+    assert why.startswith("clients cannot be trained as one network: layer 'body.1' (PReLU)")
+
+
+def test_what_is_faster_on_the_first_steps_is_chosen(monkeypatch):
+    seen: dict[str, Any] = {}
+
+    def measured(candidates, start, plans, sgd):
+        seen.update(names=list(candidates), clients=len(plans), steps={p.steps for p in plans})
+        return "loop", {"stacked": 0.3, "loop": 0.1}
+
+    monkeypatch.setattr(choice, "fastest", measured)
+    assert choose(tiny()) == ("loop", "the first steps took stacked 300 ms, loop 100 ms")
+    assert seen == {"names": ["stacked", "loop"], "clients": 10, "steps": {2}}
+
+
+def test_with_several_threads_a_stack_for_each_is_tried_as_well(monkeypatch):
+    monkeypatch.setattr(
+        choice, "fastest", lambda candidates, *_: ("lanes", dict.fromkeys(candidates, 1.0))
+    )
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert choose(tiny()).name == "lanes"
+
+
+# --- What the folder knows ------------------------------------------------------------------------
+
+PROTOCOL = Protocol(clients=4, rounds=3, epochs=1, batch_size=4)
+
+
+class Stop(Exception):
+    """Ends a run from outside."""
+
+
+def stop(record: RoundRecord) -> None:
+    raise Stop
+
+
+def run(out: Path, **options):
+    module, data = tiny(), worlds.images()
+    common: dict[str, Any] = {"partition": Partition("iid"), "protocol": PROTOCOL, "out": out}
+    return simulate(module, data, FedFM(start_round=1), **common, **options)
+
+
+def says(monkeypatch, name: str) -> None:
+    """Let the trial find that executor the fastest."""
+    monkeypatch.setattr(simulation, "automatic", lambda *_: Choice(name, f"{name} was faster"))
+
+
+def test_the_folder_records_the_executor_and_why(tmp_path, monkeypatch, caplog):
+    says(monkeypatch, "loop")
+    with caplog.at_level(logging.INFO, "fedfm"):
+        run(tmp_path / "auto")
+    assert "executor loop: loop was faster" in caplog.text
+    run(tmp_path / "told", executor="stacked")
+    auto, told = (
+        json.loads((tmp_path / name / "machine.json").read_text()) for name in ("auto", "told")
+    )
+    assert (auto["executor"], auto["why"]) == ("loop", "loop was faster")
+    assert (told["executor"], told["why"]) == ("stacked", "asked for")
+    assert auto["device"] == told["device"] == "cpu"
+
+
+@pytest.mark.parametrize(("began", "now"), [("loop", "stacked"), ("stacked", "loop")])
+def test_a_resumed_run_keeps_to_the_executor_it_began_with(tmp_path, monkeypatch, began, now):
+    says(monkeypatch, began)
+    run(tmp_path / "whole")
+    with pytest.raises(Stop):
+        run(tmp_path / "run", watch=stop)
+    says(monkeypatch, now)
+    used = []
+
+    def spied(name, *arguments):
+        used.append(name)
+        return executor(name, *arguments)
+
+    monkeypatch.setattr(simulation, "executor", spied)
+    run(tmp_path / "run", resume=True)
+    assert used == [began]
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
+
+
+def test_every_seed_keeps_to_the_executor_it_began_with(tmp_path, monkeypatch):
+    """Two seeds were begun one by one with different choices, then go on together."""
+    options: dict[str, Any] = {"partition": Partition("iid"), "protocol": PROTOCOL}
+    for seed, name in ((0, "stacked"), (1, "loop")):
+        says(monkeypatch, name)
+        for place, watch in (("whole", None), ("run", stop)):
+            out = tmp_path / place / f"seed-{seed}"
+            try:
+                simulate(tiny(), worlds.images(), FedFM(start_round=1), seed=seed, out=out,
+                         watch=watch, **options)  # fmt: skip
+            except Stop:
+                assert place == "run"
+    simulate_seeds(lambda seed: tiny(), worlds.images(), FedFM(start_round=1), seeds=(0, 1),
+                   out=tmp_path / "run", resume=True, **options)  # fmt: skip
+    for seed in (0, 1):
+        ours, theirs = (timeless(tmp_path / place / f"seed-{seed}") for place in ("run", "whole"))
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"executor": "loop"}', "\xff\xfe"])
+def test_a_damaged_record_of_the_machine_is_said(tmp_path, text):
+    with pytest.raises(Stop):
+        run(tmp_path / "run", watch=stop)
+    (tmp_path / "run" / "machine.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"machine\.json is damaged .* start again"):
+        run(tmp_path / "run", resume=True)

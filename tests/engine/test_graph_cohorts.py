@@ -1,0 +1,113 @@
+"""Cohorts of captured steps: when they are used again, what is captured, what happens if not."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedfm.algorithms import FedAvg, FedFM, FedProx, Moon, Scaffold
+from fedfm.core import trees
+from fedfm.core.rounds import run_round
+from fedfm.engine import graphs
+from fedfm.engine.objective import Objective
+from tests.engine import test_graphs
+from tests.engine.test_graphs import FM, after, assert_same, cohorts, world
+
+captured = test_graphs.captured
+
+
+# --- Which cohorts are used again -----------------------------------------------------------------
+
+
+def test_a_piece_that_sets_in_later_gets_a_cohort_of_its_own(captured):
+    pieces = (FedProx(), FedFM(strength=1.0, start_round=2))
+    state, used = cohorts(5, *pieces)
+    assert [cohort is used[0] for cohort in used] == [True, True, False, False, False]
+    assert used[2] is used[3] is used[4]
+    assert_same(state, after(5, *pieces, executor="loop"))
+
+
+@pytest.mark.parametrize("piece", [FM, Scaffold(), Moon(mu=0.5)], ids=lambda piece: piece.name)
+def test_other_clients_use_the_same_cohort_and_capture_what_is_new(captured, piece):
+    state, used = cohorts(5, piece, participation=0.5)
+    assert len(set(map(id, used))) == 1
+    assert len(set(captured)) == len(captured) > 1
+    assert_same(state, after(5, piece, executor="loop", participation=0.5))
+
+
+def test_a_cohort_fits_the_same_pieces_sgd_clients_and_shapes_alone(captured):
+    fed, state = world(FM)
+    run_round(state, fed)
+    cohort, sgd = fed.executor.cohorts[-1], fed.training.sgd
+    pieces, held = cohort.objective.pieces, cohort.objective.held
+    assert cohort.fits(Objective(list(pieces), trees.tree_map(torch.zeros_like, held)), sgd, 4)
+    assert not cohort.fits(Objective([replace(FM, strength=2.0)], held), sgd, 4)
+    assert not cohort.fits(Objective([], {}), sgd, 4)
+    assert not cohort.fits(Objective(pieces, held), replace(sgd, lr=0.1), 4)
+    assert not cohort.fits(Objective(pieces, held), sgd, 3)
+    assert not cohort.fits(Objective(pieces, trees.repeat(held, 4)), sgd, 4)
+    assert not cohort.fits(Objective(pieces, trees.tree_map(Tensor.half, held)), sgd, 4)
+
+
+def test_whatever_does_not_fit_is_trained_right_after_what_did(captured):
+    """One executor, asked for four clients, three, the four with another SGD, and the first again.
+
+    Every outcome is that of an executor of its own.
+    """
+    fed, state = world(FedAvg())
+    start, sgd = state.model.map(trees.share), fed.training.sgd
+    plans, nothing = [fed.plan(0, k) for k in range(4)], Objective((), {})
+    for some, how in ((4, sgd), (3, sgd), (4, replace(sgd, momentum=0.5)), (4, sgd)):
+        ours = fed.executor.train(start, plans[:some], nothing, how)
+        fresh, _ = world(FedAvg(), executor="loop")
+        theirs = fresh.executor.train(start, plans[:some], nothing, how)
+        for name, value in ours.model.params.items():
+            torch.testing.assert_close(value, theirs.model.params[name], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-9, atol=1e-9)
+
+
+# --- What is captured -----------------------------------------------------------------------------
+
+
+def test_blocks_that_are_too_short_run_as_they_are(captured, monkeypatch):
+    """Two epochs of 23, 10, 5 and 16 samples in batches of 8: 4, 2, 2 and 4 steps."""
+    monkeypatch.setattr(graphs, "WORTHWHILE", 3)
+    state = after(3, FedAvg())
+    assert captured == []
+    assert_same(state, after(3, FedAvg(), executor="loop"))
+    monkeypatch.setattr(graphs, "WORTHWHILE", 2)
+    state = after(3, FedAvg())
+    assert captured == [(0, 3, 8), (3, 4, 5), (0, 2, 8)]
+    assert_same(state, after(3, FedAvg(), executor="loop"))
+
+
+def test_what_cannot_be_captured_takes_plain_steps_and_says_so_once(monkeypatch, caplog):
+    def fails(part, block, pool):
+        part(block.indices[:, 0], None)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs, "capture", fails)
+    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+    with caplog.at_level(logging.WARNING):
+        state = after(4, Scaffold())
+    assert [record.message for record in caplog.records] == [
+        "steps are not captured as graphs: operation not permitted when stream is capturing"
+    ]
+    assert_same(state, after(4, Scaffold(), executor="loop"))
+
+
+def test_memory_that_runs_out_while_capturing_splits_the_cohort(monkeypatch, captured, caplog):
+    works = graphs.capture
+
+    def hungry(part, block, pool):
+        if len(part.cohort.losses) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB. GPU 0 has 1")
+        return works(part, block, pool)
+
+    monkeypatch.setattr(graphs, "capture", hungry)
+    state = after(3, Moon(mu=0.5))
+    assert [record.message.split(" need ")[0] for record in caplog.records] == ["4 clients at once"]
+    assert captured
+    assert_same(state, after(3, Moon(mu=0.5), executor="loop"))

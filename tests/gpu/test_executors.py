@@ -1,0 +1,200 @@
+"""Loop, stacked and captured steps on a GPU: one result, whatever the method."""
+
+import gc
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fedfm.algorithms import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
+from fedfm.core import trees
+from fedfm.core.rounds import run_round, run_rounds
+from fedfm.core.state import to_tree
+from fedfm.engine import graphs
+from fedfm.engine.choice import executor
+from fedfm.engine.graphs import Captured, GraphExecutor, GraphLoopExecutor
+from tests import worlds
+from tests.engine.test_executors import adapted
+
+METHODS: dict[str, tuple[Piece, ...]] = {
+    name: (kind(**({"start_round": 0} if "start_round" in kind.__dataclass_fields__ else {})),)
+    for name, kind in PIECES.items()
+} | {
+    "fedfm from round 2": (FedFM(start_round=2),),
+    "lite, models every 2": (FedFMLite(start_round=0, models_every=2),),
+    "fedprox+fedfm": (FedProx(), FedFM(start_round=0)),
+    "scaffold+fedfm": (Scaffold(), FedFM(start_round=0)),
+    "moon+fedfm": (Moon(), FedFM(start_round=0)),
+}
+ROUNDS = 5
+
+
+@pytest.fixture(autouse=True)
+def everything_captured(monkeypatch):
+    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+
+
+def federation(name, pieces, *, module=None, dtype=torch.float32, precision="fp32", **settings):
+    module = (module or worlds.network(norm="batch")).to("cuda", dtype)
+    data = worlds.images(dtype=dtype, shape=settings.pop("shape", (1, 8, 8)))
+    fed = worlds.federation(module, data, *pieces, executor="loop", **settings)
+    made = executor(name, module, worlds.feed(data, module), precision)
+    return replace(fed, executor=made), worlds.start(module, fed)
+
+
+def played(name, pieces, rounds=ROUNDS, **settings):
+    fed, state = federation(name, pieces, **settings)
+    for _ in range(rounds):
+        state, _ = run_round(state, fed)
+    return state
+
+
+def distance(state, exact) -> float:
+    """Between two states' parameters, relative to the size of the exact ones."""
+    pairs = [(v.double(), exact.model.params[n].double()) for n, v in state.model.params.items()]
+    off = sum(float((a - b).square().sum()) for a, b in pairs)
+    return (off / sum(float(b.square().sum()) for _, b in pairs)) ** 0.5
+
+
+@pytest.mark.parametrize("keep_last", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_captured_steps_are_as_exact_as_a_loop_in_fp32(method, keep_last):
+    """Over five rounds no executor is further from float64 than ten times the loop is.
+
+    The executors add the same numbers in another order, so each has a rounding error of its own;
+    1e-6 of the parameters' size is what float32 leaves even where the loop happens to be lucky.
+    """
+    settings = {"keep_last": keep_last, "participation": 0.75}
+    exact = played("loop", METHODS[method], dtype=torch.float64, **settings)
+    loop, stacked, graph = (
+        distance(played(name, METHODS[method], **settings), exact)
+        for name in ("loop", "stacked", "graph")
+    )
+    assert stacked <= 10 * loop + 1e-6
+    assert graph <= 10 * loop + 1e-6
+
+
+def test_stacked_and_captured_are_bitwise_the_same():
+    stacked, graph = (played(name, METHODS["fedfm"]) for name in ("stacked", "graph"))
+    assert same(stacked, graph)
+
+
+def test_a_repeated_run_is_bitwise_the_same_in_bf16():
+    once, again = (played("graph", METHODS["fedfm"], precision="bf16") for _ in range(2))
+    assert same(once, again)
+
+
+def same(one, other) -> bool:
+    ours, theirs = (trees.flatten(to_tree(state)) for state in (one, other))
+    return all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_a_residual_network_takes_the_steps_of_the_loop():
+    """Two small steps of a real ResNet, since rounding errors grow from step to step."""
+    shape = (3, 32, 32)
+    settings = {"shape": shape, "epochs": 1, "rounds": 1, "clients": worlds.samples((16, 16, 16))}
+    runs = {}
+    for name, dtype in (("loop", torch.float64), ("loop", torch.float32), ("graph", torch.float32)):
+        module = worlds.network("resnet18", shape=shape, width=16)
+        runs[name, dtype] = played(name, (FedAvg(),), module=module, dtype=dtype, **settings)
+    exact = runs["loop", torch.float64]
+    loop, graph = (distance(runs[name, torch.float32], exact) for name in ("loop", "graph"))
+    assert graph <= 10 * loop + 1e-6
+
+
+def test_several_seeds_together_give_the_results_of_single_runs():
+    alone, feds, states = [], [], []
+    for seed in range(3):
+        fed, state = federation("graph", METHODS["fedfm"], module=worlds.network(seed=seed))
+        fed = replace(fed, seed=seed)
+        alone.append(run_round(state, fed)[0])
+        feds.append(fed)
+        states.append(state)
+    shared = [replace(fed, executor=feds[0].executor) for fed in feds]
+    together = [state for state, _ in run_rounds(states, shared)]
+    assert all(distance(one, other) < 1e-6 for one, other in zip(together, alone, strict=True))
+
+
+def test_a_network_that_cannot_be_stacked_runs_on_streams(caplog):
+    layers = nn.Sequential(nn.Linear(12, 6), nn.PReLU())
+    settings = {"shape": (12,), "module": adapted(layers)}
+    fed, _ = federation("graph", (FedAvg(),), **settings)
+    assert type(fed.executor) is GraphLoopExecutor
+    assert "PReLU" in caplog.text
+    exact = played("loop", (FedAvg(),), dtype=torch.float64, shape=(12,), module=adapted(layers))
+    loop, graph = (
+        distance(played(name, (FedAvg(),), shape=(12,), module=adapted(layers)), exact)
+        for name in ("loop", "graph")
+    )
+    assert graph <= 10 * loop + 1e-6
+
+
+def test_dropout_in_captured_steps_is_keyed_by_seed_round_and_client():
+    layers = nn.Sequential(nn.Linear(12, 6), nn.Dropout(0.5))
+    runs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        runs.append(played("graph", (FedAvg(),), shape=(12,), module=adapted(layers)))
+    torch.cuda.manual_seed(3)
+    assert same(*runs)
+
+
+class Peeking(nn.Module):
+    """Looks at its activations on the host, which no graph can do."""
+
+    def forward(self, x):
+        return x if float(x.abs().max()) > 0 else -x
+
+
+def test_a_network_that_cannot_be_captured_runs_uncaptured_and_says_so_once(caplog):
+    def module() -> nn.Module:
+        return adapted(nn.Sequential(nn.Linear(12, 6), Peeking()))
+
+    with caplog.at_level(logging.WARNING):
+        found = played("graph", (FedAvg(),), shape=(12,), module=module())
+    assert caplog.text.count("not captured") == 1
+    expected = played("stacked", (FedAvg(),), shape=(12,), module=module())
+    assert distance(found, expected) < 1e-5
+
+
+def test_a_batch_of_another_shape_is_refused_after_capture():
+    fed, state = federation("graph", (FedAvg(),))
+    run_round(state, fed)
+    assert isinstance(fed.executor, GraphExecutor)
+    step = next(iter(fed.executor.cohorts[-1].steps.values()))
+    assert isinstance(step, Captured)
+    with pytest.raises(ValueError, match="captured for batches"):
+        step(step.indices[:, :1], None)
+
+
+def test_a_cohort_that_does_not_fit_is_split(caplog):
+    shape, piece = (3, 32, 32), FedAvg()
+    settings = {"shape": shape, "clients": worlds.samples((16, 16, 16)), "epochs": 1}
+    expected = played(
+        "stacked", (piece,), 1, module=worlds.network("resnet18", shape=shape), **settings
+    )
+    fed, state = federation(
+        "stacked", (piece,), module=worlds.network("resnet18", shape=shape), **settings
+    )
+    gc.collect()
+    torch.cuda.empty_cache()
+    enough = torch.cuda.memory_reserved() + 340 * 2**20
+    torch.cuda.set_per_process_memory_fraction(enough / torch.cuda.mem_get_info()[1])
+    try:
+        found, _ = run_round(state, fed)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert "at a time from now on" in caplog.text
+    assert "Tried to allocate" in caplog.text
+    assert distance(found, expected) < 1e-5
+
+
+def test_networks_with_group_norm_train_in_bf16():
+    for name in ("cnn", "resnet18"):
+        module = worlds.network(name, shape=(3, 32, 32), norm="group", groups=8)
+        state = played(
+            "graph", METHODS["fedfm"], 2, module=module, shape=(3, 32, 32), precision="auto"
+        )
+        assert all(torch.isfinite(value).all() for value in state.model.params.values())
