@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-gpu check format bench clean
+.PHONY: demo test test-gpu test-browser check format bench clean
 
 demo: $(READY)
 	$(BIN)/fedfm demo
@@ -16,6 +16,10 @@ test: $(READY)
 PYTEST ?= $(BIN)/python -m pytest
 test-gpu: $(if $(findstring $(BIN),$(PYTEST)),$(READY))
 	PYTHONPATH=src:. $(PYTEST) tests/gpu
+
+# The report in a real browser: needs chromium and chromium-driver
+test-browser: $(READY)
+	FEDFM_BROWSER=1 $(BIN)/python -m pytest tests/browser
 
 check: $(READY)
 	$(BIN)/ruff check .

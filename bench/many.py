@@ -2,8 +2,8 @@
 
 A hundred clients of 20 images each take part in every round, of 1,000 clients and of 10,000; the
 data grow with the clients, as they would. Two methods: FedAvg, and SCAFFOLD, whose clients keep a
-state on disk. Each number of clients runs in a process of its own; training and evaluation apart, since
-every client's validation samples are evaluated (`evaluate_every` makes that rarer).
+state on disk. Each number of clients runs in a process of its own; training and evaluation apart,
+since every client's validation samples are evaluated (`evaluate_every` makes that rarer).
 """
 
 import argparse

@@ -23,7 +23,7 @@ from fedfm import FedAvg, FedFM, Partition, Piece, Protocol, compose, data, mode
 from fedfm.core.federation import Federation
 from fedfm.core.rounds import run_round
 from fedfm.data.dataset import Dataset, Split
-from fedfm.engine.executors import StackedExecutor
+from fedfm.engine.choice import EXECUTORS
 from fedfm.experiment import Experiment
 from fedfm.simulation import Simulation
 
@@ -157,8 +157,7 @@ class Ours:
         experiment = Experiment(pieces, clients, workload.protocol, SEED, executor)
         simulation = Simulation(workload.module(), workload.data, experiment)
         self.fed, self.state = simulation.federation, simulation.start
-        stacked = isinstance(self.fed.executor, StackedExecutor)
-        assert stacked == (executor == "stacked"), "the network was not stacked"
+        assert type(self.fed.executor) is EXECUTORS[executor], "the network was not stacked"
 
     def advance(self) -> None:
         """One round."""
@@ -170,11 +169,11 @@ class Ours:
 
 
 def federations(workload: Workload) -> dict[tuple[str, str], Ours]:
-    """Both executors with every method."""
+    """Every executor with every method."""
     return {
         (executor, method): Ours(workload, executor, method)
         for method in METHODS
-        for executor in ("loop", "stacked")
+        for executor in ("loop", "stacked", "lanes")
     }
 
 

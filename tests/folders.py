@@ -1,5 +1,6 @@
 """What lies in a run's folder, and a machine that dies while it is written."""
 
+import csv
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ def timeless(folder: Path) -> dict[str, Any]:
     """Everything about a finished run that must not depend on the clock."""
     files: dict[str, Any] = contents(folder)
     files["rounds.jsonl"] = [line | {"seconds": 0} for line in lines(folder)]
+    rows = list(csv.DictReader((folder / "rounds.csv").read_text().splitlines()))
+    files["rounds.csv"] = [row | {"seconds": 0} for row in rows]
     files["summary.json"] = summary(folder)
     files["summary.json"]["totals"].pop("seconds")
     files["machine.json"] = json.loads((folder / "machine.json").read_text())

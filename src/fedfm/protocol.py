@@ -7,7 +7,7 @@ from fedfm.core.errors import require
 
 @dataclass(frozen=True)
 class Protocol:
-    """Who trains how long, and how the result is measured (Sec. VI-A of the paper).
+    """Who trains how long, and how the result is measured (Sec. VII-A of the paper).
 
     A share of every client's samples is held out; the model reported is the one of the round with
     the best mean local validation accuracy, and its accuracy on the test set is the result.

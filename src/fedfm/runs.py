@@ -1,10 +1,12 @@
 """The folder of a run: its config, a line per round, checkpoints, the summary, the best model."""
 
+import csv
+import io
 import json
 import os
 import platform
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -130,11 +132,22 @@ class RunFolder:
         return records
 
     def finish(self, result: Result) -> None:
-        """Write the best model and the summary."""
+        """Write the best model, the rounds as a table, and the summary."""
         model = {**result.best.model.params, **result.best.model.buffers}
         write_atomically(self.path / "model.safetensors", to_bytes(model))
+        write_atomically(self.path / "rounds.csv", as_csv(result.rounds).encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
+
+
+def as_csv(records: Sequence[RoundRecord]) -> str:
+    """A line per round, for spreadsheets."""
+    lines = [record.as_dict() for record in records]
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(lines)
+    return text.getvalue()
 
 
 def summary(result: Result) -> dict[str, Any]:

@@ -117,12 +117,14 @@ def test_the_demo_compares_the_methods_in_a_table_and_a_picture(command, monkeyp
     quick = ["rounds=2", "epochs=1", "model.name=mlp", "model.hidden=[8]"]
     methods = {label: [*given, *quick] for label, given in demonstration.METHODS.items()}
     monkeypatch.setattr(demonstration, "METHODS", methods)
-    answer = command("demo", "--seeds", "2", "--out", "pictures/demo.png")
+    answer = command("demo", "--seeds", "2", "--out", "shown")
     assert answer.code == 0, answer.err
     for label in methods:
         assert label in answer.out
         assert f"{label}, seed 1  round 2/2" in answer.err
-    assert Path("pictures/demo.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("shown/demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "report in shown/report.html" in answer.out
+    assert "fedfm-lite" in Path("shown/report.html").read_text()
 
 
 # --- help ---------------------------------------------------------------------------------------
@@ -134,6 +136,11 @@ OPTIONS = {
     "methods": ["--format"],
     "data": ["--dir", "--format"],
     "demo": ["--out", "--seeds"],
+    "features": ["RUN", "--out", "--points", "--format"],
+    "table": ["name", "--only", "--seeds", "--budget", "--jobs", "--quick", "--set", "--results"],
+    "merge": ["folders", "--into"],
+    "export": ["results", "--out", "--rounds"],
+    "report": ["RUNS", "--out", "--title"],
 }
 
 

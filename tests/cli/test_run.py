@@ -45,6 +45,7 @@ def test_a_run_leaves_these_files_and_no_others(folder):
         "config.toml",
         "machine.json",
         "rounds.jsonl",
+        "rounds.csv",
         "summary.json",
         "model.safetensors",
         "checkpoint",

@@ -4,7 +4,17 @@ import sys
 
 import typer
 
-from fedfm.cli import costing, demonstration, listing, running, verifying
+from fedfm.cli import (
+    costing,
+    demonstration,
+    exporting,
+    features,
+    listing,
+    reporting,
+    running,
+    tabling,
+    verifying,
+)
 from fedfm.core.errors import UserError
 
 app = typer.Typer(
@@ -20,6 +30,11 @@ app.command("methods")(listing.methods)
 app.command("data")(listing.data)
 app.command("demo")(demonstration.demo)
 app.command("verify")(verifying.verify)
+app.command("table")(tabling.table)
+app.command("merge")(tabling.merge)
+app.command("export")(exporting.export)
+app.command("features")(features.features)
+app.command("report")(reporting.report)
 
 
 def main() -> None:

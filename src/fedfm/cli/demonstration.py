@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from fedfm.cli.display import numeric_table, print_table
-from fedfm.cli.running import run_config
+from fedfm.cli.running import run_configs
 from fedfm.config import Config, load_config
 from fedfm.report.comparison import HEADS, Entry, cells, draw
+from fedfm.report.html import write_report
 
 METHODS = {
     "FedAvg": ["method=fedavg"],
@@ -19,24 +20,25 @@ METHODS = {
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("runs/demo.png"),
+    out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path(
+        "runs/demo"
+    ),
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
 ) -> None:
     """Compare three methods on scikit-learn's digits; takes about a minute."""
-    print("training 10 clients together, three methods, one run per seed ...", flush=True)
+    print("training 10 clients, three methods, all seeds of a method together ...", flush=True)
     entries = []
     for label, overrides in METHODS.items():
-        results = [
-            run_config(config(overrides, seed), None, False, f"{label}, seed {seed}")
-            for seed in range(seeds)
-        ]
-        entries.append(Entry(label, results))
+        configs = [config(overrides, seed) for seed in range(seeds)]
+        folders = [out / f"{each.composed.name}-{each.seed}" for each in configs]
+        entries.append(Entry(label, run_configs(configs, folders, resume=True, title=label)))
     title = "digits, 10 clients with 2 of the 10 classes each, 30 rounds"
     table = numeric_table(title, "method", HEADS)
     for entry in entries:
         table.add_row(entry.label, *cells(entry))
     print_table(table)
-    print(f"picture in {draw(entries, title, out)}")
+    print(f"picture in {draw(entries, title, out / 'demo.png')}")
+    print(f"report in {write_report([out], out / 'report.html', title).path}")
 
 
 def config(overrides: list[str], seed: int) -> Config:

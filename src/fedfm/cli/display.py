@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -18,13 +17,7 @@ from rich.progress import (
 from rich.table import Table
 
 from fedfm.records import RoundRecord
-
-
-class Watcher(Protocol):
-    """Called after every round."""
-
-    def __call__(self, record: RoundRecord) -> None:
-        """Show a round."""
+from fedfm.running import Watcher
 
 
 def print_table(table: Table) -> None:

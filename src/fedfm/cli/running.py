@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +21,10 @@ from fedfm.core.errors import require
 from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
 from fedfm.engine.profile import Profile, phase
-from fedfm.records import Result
-from fedfm.running import Run, run_together
+from fedfm.records import Result, RoundRecord
+from fedfm.running import Run, Watcher, run_together
 from fedfm.runs import summary
+from fedfm.tracking import SERVICES, tracking
 
 SMALL = 50_000
 """Parameters of a network below which a second thread gains little, and on a busy machine loses."""
@@ -75,9 +76,13 @@ def run_config(config: Config, out: Path | None, resume: bool, title: str = "") 
 
 
 def run_configs(
-    configs: Sequence[Config], outs: Sequence[Path | None], resume: bool, title: str = ""
+    configs: Sequence[Config],
+    outs: Sequence[Path | None],
+    resume: bool,
+    title: str = "",
+    track: Sequence[str] = (),
 ) -> list[Result]:
-    """Run configs that differ in their seeds together, with a display."""
+    """Run configs that differ in their seeds together, with a display, tracked by services."""
     first = configs[0]
     with phase("set-up"):
         dataset, device = load_data(first), device_of(first)
@@ -85,12 +90,27 @@ def run_configs(
         use_threads(first.threads, built[0])
     title = title or f"{first.composed.name}, {first.protocol.clients} clients"
     titles = [title if len(configs) == 1 else f"{title}, seed {c.seed}" for c in configs]
-    with watching(titles, first.protocol.rounds) as watchers:
+    with ExitStack() as stack:
+        watchers = stack.enter_context(watching(titles, first.protocol.rounds))
+        if track:
+            watchers = [
+                _both(watch, stack.enter_context(tracking(track, config.as_toml(), out)))
+                for watch, config, out in zip(watchers, configs, outs, strict=True)
+                if out
+            ]
         runs = [
             Run(model, config.experiment, out, config.as_toml(), watch)
             for model, config, out, watch in zip(built, configs, outs, watchers, strict=True)
         ]
         return run_together(runs, dataset, resume)
+
+
+def _both(show: Watcher, track: Watcher) -> Watcher:
+    def watch(record: RoundRecord) -> None:
+        show(record)
+        track(record)
+
+    return watch
 
 
 def run(
@@ -110,6 +130,10 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="Write where the time went, as a table.")
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Send every round to a service: {', '.join(SERVICES)}. Repeatable."),
+    ] = None,
     format: Format = "text",
 ) -> None:
     """Run an experiment and keep everything about it in a folder."""
@@ -122,7 +146,7 @@ def run(
     configs = [config.with_seed(config.seed + i) for i in range(seeds)]
     folders = [_folder(source, each, out, seeds) for each in configs]
     with Profile() if profile else nullcontext() as found:
-        results = _run_or_say(configs, folders, resume)
+        results = _run_or_say(configs, folders, resume, track or [])
     if found:
         write_profile(found, folders[0])
     for result, folder in zip(results, folders, strict=True):
@@ -135,9 +159,11 @@ def _folder(source: str, config: Config, out: Path | None, seeds: int) -> Path:
     return out if seeds == 1 else out / f"seed-{config.seed}"
 
 
-def _run_or_say(configs: Sequence[Config], folders: Sequence[Path], resume: bool) -> list[Result]:
+def _run_or_say(
+    configs: Sequence[Config], folders: Sequence[Path], resume: bool, track: Sequence[str]
+) -> list[Result]:
     try:
-        return run_configs(configs, folders, resume)
+        return run_configs(configs, folders, resume, track=track)
     except KeyboardInterrupt as interrupt:
         print("fedfm: interrupted; go on with --resume", file=sys.stderr)
         raise typer.Exit(130) from interrupt

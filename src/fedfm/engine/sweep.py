@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fedfm.algorithms.base import Batch, Model
 from fedfm.core import trees
@@ -49,7 +50,7 @@ def _batch(net: Net, feed: Feed, indices: Tensor, mask: Tensor) -> Batch:
 def _rectangles(samples: list[Tensor], at_once: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Cut the clients' samples, longest first, into rows, indices [s, b] and mask [s, b].
 
-    A client with fewer samples than the others in a rectangle repeats its first, masked out.
+    A client with fewer samples than the others in a rectangle has sample 0 there, masked out.
     """
     height = max(CLIENTS, at_once // len(samples[0]))
     for top in range(0, len(samples), height):
@@ -58,9 +59,8 @@ def _rectangles(samples: list[Tensor], at_once: int) -> Iterator[tuple[slice, Te
         for left in range(0, len(block[0]), width):
             parts = [s[left : left + width] for s in block if len(s) > left]
             lengths = torch.tensor([len(p) for p in parts]).unsqueeze(1)
-            padded = [torch.cat([p, p[:1].expand(len(parts[0]) - len(p))]) for p in parts]
             mask = torch.arange(len(parts[0])) < lengths
-            yield slice(top, top + len(parts)), torch.stack(padded), mask
+            yield slice(top, top + len(parts)), pad_sequence(parts, batch_first=True), mask
 
 
 def accuracy(batch: Batch) -> Tree:

@@ -1,0 +1,106 @@
+"""What the grid runner costs beside the training of its cells, which should be under 2 %.
+
+Reduced cells are the worst case: they take a second or two, and those of the paper minutes or
+hours. A budget makes the runner estimate times from all results that are there, so it is timed
+with many of them, too.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from rich.console import Console
+from rich.table import Table
+
+from fedfm import running
+from fedfm.data import load
+from fedfm.experiments import worker
+from fedfm.experiments.budget import Budget
+from fedfm.experiments.engines import Here
+from fedfm.experiments.grid import Grid
+from fedfm.experiments.jobs import Job, all_jobs
+from fedfm.experiments.recipe import load_recipe
+from fedfm.experiments.store import Store
+from fedfm.records import Result, RoundRecord
+
+SETTINGS = ("executor=stacked", "rounds=20")
+MANY = 500
+"""Results that are there already, in one of the cases."""
+
+
+class Silent:
+    """A display that shows nothing."""
+
+    def begin(self, job: Job) -> None:
+        """A job begins."""
+
+    def round(self, job: Job, record: RoundRecord) -> None:
+        """A round."""
+
+    def end(self, outcome: worker.Outcome) -> None:
+        """A job has ended."""
+
+
+def wall(jobs: Sequence[Job], results: Path, budget: Budget) -> tuple[float, float]:
+    """Seconds of a whole grid, and of the training in it."""
+    training = 0.0
+
+    def timed(runs: Sequence[running.Run], *rest: object, **options: bool) -> list[Result]:
+        nonlocal training
+        began = time.perf_counter()
+        done = running.run_together(runs, *rest, **options)  # type: ignore[arg-type]  # passed on
+        training += time.perf_counter() - began
+        return done
+
+    with patch.object(worker, "run_together", timed):
+        began = time.perf_counter()
+        Grid(results, budget, Here(results, budget), Silent()).run(jobs)
+        return time.perf_counter() - began, training
+
+
+def fill(store: Store, number: int) -> None:
+    """Multiply the results that are there, under other seeds."""
+    there = store.summaries()
+    store.append(
+        replace(there[n % len(there)], seed=1000 + n, folder=f"runs/{n}") for n in range(number)
+    )
+
+
+def main() -> None:
+    """Time a grid in an empty folder, in a limited time, and beside many results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", type=int, default=8)
+    chosen = parser.parse_args().cells
+    load("digits")
+    table = Table(title="the grid runner's own time", title_justify="left")
+    for head in ("case", "cells", "training (s)", "beside it (ms a cell)", "ratio"):
+        table.add_column(head, justify="right" if head != "case" else "left")
+    jobs = all_jobs(load_recipe("main"), True, range(2), SETTINGS, ())[:chosen]
+    with TemporaryDirectory() as folder:
+        wall(jobs[:1], Path(folder) / "warm-up", Budget())
+        cases = {
+            "no results yet": (Path(folder) / "one", Budget()),
+            "with a budget": (Path(folder) / "two", Budget(time.time() + 1e6)),
+            f"and {MANY} results": (Path(folder) / "many", Budget(time.time() + 1e6)),
+        }
+        for name, (results, budget) in cases.items():
+            if results.name == "many":
+                wall(jobs[:1], results, budget)
+                fill(Store(results), MANY)
+            whole, training = wall(jobs, results, budget)
+            beside = whole - training
+            row = (
+                f"{training:.2f}",
+                f"{1000 * beside / len(jobs):.1f}",
+                f"{beside / training:.2%}",
+            )
+            table.add_row(name, str(len(jobs)), *row)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

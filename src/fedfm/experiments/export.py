@@ -1,0 +1,118 @@
+"""Results as flat tables for other tools: CSV always, Parquet with the extra `fedfm[parquet]`.
+
+One row per run; nested values, the config above all, have dotted names such as
+`config.protocol.lr`. The rounds are a table of their own, joined by `folder`.
+"""
+
+import csv
+import importlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedfm.core.checkpoint import write_atomically
+from fedfm.core.errors import UserError, require
+from fedfm.experiments.rounds import rounds_of
+from fedfm.experiments.store import Store, Summary
+
+Row = dict[str, Any]
+SUFFIXES = (".csv", ".parquet")
+KINDS = (({bool}, "boolean"), ({int}, "Int64"), ({int, float}, "Float64"))
+"""The types that a column's values have, and its type in a frame; anything else is text."""
+
+
+def export(store: Store, path: Path, rounds: bool = False) -> list[Path]:
+    """Write the runs to `path`, and with `rounds` their rounds to NAME-rounds beside it."""
+    require(
+        path.suffix in SUFFIXES, f"results are exported to .csv or .parquet, not '{path.suffix}'"
+    )
+    tables = {path: run_rows(store)}
+    if rounds:
+        tables[path.with_stem(f"{path.stem}-rounds")] = round_rows(store)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for each, rows in tables.items():
+        write_atomically(each, _csv(rows) if path.suffix == ".csv" else _parquet(rows))
+    return list(tables)
+
+
+def to_frame(store: Store, rounds: bool = False) -> Any:
+    """The runs, or with `rounds` their rounds, as a `pandas.DataFrame`."""
+    return _frame(round_rows(store) if rounds else run_rows(store))
+
+
+def run_rows(store: Store) -> list[Row]:
+    """A flat row for every result."""
+    summaries = store.summaries()
+    require(bool(summaries), f"{store.folder} holds no results; `fedfm table NAME` makes some")
+    return [_run_row(each) for each in summaries]
+
+
+def _run_row(summary: Summary) -> Row:
+    facts = asdict(summary)
+    config = facts.pop("config")  # comes last: it has many keys
+    return {"digest": summary.digest, **dict(_flat(facts | {"config": config}))}
+
+
+def round_rows(store: Store) -> list[Row]:
+    """A row for every round of every run; a run that several recipes share is there once."""
+    runs = {summary.folder: summary for summary in store.summaries()}
+    rows = []
+    for run, rounds in rounds_of(store.folder, runs.values()):
+        own = {"folder": run.folder, "digest": run.digest, "seed": run.seed, "method": run.method}
+        rows += [own | each for each in rounds]
+    return rows
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else value
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _csv(rows: Sequence[Row]) -> bytes:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, _names(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().encode()
+
+
+def _parquet(rows: Sequence[Row]) -> bytes:
+    _optional("pyarrow")
+    found: bytes = _frame(rows).to_parquet(index=False, engine="pyarrow")
+    return found
+
+
+def _frame(rows: Sequence[Row]) -> Any:
+    pandas = _optional("pandas")
+    columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
+    return pandas.DataFrame({name: _series(pandas, each) for name, each in columns.items()})
+
+
+def _series(pandas: Any, values: Sequence[Any]) -> Any:
+    """A column in which a value may be missing, whatever its type is."""
+    kinds = {type(value) for value in values} - {type(None)}
+    for types, name in KINDS:
+        if kinds <= types:
+            return pandas.Series(values, dtype=name)
+    texts = [value if value is None else str(value) for value in values]
+    return pandas.Series(texts, dtype="string")
+
+
+def _optional(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as problem:
+        raise UserError(
+            f"this needs {name}, which is not installed: pip install 'fedfm[parquet]' "
+            "(CSV needs nothing)"
+        ) from problem

@@ -1,0 +1,108 @@
+"""The grid runner: runs what a recipe lacks, cheapest evidence first, within a budget of time."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from fedfm.experiments.budget import Budget, Speed
+from fedfm.experiments.engines import Engine
+from fedfm.experiments.jobs import Job, in_order, missing
+from fedfm.experiments.store import Store
+from fedfm.experiments.worker import Outcome
+from fedfm.records import RoundRecord
+
+
+class Display(Protocol):
+    """Shows how the grid is getting on."""
+
+    def begin(self, job: Job) -> None:
+        """A job begins."""
+
+    def round(self, job: Job, record: RoundRecord) -> None:
+        """A round of a job that is run in this process."""
+
+    def end(self, outcome: Outcome) -> None:
+        """A job has ended."""
+
+
+class Grid:
+    """Jobs to be run on an engine, and how those that were run ended."""
+
+    def __init__(self, results: Path, budget: Budget, engine: Engine, display: Display) -> None:
+        self.store, self.budget = Store(results), budget
+        self.engine, self.display = engine, display
+        self.speed = Speed({})
+        self.outcomes: list[Outcome] = []
+        self.interrupted = False
+        """Whether the user stopped it."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no more jobs begin."""
+        return self.interrupted or self.budget.left <= 0
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Run what is missing of some jobs."""
+        left = missing(jobs, self.store)
+        waiting = in_order(left, self.store.folder, spread=self.budget.limited)
+        running: dict[Future[Outcome], Job] = {}
+        with self._stopped_by_signals():
+            while (waiting and not self.stopping) or running:
+                self._fill(waiting, running)
+                self._collect(running)
+        return self.outcomes
+
+    def _fill(self, waiting: list[Job], running: dict["Future[Outcome]", Job]) -> None:
+        """Begin as many jobs as the engine takes at a time."""
+        while waiting and len(running) < self.engine.slots and not self.stopping:
+            job = waiting.pop(self._next(waiting))
+            self.display.begin(job)
+            running[self.engine.submit(job, partial(self.display.round, job))] = job
+
+    def _next(self, waiting: Sequence[Job]) -> int:
+        """The first job that should end in time; if none does, the first: it can go on later."""
+        if not self.budget.limited:
+            return 0
+        if any(self.speed.seconds(job.config) is None for job in waiting):
+            self.speed = Speed.of(self.store.summaries(), self.engine.device)
+        fitting = (n for n, job in enumerate(waiting) if self._fits(job))
+        return next(fitting, 0)
+
+    def _fits(self, job: Job) -> bool:
+        each = self.speed.seconds(job.config)
+        return each is None or each * job.work_left(self.store.folder) < self.budget.left
+
+    def _collect(self, running: dict["Future[Outcome]", Job]) -> None:
+        """Wait for a job to end."""
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            job = running.pop(future)
+            problem = future.exception()
+            if problem is None:
+                outcome = future.result()
+            else:
+                said = "" if self.interrupted else f"{type(problem).__name__}: {problem}"
+                outcome = Outcome(job, stopped=self.interrupted, problem=said)
+            self.outcomes.append(outcome)
+            self.display.end(outcome)
+
+    @contextmanager
+    def _stopped_by_signals(self) -> Iterator[None]:
+        """Once: stop after the round. Twice: at once."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+            self.engine.stop()
+
+        before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)

@@ -1,0 +1,78 @@
+"""The pictures of recipes that the paper shows as figures."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedfm.analysis.feature_space import features_of, measures
+from fedfm.analysis.motivation import LocalSpaces, local_spaces
+from fedfm.config import parse
+from fedfm.experiments.recipe import Recipe, cells
+from fedfm.experiments.store import Summary
+from fedfm.experiments.table_parts import REDUCED, Table
+from fedfm.report import table_curves
+from fedfm.report.feature_pictures import Panel, draw_clients, draw_methods
+
+
+def draw(recipe: Recipe, table: Table, results: Path, quick: bool) -> Path | None:
+    """The picture of a table's runs, in the folder of the results; none where there is none."""
+    runs = {tuple(entry.labels.values()): entry.runs[0] for entry in _run(table)}
+    if not runs or recipe.output not in ("curve", "features"):
+        return None
+    path = _path(recipe, results, quick)
+    if recipe.output == "curve":
+        return table_curves.draw(table, results, path)
+    return _draw_features(runs, results, _title(recipe, quick), path)
+
+
+def _run(table: Table) -> Iterator[Any]:
+    return (entry for entry in table.entries.values() if entry.runs)
+
+
+def _path(recipe: Recipe, results: Path, quick: bool) -> Path:
+    path = results / recipe.name / f"{recipe.output}{'-quick' if quick else ''}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _title(recipe: Recipe, quick: bool) -> str:
+    return f"{REDUCED if quick else ''}{recipe.title} ({recipe.paper})"
+
+
+def _draw_features(
+    runs: dict[tuple[str, ...], Summary], results: Path, title: str, path: Path
+) -> Path:
+    """The best models' test features, the first seed of every cell (Fig. 5)."""
+    from fedfm.cli.running import load_data
+
+    dataset = load_data(parse(next(iter(runs.values())).config))
+    panels = []
+    for labels, run in runs.items():
+        features, classes = features_of(results / run.folder, dataset)
+        found = measures(features, classes, run.seed)
+        panels.append(Panel(" / ".join(labels), features, classes, found))
+    return draw_methods(panels, dataset.classes, path, title=title)
+
+
+def draw_local_models(
+    recipe: Recipe, quick: bool, overrides: Iterable[str], results: Path
+) -> Iterator[dict[str, Any]]:
+    """The clients' own models after local training, in one picture (Fig. 2); a row per method."""
+    from fedfm.cli.running import build_model, device_of, load_data
+
+    spaces: list[LocalSpaces] = []
+    for cell in cells(recipe, quick, overrides):
+        config = cell.resolved
+        dataset = load_data(config)
+        model = build_model(config, dataset).to(device_of(config))
+        spaces.append(local_spaces(cell.title, model, dataset, config.experiment))
+    path = draw_clients(
+        spaces, dataset.classes, _path(recipe, results, quick), title=_title(recipe, quick)
+    )
+    for space in spaces:
+        yield {
+            "method": space.title,
+            "gap between clients": f"{space.gap:.3f}",
+            "silhouette": f"{space.silhouette:.3f}",
+            "picture": str(path),
+        }

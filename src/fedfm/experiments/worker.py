@@ -1,0 +1,181 @@
+"""One job in one process: its runs are trained together, and their summaries go to the store."""
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from fedfm.config import Config, DataConfig
+from fedfm.core.errors import UserError, require
+from fedfm.data.dataset import Dataset
+from fedfm.experiments.budget import Budget
+from fedfm.experiments.harvest import finished, summary_of
+from fedfm.experiments.jobs import Job, missing
+from fedfm.experiments.store import Store, Summary
+from fedfm.records import RoundRecord
+from fedfm.running import Run, run_together
+
+THREADS = torch.get_num_threads()
+"""PyTorch's default, for networks that are not small."""
+Told = Callable[[RoundRecord], None]
+"""Hears of every round of a job's first run."""
+
+
+class Stopped(Exception):
+    """The time is over or the user wants to stop; the last round is saved."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended."""
+
+    job: Job
+    finished: int = 0
+    """Runs whose results are in the store now."""
+    elsewhere: int = 0
+    """Runs that another runner is at."""
+    stopped: bool = False
+    problem: str = ""
+    seconds: float = 0.0
+
+
+def work(
+    job: Job,
+    results: Path,
+    budget: Budget,
+    threads: int = 0,
+    told: Told | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Run what a job still needs; whatever goes wrong with it is in the outcome."""
+    began = time.perf_counter()
+    with claimed(job, results) as own:
+        outcome = Outcome(job, elsewhere=len(job.seeds) - len(own))
+        try:
+            if seeds := _left(job, own, results):
+                left = replace(job, seeds=seeds)
+                _run(left, results, budget, threads, told, stop)
+                _report(left, results)
+                outcome = replace(outcome, finished=len(seeds))
+        except Stopped:
+            outcome = replace(outcome, stopped=True)
+        except (UserError, torch.OutOfMemoryError) as problem:
+            outcome = replace(outcome, problem=str(problem))
+    return replace(outcome, seconds=time.perf_counter() - began)
+
+
+@contextmanager
+def claimed(job: Job, results: Path) -> Iterator[tuple[int, ...]]:
+    """The seeds that no other runner is at; nobody else gets them meanwhile."""
+    folder = results / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    own = []
+    with ExitStack() as held:
+        for seed in job.seeds:
+            file = held.enter_context((folder / f"{job.digest}-{seed}").open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                own.append(seed)
+            except BlockingIOError:
+                pass
+        yield tuple(own)
+
+
+def _left(job: Job, own: tuple[int, ...], results: Path) -> tuple[int, ...]:
+    """The seeds without a result by now; the store is read only if another runner was here."""
+    ended = tuple(seed for seed in own if finished(job.folder(results, seed)))
+    if not ended:
+        return own
+    unrecorded = {seed for part in missing([job], Store(results)) for seed in part.seeds}
+    return tuple(seed for seed in own if seed not in ended or seed in unrecorded)
+
+
+def _run(
+    job: Job,
+    results: Path,
+    budget: Budget,
+    threads: int,
+    told: Told | None,
+    stop: Callable[[], bool],
+) -> None:
+    """Every round that is left of the runs that are not finished."""
+    folders = {seed: job.folder(results, seed) for seed in job.seeds}
+    seeds = [seed for seed, folder in folders.items() if not finished(folder)]
+    if not seeds:
+        return
+    from fedfm.cli.running import build_model, device_of, use_threads
+
+    dataset, device = _dataset(job.config.data), device_of(job.config)
+    configs = [job.config.with_seed(seed) for seed in seeds]
+    networks = [build_model(config, dataset).to(device) for config in configs]
+    torch.set_num_threads(threads or THREADS)
+    use_threads(job.config.threads, networks[0])
+    rounds = {seed: job.rounds_done(results, seed) for seed in seeds}
+    watch = Watch(rounds, job.config.protocol.rounds, budget, stop, told)
+    runs = [
+        Run(network, c.experiment, folders[c.seed], c.as_toml(), watch.of(c.seed))
+        for network, c in zip(networks, configs, strict=True)
+    ]
+    run_together(runs, dataset, resume=True)
+
+
+@lru_cache(maxsize=2)
+def _dataset(data: DataConfig) -> Dataset:
+    """The data set, read once for all jobs in a row that use it."""
+    from fedfm.cli.running import load_data
+
+    return load_data(Config(data=data))
+
+
+@dataclass
+class Watch:
+    """Stops runs that are trained together, once all of them have saved a round."""
+
+    rounds: dict[int, int]
+    """The last round of each seed."""
+    of_all: int
+    budget: Budget
+    stop: Callable[[], bool]
+    told: Told | None
+
+    def of(self, seed: int) -> Callable[[RoundRecord], None]:
+        """The watcher of one run."""
+        return lambda record: self._seen(seed, record)
+
+    def _seen(self, seed: int, record: RoundRecord) -> None:
+        self.rounds[seed] = record.round
+        if self.told and seed == min(self.rounds):
+            self.told(record)
+        another = record.seconds * len(self.rounds)
+        saved = record.round <= min(self.rounds.values())
+        if saved and record.round < self.of_all and (self.stop() or self.budget.left < another):
+            raise Stopped
+
+
+def _report(job: Job, results: Path) -> None:
+    """Add the finished runs to the store, for every cell that asked for them."""
+    summaries = [_summary(job, results, seed) for seed in job.seeds]
+    Store(results).append(
+        replace(summary, recipe=job.recipe, quick=job.quick, cell=labels)
+        for summary in summaries
+        for labels in job.labels
+    )
+
+
+def _summary(job: Job, results: Path, seed: int) -> Summary:
+    folder = job.folder(results, seed)
+    found = summary_of(folder, results)
+    if job.satisfied_by(found):
+        return found
+    from fedfm.analysis.feature_space import write_measures
+
+    require(
+        (folder / "model.safetensors").exists(),
+        f"{folder} has no model to measure: merge with --models, or remove it to run it again",
+    )
+    return replace(found, measures=write_measures(folder, _dataset(job.config.data)))
