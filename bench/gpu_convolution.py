@@ -322,6 +322,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="layers whose name has this in it")
     parser.add_argument("--out", type=Path, help="where all numbers go, as JSON")
     options = parser.parse_args()
+    if not TINY and not torch.cuda.is_available():
+        print("no NVIDIA GPU here: nothing to measure (--tiny checks the kernels on the CPU)")
+        return
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     if not TINY:

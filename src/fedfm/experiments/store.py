@@ -17,12 +17,13 @@ from typing import Any
 logger = logging.getLogger(__name__)
 FORMAT = 1
 MACHINE = ("seed", "executor", "device", "precision", "threads", "client_states")
-"""Keys of a config that say how a run is done, and not what it is."""
+"""Keys of a config that say how a run is done, and not what it is; so does data.dir."""
 
 
 def digest(config: dict[str, Any]) -> str:
     """A short fingerprint of what a config runs, whatever its seed and the machine."""
     kept = {key: value for key, value in config.items() if key not in MACHINE}
+    kept["data"] = {key: value for key, value in config.get("data", {}).items() if key != "dir"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
