@@ -14,7 +14,8 @@ from fedfm.core.rounds import run_round, run_rounds
 from fedfm.core.state import to_tree
 from fedfm.engine import graphs
 from fedfm.engine.choice import executor
-from fedfm.engine.graphs import Captured, GraphExecutor, GraphLoopExecutor
+from fedfm.engine.graphs import Captured, GraphExecutor
+from fedfm.engine.tracks import GraphLoopExecutor
 from tests import worlds
 from tests.engine.test_executors import adapted
 

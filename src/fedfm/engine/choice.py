@@ -14,9 +14,10 @@ from fedfm.data.batches import Plan
 from fedfm.engine.calibration import fastest
 from fedfm.engine.executors import Executor, LanesExecutor, LoopExecutor, StackedExecutor
 from fedfm.engine.feed import Feed
-from fedfm.engine.graphs import GraphExecutor, GraphLoopExecutor
+from fedfm.engine.graphs import GraphExecutor
 from fedfm.engine.nets import model_of
 from fedfm.engine.precision import use_precision
+from fedfm.engine.tracks import GraphLoopExecutor
 from fedfm.models.stack import Unstackable
 
 logger = logging.getLogger(__name__)

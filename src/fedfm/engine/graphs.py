@@ -1,7 +1,7 @@
 """Local steps as CUDA graphs: captured once, then replayed without the host.
 
 A graph reads and writes the addresses it saw when it was captured, so its cohort keeps its
-tensors, and `load` writes the next round's values into them.
+tensors, and `again` writes the next round's values into them.
 """
 
 import logging
@@ -18,12 +18,11 @@ from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Cohort, Outcome, Part, Step, join
-from fedfm.engine.executors import LoopExecutor, StackedExecutor
+from fedfm.engine.cohort import Cohort, Outcome, Part, Step
+from fedfm.engine.executors import StackedExecutor
 from fedfm.engine.feed import Feed, Stage
 from fedfm.engine.fusion import Finish, corrects, fused
 from fedfm.engine.layout import owned
-from fedfm.engine.nets import Net
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.engine.schedule import Block, blocks
@@ -33,8 +32,6 @@ WORTHWHILE = 8
 """From how many steps of a block on its step is captured."""
 KEPT = 2
 """Cohorts that are kept: two, for a cohort that had to be split into parts of unequal size."""
-TRACKS = 10
-"""Streams for networks that cannot be stacked."""
 
 
 class GraphCohort(Cohort):
@@ -198,56 +195,3 @@ class GraphExecutor(StackedExecutor):
     def release(self) -> None:
         """Forget the captured steps and their memory."""
         self.cohorts = []
-
-
-class GraphLoopExecutor(LoopExecutor):
-    """Clients side by side on streams of their own, for networks that cannot be stacked.
-
-    A network that draws random numbers trains one client after another: the draws of clients that
-    overlap would depend on each other.
-    """
-
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        super().__init__(module, feed, low)
-        self.tracks = [Track(self.net)]
-
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """S cohorts of one client, on up to `TRACKS` streams."""
-        while len(self.tracks) < min(len(plans), 1 if self.random else TRACKS):
-            self.tracks.append(Track(self.net.another()))
-        outcomes = []
-        with torch.random.fork_rng():
-            for client, plan in enumerate(plans):
-                one, track = slice(client, client + 1), self.tracks[client % len(self.tracks)]
-                seed = plan.seed if self.random else None
-                outcomes.append(
-                    track.train(self.feed, start.rows(one), plan, objective.rows(one), sgd, seed)
-                )
-        for track in self.tracks:
-            torch.cuda.current_stream().wait_stream(track.stream)
-        return join(outcomes)
-
-
-class Track:
-    """A stream on which clients train one after another."""
-
-    def __init__(self, net: Net) -> None:
-        self.net = net
-        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
-        self.cohort: GraphCohort | None = None
-
-    def train(
-        self,
-        feed: Feed,
-        start: Model,
-        plan: Plan,
-        objective: Objective,
-        sgd: Sgd,
-        seed: int | None,
-    ) -> Outcome:
-        """The training of one client; the host goes on at once."""
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            if self.cohort is None or not self.cohort.fits(objective, sgd, 1):
-                self.cohort = GraphCohort(self.net, feed, start, objective, sgd, 1)
-            return self.cohort.again(start, objective, [plan], seed)

@@ -1,0 +1,72 @@
+"""Clients side by side on streams of a GPU, for networks that cannot be stacked."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from fedfm.algorithms.base import Model
+from fedfm.core.sgd import Sgd
+from fedfm.data.batches import Plan
+from fedfm.engine.cohort import Outcome, join
+from fedfm.engine.executors import LoopExecutor
+from fedfm.engine.feed import Feed
+from fedfm.engine.graphs import GraphCohort
+from fedfm.engine.nets import Net
+from fedfm.engine.objective import Objective
+
+TRACKS = 10
+"""How many streams there are at most."""
+
+
+class GraphLoopExecutor(LoopExecutor):
+    """Clients side by side on streams of their own, for networks that cannot be stacked.
+
+    A network that draws random numbers trains one client after another: the draws of clients that
+    overlap would depend on each other.
+    """
+
+    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
+        super().__init__(module, feed, low)
+        self.tracks = [Track(self.net)]
+
+    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+        """S cohorts of one client, on up to `TRACKS` streams."""
+        while len(self.tracks) < min(len(plans), 1 if self.random else TRACKS):
+            self.tracks.append(Track(self.net.another()))
+        outcomes = []
+        with torch.random.fork_rng():
+            for client, plan in enumerate(plans):
+                one, track = slice(client, client + 1), self.tracks[client % len(self.tracks)]
+                seed = plan.seed if self.random else None
+                outcomes.append(
+                    track.train(self.feed, start.rows(one), plan, objective.rows(one), sgd, seed)
+                )
+        for track in self.tracks:
+            torch.cuda.current_stream().wait_stream(track.stream)
+        return join(outcomes)
+
+
+class Track:
+    """A stream on which clients train one after another."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
+        self.cohort: GraphCohort | None = None
+
+    def train(
+        self,
+        feed: Feed,
+        start: Model,
+        plan: Plan,
+        objective: Objective,
+        sgd: Sgd,
+        seed: int | None,
+    ) -> Outcome:
+        """The training of one client; the host goes on at once."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            if self.cohort is None or not self.cohort.fits(objective, sgd, 1):
+                self.cohort = GraphCohort(self.net, feed, start, objective, sgd, 1)
+            return self.cohort.again(start, objective, [plan], seed)
