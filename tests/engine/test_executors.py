@@ -68,7 +68,8 @@ def test_loop_and_stacked_agree(name, shape, options, keep_last):
     loop, stacked = (
         after_rounds(executor, module, data, piece, **settings) for executor in ("loop", "stacked")
     )
-    assert_same(loop[0], stacked[0], 1e-8)
+    # fifty layers of batch norm over a handful of samples let even float64's rounding grow
+    assert_same(loop[0], stacked[0], 1e-8 if name == "resnet50" else 1e-9)
     torch.testing.assert_close(loop[1].losses, stacked[1].losses)
     assert loop[1].traffic == stacked[1].traffic
 
