@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from fedfm.algorithms import PIECES, Method, Piece, compose, piece_class
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.partition import Partition
+from fedfm.deployment import Deployment
 from fedfm.experiment import Experiment
 from fedfm.protocol import Protocol
 
@@ -64,6 +65,7 @@ class Config(BaseModel):
     method: dict[str, dict[str, Any]] = {"fedfm": {}}
     partition: Partition = Partition()
     protocol: Protocol = Protocol()
+    deployment: Deployment = Deployment()
 
     @field_validator("method")
     @classmethod

@@ -13,7 +13,6 @@ from fedfm.algorithms import Task
 from fedfm.core.client_states import ClientStates
 from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.rounds import RoundLog, run_rounds
-from fedfm.core.sgd import Sgd
 from fedfm.core.state import State, initial_state
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
@@ -63,12 +62,7 @@ class Simulation:
             method=experiment.method,
             executor=LoopExecutor(model, self.feeds[0]),
             samples=training,
-            training=LocalTraining(
-                protocol.epochs,
-                protocol.batch_size,
-                protocol.keep_last,
-                Sgd(protocol.lr, protocol.momentum, protocol.weight_decay),
-            ),
+            training=LocalTraining.of(protocol),
             participation=protocol.participation,
             augmented=data.augment,
             seed=seed,
@@ -143,7 +137,7 @@ def _extended(
         round=state.round,
         val_accuracy=validation,
         test_accuracy=test,
-        train_loss=float((log.shares * log.losses).sum()),
+        train_loss=float(log.loss),
         seconds=seconds,
         failed=len(log.failed),
         **log.traffic.as_dict(),

@@ -1,9 +1,13 @@
 """t-SNE that is the same for the same seed."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from sklearn.metrics import silhouette_score
 
+from fedfm.analysis import embedding
 from fedfm.analysis.embedding import embedded
 from fedfm.core.errors import UserError
 
@@ -27,6 +31,32 @@ def test_the_same_seed_gives_the_same_places():
     assert np.array_equal(embedded(features, seed=1), embedded(features, seed=1))
 
 
+def test_another_process_gives_the_same_places():
+    program = (
+        "from tests.analysis.test_embedding import clusters, embedded; "
+        "print(embedded(clusters(60)[0], seed=1).tobytes().hex())"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert other.stdout.strip() == embedded(clusters(60)[0], seed=1).tobytes().hex()
+
+
+@pytest.mark.parametrize(("samples", "gradient"), [(59, "bh"), (60, "fft")])
+def test_many_points_are_placed_by_fft(samples, gradient, monkeypatch):
+    asked = []
+    monkeypatch.setattr(embedding, "MANY", 60)
+    monkeypatch.setattr(embedding, "t_sne", lambda points, start, gradient: asked.append(gradient))
+    embedded(clusters(samples)[0], seed=0)
+    assert asked == [gradient]
+
+
+def test_without_opentsne_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openTSNE", None)
+    with pytest.raises(UserError, match="pip install openTSNE"):
+        embedded(clusters(40)[0], seed=0)
+
+
 @pytest.mark.parametrize(("samples", "dimensions"), [(4, 80), (12, 80), (40, 1), (40, 3)])
 def test_few_points_and_few_dimensions_are_placed_too(samples, dimensions):
     features, _ = clusters(samples)
@@ -37,6 +67,11 @@ def test_few_points_and_few_dimensions_are_placed_too(samples, dimensions):
 
 def test_points_that_are_all_alike_are_placed_too():
     assert np.isfinite(embedded(np.ones((30, 5), np.float32), seed=0)).all()
+
+
+def test_samples_that_coincide_are_placed_too():
+    places = embedded(np.repeat(np.eye(4, 20, dtype=np.float32), 30, axis=0), seed=0)
+    assert np.isfinite(places).all()
 
 
 def test_too_few_points_are_refused():

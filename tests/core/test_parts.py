@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from fedfm.algorithms import FedAvg
 from fedfm.core import trees
+from fedfm.core.clients import summed_buffers
 from fedfm.core.errors import UserError
-from fedfm.core.ledger import Ledger, Traffic
+from fedfm.core.ledger import Ledger, Traffic, sent_up
 from fedfm.core.rng import generator, torch_seed
 from fedfm.data.batches import plan
 from fedfm.data.holdout import hold_out
@@ -30,11 +31,11 @@ def test_rows_keep_what_is_shared():
     assert part["shared"] is tree["shared"]
 
 
-def test_averages_weigh_floats_and_take_the_largest_counter():
+def test_buffers_are_summed_by_samples_and_counters_take_the_largest():
     tree = {"mean": torch.tensor([[2.0], [6.0]]), "batches": torch.tensor([3, 7])}
-    found = trees.average(tree, torch.tensor([0.25, 0.75]))
-    assert found["mean"].tolist() == [5.0]
-    assert found["batches"].item() == 7
+    found = summed_buffers(tree, torch.tensor([1.0, 3.0]))
+    assert found["buffers"]["mean"].tolist() == [20.0]
+    assert found["counters"]["batches"].item() == 7
 
 
 def test_finite_finds_the_client_that_is_not():
@@ -71,8 +72,7 @@ def test_the_ledger_counts_floats_without_buffers_and_bytes_with_everything():
         "fedfm": {"anchors": torch.zeros(2, 2), "seen": torch.zeros(2, dtype=torch.bool)},
     }
     ledger.down(message, clients=3)
-    ledger.up({"counts": {"n": torch.zeros(3, 4, dtype=torch.int64)}})
-    ledger.handshake()
+    ledger.handshake(sent_up({"counts": {"n": torch.zeros(3, 4, dtype=torch.int64)}}))
     assert ledger.traffic == Traffic(
         floats_up=0,
         floats_down=3 * (10 + 4),

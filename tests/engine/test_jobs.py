@@ -75,7 +75,7 @@ def test_rounds_of_several_federations_are_the_rounds_of_each(method, executor):
             assert (state.round, log.cohort, log.traffic, log.held) == (
                 own.round, own_log.cohort, own_log.traffic, own_log.held,
             )  # fmt: skip
-            torch.testing.assert_close(log.losses, own_log.losses, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(log.loss, own_log.loss, rtol=1e-9, atol=1e-9)
         states, alone = [state for state, _ in rounds], [state for state, _ in singles]
 
 

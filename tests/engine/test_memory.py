@@ -49,7 +49,7 @@ def test_a_cohort_that_needs_too_much_memory_is_split(room, caplog, clients, spl
     assert trained == split * 3
     for name, value in parts.items():
         torch.testing.assert_close(value, whole[name], rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(parts_log.losses, log.losses, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(parts_log.loss, log.loss, rtol=1e-9, atol=1e-9)
     said = [record.message for record in caplog.records]
     assert len(said) == {2: 1, 1: 2}[clients], "once for every time the cohort was halved"
     assert said[0] == (

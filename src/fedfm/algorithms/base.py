@@ -84,12 +84,37 @@ class LocalRun(NamedTuple):
     sgd: Sgd
     pull: float
     """mu of all terms mu/2 ||w - x||^2 in the local loss."""
+    samples: Tensor
+    """n_i [S], how many samples each client has, in any unit that all clients share."""
+
+    def rows(self, which: slice | Tensor) -> "LocalRun":
+        """The runs of some of the clients."""
+        return self._replace(
+            start=self.start.rows(which),
+            end=self.end.rows(which),
+            steps=self.steps[which],
+            samples=self.samples[which],
+        )
 
     @property
     def accumulation(self) -> Tensor:
         """a_i [S]: how far the client's steps carry a unit gradient, in units of eta."""
         like = next(trees.leaves(self.end.params))
         return self.sgd.accumulation(self.steps, self.pull).to(like)
+
+
+class Turnout(NamedTuple):
+    """Who is in a sum over clients: how many of how many, sum_i n_i, and sum_i u_i."""
+
+    clients: int
+    population: int
+    samples: Tensor
+    weight: Tensor
+
+    @property
+    def fraction(self) -> float:
+        """S / N."""
+        return self.clients / self.population
 
 
 @dataclass(frozen=True)
@@ -161,15 +186,25 @@ class Piece:
         return grads
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """After training: what goes up [S, ...] and what the client keeps [S, ...]."""
+        """After training: what goes up [S, ...], to be added up, and what is kept [S, ...]."""
         return {}, client
 
-    def weights(self, weights: Tensor, up: Tree) -> Tensor:
-        """The aggregation weights [S], given the data shares p_i [S]; claims "weights"."""
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
+        """u_i [S], how much a client's change counts, given n_i [S]; claims "weights".
+
+        A factor common to all clients does not matter; what others do is not known here.
+        """
         return weights
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
-        """The server's new state and its step [...], given sum_i w_i (y_i - x) [...]."""
+    def rescale(self, total: Tree, turnout: Turnout) -> Tensor | float:
+        """A factor on the mean change, given the sum of what went up; goes with `weights`."""
+        return 1.0
+
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+        """The server's new state and its step [...].
+
+        Given sum_i u_i (y_i - x) / sum_i u_i [...] and the sum of what went up [...].
+        """
         return server, delta
 
 

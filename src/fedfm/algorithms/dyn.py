@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import LocalRun, Model, Piece, Task
+from fedfm.algorithms.base import LocalRun, Model, Piece, Task, Turnout
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, tree_map
 
@@ -64,11 +64,11 @@ class FedDyn(Piece):
         drift = tree_map(moved, client["drift"], run.end.params, run.start.params)
         return {}, {"drift": drift}
 
-    def weights(self, weights: Tensor, up: Tree) -> Tensor:
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
         """Clients count alike: mean (y_i - x)."""
-        return torch.full_like(weights, 1 / len(weights))
+        return torch.ones_like(weights)
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """h+ = h - alpha (S/N) mean (y_i - x); x+ = mean y_i - h+ / alpha."""
-        drift = tree_map(lambda h, d: h - self.alpha * fraction * d, server["drift"], delta)
+        drift = tree_map(lambda h, d: h - self.alpha * turnout.fraction * d, server["drift"], delta)
         return {"drift": drift}, tree_map(lambda d, h: d - h / self.alpha, delta, drift)

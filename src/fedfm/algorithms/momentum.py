@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedfm.algorithms.base import Piece, Task
+from fedfm.algorithms.base import Piece, Task, Turnout
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, tree_map
 
@@ -33,7 +33,7 @@ class FedAvgM(Piece):
         """The velocity v, initially zero."""
         return {"velocity": tree_map(torch.zeros_like, task.params)}
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """The velocity takes the mean change in, and is the step."""
         velocity = tree_map(lambda v, d: self.beta * v + d, server["velocity"], delta)
         return {"velocity": velocity}, velocity

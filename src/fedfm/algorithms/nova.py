@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedfm.algorithms.base import LocalRun, Piece
+from fedfm.algorithms.base import LocalRun, Piece, Turnout
 from fedfm.core.trees import Tree
 
 
@@ -24,11 +24,19 @@ class FedNova(Piece):
     claims: ClassVar[frozenset[str]] = frozenset({"weights"})
     shares_every_round = True
 
-    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """Send a_i: what the client's steps made of a unit gradient, a proximal pull included."""
-        return {"a": run.accumulation}, {}
+    def normaliser(self, run: LocalRun) -> Tensor:
+        """a_i [S]: what the steps make of a unit gradient, a proximal pull included."""
+        return run.accumulation
 
-    def weights(self, weights: Tensor, up: Tree) -> Tensor:
-        """w_i = tau_eff p_i / a_i."""
-        a: Tensor = up["a"].to(weights)
-        return (weights * a).sum() * weights / a
+    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
+        """Send n_i a_i."""
+        return {"work": run.samples * self.normaliser(run)}, {}
+
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
+        """u_i = n_i / a_i."""
+        return weights / self.normaliser(run)
+
+    def rescale(self, total: Tree, turnout: Turnout) -> Tensor:
+        """Tau_eff sum_i p_i / a_i: the mean is over u_i, where the paper has tau_eff p_i / a_i."""
+        factor: Tensor = total["work"] * turnout.weight / turnout.samples.square()
+        return factor

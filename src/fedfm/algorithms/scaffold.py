@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import LocalRun, Model, Piece, Task
+from fedfm.algorithms.base import LocalRun, Model, Piece, Task, Turnout
 from fedfm.core.trees import Tree, per_client, tree_map
 
 
@@ -59,11 +59,12 @@ class Scaffold(Piece):
         kept = tree_map(torch.add, client["control"], changes)
         return {"change": changes}, {"control": kept}
 
-    def weights(self, weights: Tensor, up: Tree) -> Tensor:
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
         """Clients count alike: x+ = x + mean (y_i - x)."""
-        return torch.full_like(weights, 1 / len(weights))
+        return torch.ones_like(weights)
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
-        """c+ = c + (S/N) mean (c_i+ - c_i)."""
-        control = tree_map(lambda c, d: c + fraction * d.mean(0), server["control"], up["change"])
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+        """c+ = c + sum (c_i+ - c_i) / N."""
+        everyone = turnout.population
+        control = tree_map(lambda c, d: c + d / everyone, server["control"], total["change"])
         return {"control": control}, delta

@@ -6,13 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fedfm.core.errors import require
+from fedfm.core.errors import UserError, require
 from fedfm.core.rng import generator
 
 DIMENSIONS = 50
 """What features are reduced to by PCA first."""
 PERPLEXITY = 30.0
 """How many neighbours count, for enough points."""
+MANY = 5000
+"""From so many points on gradients by FFT are faster than Barnes and Hut's (bench/embedding.py)."""
 
 
 def embedded(features: NDArray[Any], seed: int) -> NDArray[np.float64]:
@@ -25,8 +27,9 @@ def embedded(features: NDArray[Any], seed: int) -> NDArray[np.float64]:
     if np.ptp(features, axis=0).max() == 0:
         return np.zeros((len(features), 2))
     start = int(generator(seed, "t-SNE").integers(2**31))
+    gradient = "bh" if len(features) < MANY else "fft"
     with threadpool_limits(1):
-        return t_sne(reduced(features, start), start)
+        return t_sne(reduced(features, start), start, gradient)
 
 
 def reduced(features: NDArray[Any], start: int) -> NDArray[np.float64]:
@@ -38,12 +41,22 @@ def reduced(features: NDArray[Any], start: int) -> NDArray[np.float64]:
     return np.pad(found, ((0, 0), (0, max(0, 2 - components))))
 
 
-def t_sne(features: NDArray[np.float64], start: int) -> NDArray[np.float64]:
-    """scikit-learn's: openTSNE took 0.8 to 0.9 of its time at best (bench/embedding.py)."""
-    from sklearn.manifold import TSNE
+def t_sne(points: NDArray[np.float64], start: int, gradient: str) -> NDArray[np.float64]:
+    """Points [N, d] on a plane by openTSNE; gradient is "bh" (Barnes and Hut) or "fft"."""
+    try:
+        from openTSNE import TSNE
+    except ImportError as problem:
+        raise UserError(
+            "t-SNE needs openTSNE, which is not installed: pip install openTSNE"
+        ) from problem
 
-    perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
-    places: NDArray[np.float64] = TSNE(
-        perplexity=perplexity, init="pca", random_state=start
-    ).fit_transform(features)
-    return places
+    placed = TSNE(
+        perplexity=min(PERPLEXITY, (len(points) - 1) / 3),
+        initialization="pca",
+        neighbors="exact",
+        n_iter=750,  # after 250 with early exaggeration
+        negative_gradient_method=gradient,
+        random_state=start,
+        n_jobs=1,
+    ).fit(points)
+    return np.array(placed)

@@ -22,7 +22,7 @@ from fedfm.algorithms.matching import l2_guiding
 from fedfm.core import trees
 from fedfm.core.federation import Federation
 from fedfm.core.rounds import run_round
-from fedfm.core.server import data_shares
+from fedfm.core.clients import sizes
 from fedfm.core.state import State
 from fedfm.core.trees import Tree
 from fedfm.data.partition import Partition
@@ -125,9 +125,10 @@ def objective(
     sums = fed.executor.measure(
         state.model.map(trees.share), samples, partial(losses, old=old, new=new)
     )
-    shares, sizes = data_shares(samples), torch.tensor([len(own) for own in samples])
+    n = sizes(samples)
+    shares = n / n.sum()
     task, before, after = (
-        float((shares * sums[name] / sizes).sum()) for name in ("task", "old", "new")
+        float((shares * sums[name] / n).sum()) for name in ("task", "old", "new")
     )
     return task + strength * before, task + strength * after
 

@@ -80,11 +80,15 @@ class RowByRow(Piece):
         hook = super().finish
 
         def one(i: slice) -> tuple[Tree, Tree]:
-            row = run._replace(start=run.start.rows(i), end=run.end.rows(i), steps=run.steps[i])
-            return hook(trees.rows(client, i), row, down)
+            return hook(trees.rows(client, i), run.rows(i), down)
 
         sent, kept = zip(*each(len(run.steps), one), strict=True)
         return trees.concat(sent), trees.concat(kept)
+
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
+        """Row by row."""
+        hook = super().weights
+        return torch.cat(each(len(weights), lambda i: hook(weights[i], run.rows(i))))
 
 
 def _batch(batch: Batch, i: slice) -> Batch:

@@ -11,6 +11,7 @@ from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan, plan
 from fedfm.engine.executors import Executor
+from fedfm.protocol import Protocol
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,12 @@ class LocalTraining:
     batch_size: int
     keep_last: bool
     sgd: Sgd
+
+    @staticmethod
+    def of(protocol: Protocol) -> "LocalTraining":
+        """As a protocol has it."""
+        sgd = Sgd(protocol.lr, protocol.momentum, protocol.weight_decay)
+        return LocalTraining(protocol.epochs, protocol.batch_size, protocol.keep_last, sgd)
 
 
 @dataclass(frozen=True)
@@ -37,9 +44,14 @@ class Federation:
     augmented: bool
     seed: int
 
+    @property
+    def population(self) -> int:
+        """N."""
+        return len(self.samples)
+
     def cohort(self, round: int) -> list[int]:
         """The clients that take part in a round (from 0), ascending."""
-        everyone = len(self.samples)
+        everyone = self.population
         size = max(1, int(np.floor(self.participation * everyone + 0.5)))
         if size == everyone:
             return list(range(everyone))

@@ -60,6 +60,11 @@ def bytes_of(message: Tree) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in trees.leaves(message))
 
 
+def sent_up(messages: Tree) -> Traffic:
+    """What the clients' messages [S, ...] amount to."""
+    return Traffic(floats_up=floats(messages), bytes_up=bytes_of(messages))
+
+
 class Ledger:
     """Adds up the messages of one round."""
 
@@ -71,10 +76,6 @@ class Ledger:
         count, size = clients * floats(message), clients * bytes_of(message)
         self.traffic += Traffic(floats_down=count, bytes_down=size)
 
-    def up(self, message: Tree) -> None:
-        """The clients' messages [S, ...] arrive."""
-        self.traffic += Traffic(floats_up=floats(message), bytes_up=bytes_of(message))
-
-    def handshake(self) -> None:
-        """Server and clients have met once more in this round."""
-        self.traffic += Traffic(handshakes=1)
+    def handshake(self, answers: Traffic) -> None:
+        """Server and clients have met once more in this round; the answers arrived."""
+        self.traffic += answers + Traffic(handshakes=1)

@@ -3,30 +3,24 @@
 model down -> statistics "before" up (a handshake of their own, if a piece takes them)
 -> the pieces' messages down -> local training -> statistics "after" and models up
 -> aggregation weights -> mean change -> the server's step -> State
+
+`conversation` is the server's part of it, whoever the clients are; the rest runs it with clients
+simulated on this machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedfm.algorithms.base import Model
-from fedfm.core import trees
-from fedfm.core.clients import (
-    Visit,
-    finished,
-    job,
-    piece_states,
-    remembered,
-    reports,
-    starting_models,
-)
+from fedfm.algorithms.base import Method, Turnout
+from fedfm.core.clients import Visit, begin, job, measured, message, trained
+from fedfm.core.exchange import Ask, Sums
 from fedfm.core.federation import Federation
-from fedfm.core.ledger import BUFFERS, Ledger, Traffic
-from fedfm.core.server import absorbed, aggregated, data_shares, without_failures
+from fedfm.core.ledger import Ledger, Traffic
+from fedfm.core.server import Diverged, absorbed, aggregated
 from fedfm.core.state import State
-from fedfm.core.trees import Tree
 from fedfm.engine.cohort import Outcome
 from fedfm.engine.jobs import Job, train_together
 from fedfm.engine.profile import phase
@@ -34,29 +28,88 @@ from fedfm.engine.profile import phase
 
 @dataclass(frozen=True)
 class RoundLog:
-    """What a round cost and how the training went, client by client."""
+    """What a round cost and how the training went."""
 
     cohort: list[int]
     """The clients that took part and are in the average."""
-    shares: Tensor
-    """p_i [S], each client's share of the cohort's data."""
-    losses: Tensor
-    """The mean local loss of each client [S]."""
+    loss: Tensor
+    """The mean local loss, by data share."""
     failed: list[int]
-    """Clients that were left out, since their loss, model or message was not finite."""
+    """Clients that were left out: no answer, or one that was not finite."""
     traffic: Traffic
     held: int
     """Floats a client holds while it trains: its model and what the pieces prepared."""
 
 
+class Rules(Protocol):
+    """What the server knows of a federation."""
+
+    @property
+    def method(self) -> Method:
+        """What is run."""
+        ...
+
+    @property
+    def population(self) -> int:
+        """N, the number of clients."""
+        ...
+
+    def cohort(self, round: int) -> list[int]:
+        """The clients to be asked in a round, ascending."""
+        ...
+
+
+Conversation = Generator[Ask, Sums, tuple[State, RoundLog]]
+
+
+def conversation(state: State, rules: Rules) -> Conversation:
+    """A round as the server sees it: what it asks, and what it makes of the sums it receives."""
+    ledger, server, method = Ledger(), state.server, rules.method
+    pieces, cohort = method.active(state.round), rules.cohort(state.round)
+    owners = set(state.clients) if method.share_every > 1 else set()
+    newcomers = [client for client in cohort if client not in owners]
+    sharing = (state.round + 1) % method.share_every == 0
+    ask = Ask("train", state.round, cohort, state.model, newcomers, {}, state.clients, sharing)
+    ledger.down(message(state.model), len(newcomers))
+    if any(piece.measures == "before" for piece in pieces):
+        sums = yield ask._replace(kind="measure")
+        ledger.handshake(sums.traffic)
+        server = absorbed(pieces, server, sums.total, len(sums.clients))
+        ask = ask._replace(cohort=sums.present, newcomers=[])
+    down = {piece.name: piece.download(server[piece.name]) for piece in pieces}
+    ledger.down(down, len(ask.cohort))
+    sums = yield ask._replace(down=down)
+    ledger.handshake(sums.traffic)
+    if not sums.clients:
+        raise Diverged(cohort, state.round)
+    total, clients, model = sums.total, len(sums.clients), state.model
+    server = absorbed(pieces, server, total["reports"], clients)
+    if sharing:
+        turnout = Turnout(clients, rules.population, total["samples"], total["weight"])
+        with phase("aggregation"):
+            server, model = aggregated(pieces, server, model, total, turnout)
+    failed = sorted(set(cohort) - set(sums.clients))
+    loss = total["loss"] / total["samples"]
+    log = RoundLog(sums.clients, loss, failed, ledger.traffic, sums.held)
+    return State(state.round + 1, model, server, sums.kept), log
+
+
+def ended(talk: Conversation, sums: Sums) -> tuple[State, RoundLog]:
+    """What the server makes of its last answer."""
+    try:
+        talk.send(sums)
+    except StopIteration as end:
+        result: tuple[State, RoundLog] = end.value
+        return result
+    raise AssertionError("the server asked once more")
+
+
 class Opened(NamedTuple):
     """A round up to its local training."""
 
+    talk: Conversation
+    ask: Ask
     visit: Visit
-    server: Tree
-    ledger: Ledger
-    received: Tree
-    """The pieces' messages to the clients [1, ...]."""
     job: Job
 
 
@@ -69,62 +122,22 @@ def run_rounds(states: Sequence[State], feds: Sequence[Federation]) -> list[tupl
     """A round of several federations that differ in their clients alone, trained together."""
     rounds = [opened(state, fed) for state, fed in zip(states, feds, strict=True)]
     outcomes = train_together([one.job for one in rounds], feds[0].executor)
-    return [closed(*one) for one in zip(states, feds, rounds, outcomes, strict=True)]
+    return [closed(*one) for one in zip(rounds, feds, outcomes, strict=True)]
 
 
 def opened(state: State, fed: Federation) -> Opened:
     """Everything that comes before local training."""
-    visit, server, ledger = begin(state, fed), state.server, Ledger()
-    ledger.down(message(state.model), visit.downloads)
-    if any(piece.measures == "before" for piece in visit.pieces):
-        report = reports(visit, fed, "before", visit.start)
-        server = absorbed(visit, server, report)
-        ledger.up(report)
-        ledger.handshake()
-    down = {piece.name: piece.download(server[piece.name]) for piece in visit.pieces}
-    ledger.down(down, len(visit.cohort))
-    received = trees.share(down)
+    talk = conversation(state, fed)
+    ask = next(talk)
+    visit = begin(ask, fed)
+    if ask.kind == "measure":
+        ask = talk.send(measured(visit, fed, ask))
     with phase("data"):
-        training = job(visit, fed, state.round, received)
-    return Opened(visit, server, ledger, received, training)
+        training = job(visit, fed, ask)
+    return Opened(talk, ask, visit, training)
 
 
-def closed(
-    state: State, fed: Federation, opened: Opened, outcome: Outcome
-) -> tuple[State, RoundLog]:
+def closed(opened: Opened, fed: Federation, outcome: Outcome) -> tuple[State, RoundLog]:
     """Everything that comes after it."""
-    visit, server, ledger = opened.visit, opened.server, opened.ledger
-    work = finished(visit, fed, opened.received, opened.job, outcome)
-    report = reports(visit, fed, "after", work.model)
-    ledger.up({"reports": report, "pieces": work.up})
-    if visit.sharing:
-        ledger.up(message(work.model))
-    ledger.handshake()
-    everyone = visit.cohort
-    visit, work = without_failures(visit, work, state.round)
-    server = absorbed(visit, server, report)
-    if visit.sharing:
-        with phase("aggregation"):
-            server, model = aggregated(visit, fed, server, state.model, work)
-    else:
-        model = state.model
-    failed = sorted(set(everyone) - set(visit.cohort))
-    log = RoundLog(visit.cohort, visit.shares, work.losses, failed, ledger.traffic, work.held)
-    return State(state.round + 1, model, server, remembered(state, fed, visit, work)), log
-
-
-def begin(state: State, fed: Federation) -> Visit:
-    """Choose the cohort and collect what its clients kept."""
-    cohort, pieces = fed.cohort(state.round), fed.method.active(state.round)
-    samples = [fed.samples[client] for client in cohort]
-    kept = [trees.to_device(state.clients.of(client), fed.task.device) for client in cohort]
-    start, downloads = starting_models(state.model, kept)
-    shares = data_shares(samples).to(next(trees.leaves(start.params)))
-    clients = {piece.name: piece_states(kept, piece, fed.task) for piece in pieces}
-    sharing = (state.round + 1) % fed.method.share_every == 0
-    return Visit(cohort, pieces, samples, shares, start, downloads, clients, sharing)
-
-
-def message(model: Model) -> Tree:
-    """A model as it travels."""
-    return {"params": model.params, BUFFERS: model.buffers}
+    talk, ask, visit, job = opened
+    return ended(talk, trained(visit, fed, ask, job, outcome))

@@ -1,15 +1,13 @@
-"""The server's side of a round: whom it leaves out, what it absorbs, how it aggregates."""
+"""The server's side of a round: what it makes of the clients' sums."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import Model
+from fedfm.algorithms.base import Model, Piece, Turnout
 from fedfm.core import trees
-from fedfm.core.clients import Visit, Work
 from fedfm.core.errors import UserError
-from fedfm.core.federation import Federation
 from fedfm.core.trees import Tree
 
 
@@ -25,69 +23,34 @@ class Diverged(UserError):
         )
 
 
-def data_shares(samples: Sequence[Tensor]) -> Tensor:
-    """p_i = n_i / sum_j n_j over the cohort [S]."""
-    sizes = torch.tensor([len(own) for own in samples], dtype=torch.float64)
-    return sizes / sizes.sum()
-
-
-def without_failures(visit: Visit, work: Work, round: int) -> tuple[Visit, Work]:
-    """Leave out clients whose loss, model or message is not finite; stop if none is left.
-
-    Those clients keep the state they had, and the others' data shares add up to 1 again.
-    """
-    fine = trees.finite({"losses": work.losses, "model": work.model._asdict(), "up": work.up})
-    if fine.is_meta or bool(fine.all()):
-        return visit, work
-    left = fine.nonzero().flatten().tolist()
-    if not left:
-        raise Diverged(visit.cohort, round)
-    samples = [visit.samples[i] for i in left]
-    fewer = visit._replace(
-        cohort=[visit.cohort[i] for i in left],
-        samples=samples,
-        shares=data_shares(samples).to(visit.shares),
-    )
-    trained = work._replace(
-        model=work.model.map(lambda tree: chosen(tree, fine)),
-        losses=work.losses[fine],
-        up=chosen(work.up, fine),
-        kept=chosen(work.kept, fine),
-    )
-    return fewer, trained
-
-
-def chosen(tree: Tree, which: Tensor) -> Tree:
-    """The rows [S, ...] of the clients for which `which` [S] holds."""
-    if which.is_meta or bool(which.all()):
-        return tree
-    return trees.tree_map(lambda leaf: leaf[which], tree)
-
-
-def absorbed(visit: Visit, server: Tree, report: Tree) -> Tree:
-    """The server's state after it received the sum of the reports that are finite."""
-    for piece in visit.pieces:
-        if piece.name in report:
-            sound = chosen(report[piece.name], trees.finite(report[piece.name]))
-            clients = len(next(trees.leaves(sound)))
-            state = piece.absorb(server[piece.name], trees.total(sound), clients)
+def absorbed(pieces: Sequence[Piece], server: Tree, reports: Tree, clients: int) -> Tree:
+    """The server's state after it received the sum of the reports of `clients` clients."""
+    for piece in pieces:
+        if piece.name in reports and clients:
+            state = piece.absorb(server[piece.name], reports[piece.name], clients)
             server = server | {piece.name: state}
     return server
 
 
 def aggregated(
-    visit: Visit, fed: Federation, server: Tree, old: Model, work: Work
+    pieces: Sequence[Piece], server: Tree, old: Model, total: Tree, turnout: Turnout
 ) -> tuple[Tree, Model]:
-    """The server's new state and model: x + step(sum_i w_i (y_i - x)); buffers by data share."""
-    weights = visit.shares
-    for piece in visit.pieces:
-        weights = piece.weights(weights, work.up[piece.name])
-    delta = trees.tree_map(
-        lambda y, x: trees.weighted_sum(weights, y - x), work.model.params, old.params
-    )
-    fraction = len(visit.cohort) / len(fed.samples)
-    for piece in visit.pieces:
-        state, delta = piece.step(server[piece.name], delta, work.up[piece.name], fraction)
+    """The server's new state and model: x + step(mean change); buffers by data share."""
+    factor: Tensor | float = 1.0
+    for piece in pieces:
+        factor = factor * piece.rescale(total["pieces"].get(piece.name, {}), turnout)
+    scale = factor / turnout.weight
+    delta = trees.tree_map(lambda change: change * scale, total["change"])
+    for piece in pieces:
+        sent = total["pieces"].get(piece.name, {})
+        state, delta = piece.step(server[piece.name], delta, sent, turnout)
         server = server | {piece.name: state}
     params = trees.tree_map(torch.add, old.params, delta)
-    return server, Model(params, trees.average(work.model.buffers, visit.shares))
+    return server, Model(params, new_buffers(old.buffers, total, turnout))
+
+
+def new_buffers(old: Tree, total: Tree, turnout: Turnout) -> Tree:
+    """The clients' mean buffers and largest counters, in the order of the old ones."""
+    means = trees.tree_map(lambda leaf: leaf / turnout.samples, total["buffers"])
+    found = {**means, **total["counters"]}
+    return {name: found[name] for name in old}

@@ -111,17 +111,6 @@ def total(tree: Tree) -> Tree:
     return tree_map(lambda leaf: leaf.sum(0), tree)
 
 
-def average(tree: Tree, weights: Tensor) -> Tree:
-    """Leaves [S, ...] averaged with `weights` [S]; integer leaves (counters) take the maximum."""
-
-    def mean(leaf: Tensor) -> Tensor:
-        if not leaf.is_floating_point():
-            return leaf.amax(0)
-        return weighted_sum(weights.to(leaf.dtype), leaf)
-
-    return tree_map(mean, tree)
-
-
 def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
     """sum_i w_i leaf_i: weights [S], leaf [S, ...] -> [...]."""
     return torch.einsum("s,s...->...", weights, leaf)
@@ -131,6 +120,18 @@ def finite(tree: Tree) -> Tensor:
     """Whether every float of each client is finite: leaves [S, ...] give a bool [S]."""
     sums = [leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree) if leaf.is_floating_point()]
     return torch.isfinite(torch.stack(sums)).all(0)
+
+
+def chosen(tree: Tree, which: Tensor) -> Tree:
+    """The rows [S, ...] of the clients for which `which` [S] holds."""
+    return tree_map(lambda leaf: leaf[which], tree)
+
+
+def chosen_items(items: list[int], which: Tensor) -> list[int]:
+    """The items for which `which` [S] holds."""
+    if which.is_meta or bool(which.all()):
+        return items
+    return [item for item, holds in zip(items, which.tolist(), strict=True) if holds]
 
 
 def to_device(tree: Tree, device: torch.device | str) -> Tree:

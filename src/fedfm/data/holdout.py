@@ -12,16 +12,23 @@ def hold_out(
     shards: Sequence[np.ndarray], fraction: float, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Split every client's samples [n_k] into training and validation samples, both sorted."""
-    training, validation = [], []
-    for client, shard in enumerate(shards):
-        size = int(np.floor(fraction * len(shard) + 0.5))
-        for kind, left in (("validation", size), ("training", len(shard) - size)):
-            require(
-                left > 0,
-                f"client {client} has {len(shard)} samples, which leaves none for {kind}; "
-                "use fewer clients or another validation share",
-            )
-        order = generator(seed, "validation", client).permutation(shard)
-        validation.append(np.sort(order[:size]))
-        training.append(np.sort(order[size:]))
-    return training, validation
+    parts = [hold_out_at(k, shard, fraction, seed) for k, shard in enumerate(shards)]
+    return [training for training, _ in parts], [validation for _, validation in parts]
+
+
+def hold_out_at(
+    client: int, shard: np.ndarray, fraction: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The training and the validation samples, both sorted, of one client's sorted `shard` [n].
+
+    Which ones depends on their places in the shard alone: arange(n) gives the same by place.
+    """
+    size = int(np.floor(fraction * len(shard) + 0.5))
+    for kind, left in (("validation", size), ("training", len(shard) - size)):
+        require(
+            left > 0,
+            f"client {client} has {len(shard)} samples, which leaves none for {kind}; "
+            "use fewer clients or another validation share",
+        )
+    order = generator(seed, "validation", client).permutation(shard)
+    return np.sort(order[size:]), np.sort(order[:size])

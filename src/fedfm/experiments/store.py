@@ -16,7 +16,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
-MACHINE = ("seed", "executor", "device", "precision", "threads", "client_states")
+MACHINE = ("seed", "executor", "device", "precision", "threads", "client_states", "deployment")
 """Keys of a config that say how a run is done, and not what it is; so does data.dir."""
 
 

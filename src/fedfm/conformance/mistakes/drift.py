@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedfm.algorithms import FedDyn, FedProx, LocalRun, Model, Scaffold, Task
+from fedfm.algorithms import FedDyn, FedProx, LocalRun, Model, Scaffold, Task, Turnout
 from fedfm.conformance.mistakes.planting import plant
 from fedfm.core.trees import Tree, per_client, tree_map
 
@@ -60,7 +60,7 @@ class FromWeights(Scaffold):
 class ByData(Scaffold):
     """x+ = sum p_i y_i."""
 
-    def weights(self, weights: Tensor, up: Tree) -> Tensor:
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
         """The data shares."""
         return weights
 
@@ -69,9 +69,9 @@ class ByData(Scaffold):
 class NoFraction(Scaffold):
     """c moves as if all clients had taken part."""
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """A fraction of 1."""
-        return super().step(server, delta, up, 1.0)
+        return super().step(server, delta, total, turnout._replace(population=turnout.clients))
 
 
 @plant("the quadratic term is dropped", alpha=0.2)
@@ -135,9 +135,9 @@ class Lopsided(FedDyn):
 class NoTotal(FedDyn):
     """h moves as if all clients had taken part."""
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """A fraction of 1."""
-        return super().step(server, delta, up, 1.0)
+        return super().step(server, delta, total, turnout._replace(population=turnout.clients))
 
 
 @plant("pulls towards zero instead of the received model", mu=0.3)

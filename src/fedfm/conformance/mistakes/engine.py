@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fedfm.algorithms import FedAvg, Model, Moon
 from fedfm.conformance.mistakes.planting import MISTAKES, Mistake
-from fedfm.core import trees
-from fedfm.core.trees import Tree, tree_map
+from fedfm.core import clients
+from fedfm.core.trees import Tree
 from fedfm.engine.nets import Net
 
-frozen, average = Net.frozen, trees.average
+frozen, summed_buffers = Net.frozen, clients.summed_buffers
 
 
 @contextmanager
@@ -34,14 +34,16 @@ def in_training_mode(self: Net, name: str, model: Model) -> Net:
     return net
 
 
-def of_the_first(tree: Tree, weights: Tensor) -> Tree:
+def of_the_first(buffers: Tree, samples: Tensor) -> Tree:
     """The first client's buffers stand for all."""
-    return tree_map(lambda leaf: leaf[0].clone(), tree)
+    first = torch.zeros_like(samples)
+    first[0] = samples.sum()
+    return summed_buffers(buffers, first)
 
 
-def plainly(tree: Tree, weights: Tensor) -> Tree:
+def plainly(buffers: Tree, samples: Tensor) -> Tree:
     """Every client's buffers count alike."""
-    return average(tree, torch.full_like(weights, 1 / len(weights)))
+    return summed_buffers(buffers, samples.mean().expand_as(samples))
 
 
 MISTAKES += [
@@ -53,11 +55,11 @@ MISTAKES += [
     Mistake(
         "BatchNorm buffers are one client's, not the average",
         FedAvg(),
-        lambda: replaced(trees, "average", of_the_first),
+        lambda: replaced(clients, "summed_buffers", of_the_first),
     ),
     Mistake(
         "BatchNorm buffers are averaged plainly instead of by data share",
         FedAvg(),
-        lambda: replaced(trees, "average", plainly),
+        lambda: replaced(clients, "summed_buffers", plainly),
     ),
 ]

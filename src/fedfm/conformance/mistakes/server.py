@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedfm.algorithms import FedAvg, FedAvgM, FedNova, LocalRun, Task
+from fedfm.algorithms import FedAvg, FedAvgM, FedNova, LocalRun, Task, Turnout
 from fedfm.conformance.mistakes.planting import plant
 from fedfm.core.trees import Tree, tree_map
 
@@ -14,64 +14,64 @@ from fedfm.core.trees import Tree, tree_map
 class Alike(FedAvg):
     """x+ = mean y_i."""
 
-    def weights(self, weights: Tensor, up: Tree) -> Tensor:
-        """1 / S each."""
-        return torch.full_like(weights, 1 / len(weights))
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
+        """1 each."""
+        return torch.ones_like(weights)
 
 
 @plant("plain K instead of a(K, rho) under momentum")
 class PlainK(FedNova):
     """Steps count, not how far they go."""
 
-    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
+    def normaliser(self, run: LocalRun) -> Tensor:
         """As if there were no momentum."""
-        return super().finish(client, run._replace(sgd=replace(run.sgd, momentum=0.0)), down)
+        return run._replace(sgd=replace(run.sgd, momentum=0.0)).accumulation
 
 
 @plant("the whole is multiplied by N/S")
 class Magnified(FedNova):
     """A step too long where not all clients take part."""
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """Times N/S."""
-        return server, tree_map(lambda d: d / fraction, delta)
+        return server, tree_map(lambda d: d / turnout.fraction, delta)
 
 
 @plant("with FedProx, the normaliser ignores the proximal factors")
 class IgnoresPull(FedNova):
     """a_i of plain SGD, whatever else pulls."""
 
-    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
+    def normaliser(self, run: LocalRun) -> Tensor:
         """As if there were no pull."""
-        return super().finish(client, run._replace(pull=0.0), down)
+        return run._replace(pull=0.0).accumulation
 
 
 @plant("BatchNorm buffers are averaged with the method's weights instead of the data shares")
 class InPlace(FedNova):
     """The shares are overwritten by the weights, and buffers are averaged afterwards."""
 
-    def weights(self, weights: Tensor, up: Tree) -> Tensor:
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
         """The right weights, in the wrong place."""
-        return weights.copy_(super().weights(weights, up))
+        return weights.copy_(super().weights(weights, run))
 
 
 @plant("the update is damped by 1 - beta", beta=0.7)
 class Damped(FedAvgM):
     """v = beta v + (1 - beta) d."""
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """Scale the change first."""
         scaled = tree_map(lambda d: (1 - self.beta) * d, delta)
-        return super().step(server, scaled, up, fraction)
+        return super().step(server, scaled, total, turnout)
 
 
 @plant("Nesterov's step", beta=0.7)
 class Nesterov(FedAvgM):
     """x+ = x + d + beta v."""
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """Look ahead."""
-        state, velocity = super().step(server, delta, up, fraction)
+        state, velocity = super().step(server, delta, total, turnout)
         return state, tree_map(lambda d, v: d + self.beta * v, delta, velocity)
 
 
@@ -84,8 +84,8 @@ class LateStart(FedAvgM):
         like = next(iter(task.params.values()))
         return super().server_state(task) | {"begun": like.new_zeros(())}
 
-    def step(self, server: Tree, delta: Tree, up: Tree, fraction: float) -> tuple[Tree, Tree]:
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """Stand still at first."""
-        state, velocity = super().step(server, delta, up, fraction)
+        state, velocity = super().step(server, delta, total, turnout)
         moves = tree_map(lambda v: server["begun"] * v, velocity)
         return state | {"begun": torch.ones_like(server["begun"])}, moves

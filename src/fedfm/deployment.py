@@ -1,0 +1,49 @@
+"""What a federation of real machines needs beside its experiment: limits, and whom to wait for."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedfm.core.errors import require
+
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """How server and clients deal with each other; a simulation does not look at it."""
+
+    minimum: int = 2
+    """The fewest clients whose answers a round needs; with fewer the run stops."""
+    wait: float = 600.0
+    """Seconds the server waits for all clients at the start, and then for the minimum."""
+    timeout: float = 600.0
+    """Seconds it waits for the answers to a question; who has not answered is left out."""
+    message_limit: int = 1024
+    """Megabytes of the largest message that either side accepts."""
+    classes: tuple[str, ...] = ()
+    """The classes by name; by default those that the clients have."""
+    evaluate: Literal["clients", "server"] = "clients"
+    """Who measures the model: clients on what they held out, or the server on the config's data."""
+    secure: bool = False
+    """Whether the server sees sums over clients only."""
+    threshold: int = 0
+    """How many clients must help to unmask a sum; 0: two thirds of a round's clients."""
+    range: float = 256.0
+    """What no sum of model changes may exceed in a secure sum."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        require(self.minimum >= 1, f"minimum must be at least 1, not {self.minimum}")
+        for name in ("wait", "timeout", "message_limit", "range"):
+            value = getattr(self, name)
+            require(value > 0, f"{name} must be positive, not {value}")
+        require(self.threshold >= 0, f"threshold must be >= 0, not {self.threshold}")
+        require(
+            not self.secure or self.minimum >= 2,
+            "a secure sum of one client hides nothing: minimum must be at least 2",
+        )
+
+    @property
+    def largest(self) -> int:
+        """The bytes of the largest message."""
+        return self.message_limit * MEGABYTE
