@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedfm import UserError
-from fedfm.cli.running import build_model, load_data
+from fedfm.assembly import build_model, load_data
 from fedfm.config import Config, load_config
 from fedfm.running import simulate
 

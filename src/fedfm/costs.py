@@ -45,7 +45,7 @@ def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int)
     start = model_of(model).map(lambda tree: to_device(tree, "meta"))
     task = Task(start, classes, models.feature_dim(model, shape))
     state = replace(initial_state(start, method, task), round=method.steady_round)
-    fed = _one_client(method, task)
+    fed = one_client(method, task)
     traffic, held = Traffic(), 0
     for _ in range(method.share_every):
         state, log = run_round(state, fed)
@@ -54,7 +54,7 @@ def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int)
     return Cost(method.name, held, **per_round)
 
 
-def _one_client(method: Method, task: Task) -> Federation:
+def one_client(method: Method, task: Task) -> Federation:
     """A federation of one client with one sample."""
     return Federation(
         task=task,

@@ -57,6 +57,8 @@ class Progress:
     state: State
     best: Best | None = None
     records: tuple[RoundRecord, ...] = ()
+    pending: RoundRecord | None = None
+    """The last round, where its model is not evaluated yet."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from fedfm.core.checkpoint import (
 )
 from fedfm.core.errors import require
 from fedfm.core.state import State, from_tree, to_facts, to_tree
-from fedfm.core.trees import leaves, to_device
+from fedfm.core.trees import Tree, leaves, to_device
 from fedfm.engine.choice import CHOICES, Choice
 from fedfm.records import Best, Progress, Result, RoundRecord
 
@@ -85,9 +85,9 @@ class RunFolder:
         write_atomically(self.path / "machine.json", (json.dumps(facts) + "\n").encode())
 
     def save(self, progress: Progress) -> None:
-        """Add the last round's line, then replace the checkpoint."""
+        """Add the last evaluated round's line, then replace the checkpoint."""
         with (self.path / "rounds.jsonl").open("a") as file:
-            file.write(json.dumps(progress.records[-1].as_dict()) + "\n")
+            file.writelines(json.dumps(last.as_dict()) + "\n" for last in progress.records[-1:])
             file.flush()
             os.fsync(file.fileno())
         parts = {"state": (progress.state.round, to_tree(progress.state))}
@@ -96,6 +96,8 @@ class RunFolder:
             best = asdict(progress.best) | {"model": None}
             parts["best"] = (progress.best.round, progress.best.model._asdict())
             facts["best"] = best
+        if progress.pending is not None:
+            facts["pending"] = progress.pending.as_dict()
         save_checkpoint(self.path / "checkpoint", parts, facts)
 
     def load(self, start: State) -> Progress | None:
@@ -110,14 +112,12 @@ class RunFolder:
         parts, facts = loaded
         device = next(leaves(start.model.params)).device
         parts = {name: to_device(tree, device) for name, tree in parts.items()}
-        records = self._first_records(facts["round"])
-        model = Model(parts["best"]["params"], parts["best"].get("buffers", {}))
-        found = facts["best"] | {"model": model}
-        found["client_accuracies"] = tuple(found.get("client_accuracies", ()))
-        best = Best(**found)
+        pending = RoundRecord(**facts["pending"]) if "pending" in facts else None
+        records = self._first_records(facts["round"] - (pending is not None))
+        best = _best(facts["best"], parts["best"]) if "best" in facts else None
         state = from_tree(parts["state"], facts, start)
         state.clients.tidy()
-        return Progress(state, best, records)
+        return Progress(state, best, records, pending)
 
     def _first_records(self, rounds: int) -> tuple[RoundRecord, ...]:
         path = self.path / "rounds.jsonl"
@@ -138,6 +138,12 @@ class RunFolder:
         write_atomically(self.path / "rounds.csv", as_csv(result.rounds).encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
+
+
+def _best(facts: dict[str, Any], tree: Tree) -> Best:
+    model = Model(tree["params"], tree.get("buffers", {}))
+    accuracies = tuple(facts.get("client_accuracies", ()))
+    return Best(**facts | {"model": model, "client_accuracies": accuracies})
 
 
 def as_csv(records: Sequence[RoundRecord]) -> str:

@@ -7,6 +7,7 @@ import typer
 from fedfm.cli import (
     costing,
     demonstration,
+    deploying,
     exporting,
     features,
     listing,
@@ -35,6 +36,9 @@ app.command("merge")(tabling.merge)
 app.command("export")(exporting.export)
 app.command("features")(features.features)
 app.command("report")(reporting.report)
+app.command("keys")(deploying.keys)
+app.command("serve")(deploying.serve)
+app.command("join")(deploying.join)
 
 
 def main() -> None:

@@ -8,66 +8,21 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from fedfm import data, models
+from fedfm.assembly import build_model, device_of, load_data, use_threads
 from fedfm.cli.display import numeric_table, print_table, watching
 from fedfm.cli.options import Format, Overrides
 from fedfm.config import Config, builtin_names, load_config
-from fedfm.core.errors import require
-from fedfm.core.rng import torch_seed
-from fedfm.data.dataset import Dataset
 from fedfm.engine.profile import Profile, phase
 from fedfm.records import Result, RoundRecord
 from fedfm.running import Run, Watcher, run_together
 from fedfm.runs import summary
 from fedfm.tracking import SERVICES, tracking
 
-SMALL = 50_000
-"""Parameters of a network below which a second thread gains little, and on a busy machine loses."""
 SOURCE_HELP = f"A TOML file, or a built-in config: {', '.join(builtin_names())}."
-
-
-def load_data(config: Config) -> Dataset:
-    """The data set that a config names."""
-    options = config.data.model_dump(exclude={"name"}, exclude_none=True)
-    for key in ("dir", "path"):
-        if key in options:
-            options[key] = Path(options[key]).expanduser()
-    return data.load(config.data.name, **options)
-
-
-def build_model(config: Config, dataset: Dataset) -> torch.nn.Module:
-    """The model that a config names, initialised from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(config.seed, "model"))
-        return models.build(
-            config.model.name,
-            shape=dataset.shape,
-            classes=len(dataset.classes),
-            **config.model.options,
-        )
-
-
-def use_threads(wanted: int, model: torch.nn.Module) -> None:
-    """Set the number of CPU threads; small networks want one, above all on a busy machine."""
-    if not wanted and models.parameter_count(model) < SMALL:
-        wanted = 1
-    if wanted:
-        torch.set_num_threads(wanted)
-
-
-def device_of(config: Config) -> torch.device:
-    """Where a config runs."""
-    there = torch.cuda.is_available()
-    require(
-        config.device != "cuda" or there,
-        "device = cuda, but PyTorch finds no NVIDIA GPU here; use device=auto or device=cpu",
-    )
-    return torch.device("cuda" if there and config.device != "cpu" else "cpu")
 
 
 def run_config(config: Config, out: Path | None, resume: bool, title: str = "") -> Result:

@@ -5,7 +5,7 @@ a file of its own that is never changed, named by client and round, so that memo
 the cohort and a checkpoint only has to name the files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -94,6 +94,14 @@ class OnDisk:
         """Without any; the files stay until `tidy`."""
         return OnDisk(self.folder)
 
+    def after(self, rounds: Mapping[int, int]) -> "OnDisk":
+        """The states that clients had after these rounds."""
+        return OnDisk(self.folder, rounds)
+
+    def has(self, client: int) -> bool:
+        """Whether a client's file is there."""
+        return client in self.rounds and self._file(client, self.rounds[client]).exists()
+
     def tidy(self) -> None:
         """Remove the files that belong to no client's state."""
         named = {self._file(client, round) for client, round in self.rounds.items()}
@@ -103,3 +111,37 @@ class OnDisk:
 
     def _file(self, client: int, round: int) -> Path:
         return self.folder / f"client-{client:06d}-{round:06d}.safetensors"
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Real clients keep their own; all the server knows is after which round each one's is."""
+
+    rounds: Mapping[int, int] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[int]:
+        """The clients that keep something."""
+        return iter(self.rounds)
+
+    def of(self, client: int) -> Tree:
+        """Nothing that could be seen from here."""
+        return {}
+
+    def updated(self, states: Mapping[int, Tree], round: int) -> "Elsewhere":
+        """Some clients have new states."""
+        return Elsewhere({**self.rounds, **dict.fromkeys(states, round)})
+
+    def after(self, rounds: Mapping[int, int]) -> "Elsewhere":
+        """The states that clients had after these rounds."""
+        return Elsewhere(rounds)
+
+    def without(self, clients: Collection[int]) -> "Elsewhere":
+        """Some clients have lost theirs."""
+        return Elsewhere({k: round for k, round in self.rounds.items() if k not in clients})
+
+    def cleared(self) -> "Elsewhere":
+        """Nobody keeps anything."""
+        return Elsewhere()
+
+    def tidy(self) -> None:
+        """Nothing to do."""

@@ -126,7 +126,7 @@ def trained(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome)
 def finished(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome) -> Work:
     """What each client sends and keeps after its training."""
     model, losses, steps = outcome
-    samples = sizes(visit.samples).to(next(trees.leaves(model.params)))
+    samples = (sizes(visit.samples) / ask.unit).to(next(trees.leaves(model.params)))
     run = LocalRun(visit.start, model, steps, job.sgd, fed.method.pull, samples)
     received = trees.share(ask.down)
     up, kept = {}, {}

@@ -30,6 +30,8 @@ class Ask(NamedTuple):
     """What every client keeps from earlier rounds."""
     sharing: bool
     """Whether models go up at the end of the round."""
+    unit: float = 1.0
+    """Samples are counted in this unit."""
 
 
 class Sums(NamedTuple):

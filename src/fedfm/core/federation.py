@@ -51,12 +51,8 @@ class Federation:
 
     def cohort(self, round: int) -> list[int]:
         """The clients that take part in a round (from 0), ascending."""
-        everyone = self.population
-        size = max(1, int(np.floor(self.participation * everyone + 0.5)))
-        if size == everyone:
-            return list(range(everyone))
-        chosen = generator(self.seed, "cohort", round).choice(everyone, size, replace=False)
-        return sorted(chosen.tolist())
+        everyone = range(self.population)
+        return drawn(everyone, self.participation, self.population, self.seed, round)
 
     def plan(self, round: int, client: int) -> Plan:
         """A client's local training in a round."""
@@ -68,3 +64,14 @@ class Federation:
             augmented=self.augmented,
             key=(self.seed, round, client),
         )
+
+
+def drawn(
+    clients: Sequence[int], participation: float, population: int, seed: int, round: int
+) -> list[int]:
+    """A round's cohort: a fraction of the population, drawn from those `clients` that are there."""
+    size = min(len(clients), max(1, int(np.floor(participation * population + 0.5))))
+    if size == len(clients):
+        return sorted(clients)
+    chosen = generator(seed, "cohort", round).choice(len(clients), size, replace=False)
+    return sorted(clients[place] for place in chosen.tolist())

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedfm.algorithms.base import Method, Model, Task
-from fedfm.core.client_states import ClientStates, InMemory, OnDisk
+from fedfm.core.client_states import ClientStates, Elsewhere, InMemory, OnDisk
 from fedfm.core.trees import Tree, completed
 
 
@@ -39,18 +39,18 @@ def to_tree(state: State) -> Tree:
 
 
 def to_facts(state: State) -> dict[str, Any]:
-    """What `to_tree` leaves out: the round, and which files on disk are the clients' states."""
-    on_disk = state.clients.rounds if isinstance(state.clients, OnDisk) else {}
-    return {"round": state.round, "clients": {str(k): round for k, round in on_disk.items()}}
+    """What `to_tree` leaves out: the round, and which states clients keep elsewhere."""
+    named = state.clients.rounds if isinstance(state.clients, OnDisk | Elsewhere) else {}
+    return {"round": state.round, "clients": {str(k): round for k, round in named.items()}}
 
 
 def from_tree(tree: Tree, facts: dict[str, Any], start: State) -> State:
     """The inverse of `to_tree` and `to_facts`, for a run that began with `start`."""
     model = completed(tree["model"], start.model._asdict())
     server = completed(tree.get("server", {}), start.server)
-    if isinstance(start.clients, OnDisk):
+    if isinstance(start.clients, OnDisk | Elsewhere):
         rounds = {int(client): round for client, round in facts["clients"].items()}
-        clients: ClientStates = OnDisk(start.clients.folder, rounds)
+        clients: ClientStates = start.clients.after(rounds)
     else:
         kept = tree.get("clients", {})
         clients = InMemory({int(client): own for client, own in kept.items()})

@@ -31,13 +31,18 @@ class Outcome(NamedTuple):
     loss: Tensor
     steps: Tensor
 
-    def rows(self, which: Tensor) -> "Outcome":
-        """The outcome of some of the clients, or of all in another order."""
-        return Outcome(self.model.rows(which), self.loss[which], self.steps[which])
+    @property
+    def singles(self) -> "list[Outcome]":
+        """The outcomes of the clients one by one, in the same memory."""
+        each = (slice(client, client + 1) for client in range(len(self.steps)))
+        return [Outcome(self.model.rows(one), self.loss[one], self.steps[one]) for one in each]
 
 
-def join(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcomes of several cohorts as that of one."""
+def join(outcomes: Sequence[Outcome], order: Tensor | None = None) -> Outcome:
+    """The outcomes of several cohorts as that of one, or of their clients in another order."""
+    if order is not None:
+        singles = [single for outcome in outcomes for single in outcome.singles]
+        return join([singles[i] for i in order])
     return Outcome(
         Model(
             trees.concat([outcome.model.params for outcome in outcomes]),
@@ -105,7 +110,7 @@ class Part:
     """The neighbouring clients that take a step together, bound to their rows of all tensors."""
 
     def __init__(self, cohort: Cohort, rows: slice) -> None:
-        self.cohort, self.net = cohort, cohort.net
+        self.cohort, self.net, self.rows = cohort, cohort.net, rows
         self.losses = cohort.losses[rows]
         self.params = trees.rows(cohort.model.params, rows)
         self.lowered = trees.rows(cohort.lowered, rows)

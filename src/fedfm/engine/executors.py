@@ -108,7 +108,7 @@ class StackedExecutor(LoopExecutor):
                     )
                     for some in torch.split(order, self.width or len(order))
                 ]
-                return join(parts).rows(order.argsort())
+                return join(parts, order.argsort())
             except torch.OutOfMemoryError as problem:
                 self._narrow(len(plans), problem)
 
@@ -169,4 +169,4 @@ class LanesExecutor(StackedExecutor):
             cohort = Cohort(net, self.feed, begin, own, sgd, len(some))
             return cohort.train([plans[i] for i in some])
 
-        return join(self.stacks.map(together, parts)).rows(torch.cat(parts).argsort())
+        return join(self.stacks.map(together, parts), torch.cat(parts).argsort())

@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,13 +20,14 @@ from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Cohort, Outcome, Part, Step
+from fedfm.engine.corrections import Correction, linear
 from fedfm.engine.executors import StackedExecutor
 from fedfm.engine.feed import Feed, Stage
-from fedfm.engine.fusion import Finish, corrects, fused
 from fedfm.engine.layout import owned
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.engine.schedule import Block, blocks
+from fedfm.engine.update import update
 
 logger = logging.getLogger(__name__)
 WORTHWHILE = 8
@@ -42,7 +44,7 @@ class GraphCohort(Cohort):
         self.steps: dict[tuple[int, ...], Step] = {}
         self.stage = None if self.feed.resident else Stage(self.feed)
         self.capturing = True
-        self.fused = self._fused()
+        self.correction: Correction | None = None
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
     def fits(self, objective: Objective, sgd: Sgd, clients: int) -> bool:
@@ -62,6 +64,7 @@ class GraphCohort(Cohort):
         """
         if self.stage:
             plans = self._staged(plans, self.stage)
+        self._correct_by(linear(objective, self.model.params))
         self._capture(plans)
         self._load(start, objective)
         if seed is not None:
@@ -82,17 +85,21 @@ class GraphCohort(Cohort):
         return self.steps.get(block.key) or Part(self, block.rows)
 
     def finish(self, part: Part, grads: Tree) -> None:
-        """Corrections and step in one pass over memory, where there are any corrections."""
-        if self.fused is None:
+        """Corrections and step in one pass over memory, where the corrections are linear."""
+        if self.correction is None:
             super().finish(part, grads)
             return
-        held = part.objective.held
-        self.fused(part.params, grads, part.momenta, part.lowered, held)
+        constants = trees.rows(self.correction.constants, part.rows)
+        sgd = self.correction.into(self.sgd)
+        with phase("optimizer"):
+            update(part.params, grads, part.momenta, part.lowered, sgd, constants)
 
-    def _fused(self) -> Finish | None:
-        if not self.losses.is_cuda or not corrects(self.objective.pieces):
-            return None
-        return fused(self.objective.pieces, self.sgd)
+    def _correct_by(self, found: Correction | None) -> None:
+        """Another round's correction; steps that were captured with another kind are void."""
+        if found and self.correction and found.like(self.correction):
+            _write(self.correction.constants, found.constants)
+        elif found or self.correction:
+            self.correction, self.steps = found, {}
 
     def _capture(self, plans: Sequence[Plan]) -> None:
         for block in blocks(plans):
@@ -102,7 +109,7 @@ class GraphCohort(Cohort):
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError as problem:
-                    self.capturing, self.fused = False, None
+                    self.capturing = False
                     logger.warning("steps are not captured as graphs: %s", problem)
 
     def _load(self, start: Model, objective: Objective) -> None:
@@ -129,7 +136,7 @@ class Captured:
 
     def __init__(self, part: Part, indices: Tensor, draws: Tensor | None, pool: Any) -> None:
         self.part, self.indices, self.draws = part, indices.clone(), draws
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
+        aside = _aside()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             part(self.indices, self.draws)
@@ -152,6 +159,12 @@ class Captured:
             assert draws is not None
             self.draws.copy_(draws)
         self.graph.replay()
+
+
+@cache
+def _aside() -> torch.cuda.Stream:
+    """Where steps are tried out: one stream, since cuBLAS keeps a workspace for every one."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
 
 
 @contextmanager

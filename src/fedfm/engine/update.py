@@ -12,32 +12,56 @@ LARGE = 65536
 """Numbers from which on a tensor on a GPU is worth a kernel of its own."""
 
 
-def update(params: Tree, grads: Tree, momenta: Tree, lowered: Tree, sgd: Sgd) -> None:
+def update(
+    params: Tree,
+    grads: Tree,
+    momenta: Tree,
+    lowered: Tree,
+    sgd: Sgd,
+    constants: Tree | None = None,
+) -> None:
     """One step of SGD on leaves [S, ...]; the `lowered` copies of some of them follow.
 
-    m = rho m + gradient + decay p, then p -= eta m. All tensors lie in memory as engine/layout.py
-    has it, which fused kernels take for granted.
+    m = rho m + gradient + constant + decay p, then p -= eta m. All tensors lie in memory as
+    engine/layout.py has it, which fused kernels take for granted.
     """
-    rest: list[tuple[Tensor, Tensor, Tensor]] = []
+    added = constants or {}
+    rest: list[str] = []
     for name, param in params.items():
-        grad, momentum = dense(arranged(grads[name])), dense(momenta[name])
         single = param.is_cuda and param.dtype == torch.float32 and param.numel() >= LARGE
         if single or name in lowered:
-            from fedfm.engine.kernels.update import sgd_step
-
-            low = dense(lowered[name]) if name in lowered else None
-            sgd_step(dense(param), grad, momentum, low, sgd)
+            _update_alone(name, params, grads, momenta, lowered, sgd, added)
         else:
-            rest.append((dense(param), grad, momentum))
+            rest.append(name)
     if rest:
-        _update_together(rest, sgd)
+        _update_together(rest, params, _sums(rest, grads, added), momenta, sgd)
 
 
-def _update_together(leaves: list[tuple[Tensor, Tensor, Tensor]], sgd: Sgd) -> None:
-    params, grads, momenta = map(list, zip(*leaves, strict=True))
-    buffers: list[Tensor | None] = [*momenta]
+def _update_alone(
+    name: str, params: Tree, grads: Tree, momenta: Tree, lowered: Tree, sgd: Sgd, added: Tree
+) -> None:
+    from fedfm.engine.kernels.update import sgd_step
+
+    low, constant = (dense(tree[name]) if name in tree else None for tree in (lowered, added))
+    grad = dense(arranged(grads[name]))
+    sgd_step(dense(params[name]), grad, dense(momenta[name]), low, sgd, constant)
+
+
+def _sums(names: list[str], grads: Tree, added: Tree) -> list[Tensor]:
+    """The gradients with what is added to some of them, by one kernel."""
+    found = {name: dense(arranged(grads[name])) for name in names}
+    if some := [name for name in names if name in added]:
+        sums = torch._foreach_add([found[n] for n in some], [dense(added[n]) for n in some])
+        found |= dict(zip(some, sums, strict=True))
+    return [*found.values()]
+
+
+def _update_together(
+    names: list[str], params: Tree, grads: list[Tensor], momenta: Tree, sgd: Sgd
+) -> None:
+    buffers: list[Tensor | None] = [dense(momenta[name]) for name in names]
     fused_sgd(
-        params,
+        [dense(params[name]) for name in names],
         grads,
         buffers,
         weight_decay=sgd.weight_decay,

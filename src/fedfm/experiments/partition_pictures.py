@@ -15,7 +15,7 @@ def draw_partitions(
     recipe: Recipe, quick: bool, overrides: Iterable[str], folder: Path
 ) -> Iterator[dict[str, Any]]:
     """A picture for every cell; what it shows and where it is, as plain values."""
-    from fedfm.cli.running import load_data
+    from fedfm.assembly import load_data
 
     for cell in cells(recipe, quick, overrides):
         config = cell.resolved

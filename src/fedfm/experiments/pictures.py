@@ -43,7 +43,7 @@ def _draw_features(
     runs: dict[tuple[str, ...], Summary], results: Path, title: str, path: Path
 ) -> Path:
     """The best models' test features, the first seed of every cell (Fig. 5)."""
-    from fedfm.cli.running import load_data
+    from fedfm.assembly import load_data
 
     dataset = load_data(parse(next(iter(runs.values())).config))
     panels = []
@@ -58,7 +58,7 @@ def draw_local_models(
     recipe: Recipe, quick: bool, overrides: Iterable[str], results: Path
 ) -> Iterator[dict[str, Any]]:
     """The clients' own models after local training, in one picture (Fig. 2); a row per method."""
-    from fedfm.cli.running import build_model, device_of, load_data
+    from fedfm.assembly import build_model, device_of, load_data
 
     spaces: list[LocalSpaces] = []
     for cell in cells(recipe, quick, overrides):

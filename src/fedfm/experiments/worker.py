@@ -108,7 +108,7 @@ def _run(
     seeds = [seed for seed, folder in folders.items() if not finished(folder)]
     if not seeds:
         return
-    from fedfm.cli.running import build_model, device_of, use_threads
+    from fedfm.assembly import build_model, device_of, use_threads
 
     dataset, device = _dataset(job.config.data), device_of(job.config)
     configs = [job.config.with_seed(seed) for seed in seeds]
@@ -127,7 +127,7 @@ def _run(
 @lru_cache(maxsize=2)
 def _dataset(data: DataConfig) -> Dataset:
     """The data set, read once for all jobs in a row that use it."""
-    from fedfm.cli.running import load_data
+    from fedfm.assembly import load_data
 
     return load_data(Config(data=data))
 

@@ -14,19 +14,21 @@ SGD = [Sgd(0.1, momentum, decay) for momentum, decay in product((0.0, 0.9), (0.0
 @pytest.mark.parametrize("sgd", SGD)
 @pytest.mark.parametrize("lowered", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("shape", [(3, 5), (2 * BLOCK + 7,), ()])
-def test_the_same_steps_as_torch(shape, dtype, lowered, sgd):
+def test_the_same_steps_as_torch(shape, corrected, dtype, lowered, sgd):
     torch.manual_seed(0)
     param = torch.randn(shape)
+    constant = torch.randn(shape) if corrected else None
     reference = param.clone().requires_grad_()
     optimizer = torch.optim.SGD([reference], sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
     momentum = torch.zeros_like(param)
     low = param.bfloat16() if lowered else None
     for _ in range(3):
         grad = torch.randn(shape).to(dtype)
-        reference.grad = grad.float()
+        reference.grad = grad.float() + (0 if constant is None else constant)
         optimizer.step()
-        sgd_step(param, grad, momentum, low, sgd)
+        sgd_step(param, grad, momentum, low, sgd, constant)
     torch.testing.assert_close(param, reference.detach(), rtol=1e-6, atol=1e-6)
     if sgd.momentum:
         buffer = optimizer.state[reference]["momentum_buffer"]

@@ -12,8 +12,15 @@ BLOCK = 2048
 """Elements of a program."""
 
 
-def sgd_step(param: Tensor, grad: Tensor, momentum: Tensor, low: Tensor | None, sgd: Sgd) -> None:
-    """A step of SGD in place: m = rho m + grad + decay p, then p -= eta m.
+def sgd_step(
+    param: Tensor,
+    grad: Tensor,
+    momentum: Tensor,
+    low: Tensor | None,
+    sgd: Sgd,
+    constant: Tensor | None = None,
+) -> None:
+    """A step of SGD in place: m = rho m + grad + constant + decay p, then p -= eta m.
 
     Nothing waits for the device, so a CUDA graph can capture it.
 
@@ -23,23 +30,26 @@ def sgd_step(param: Tensor, grad: Tensor, momentum: Tensor, low: Tensor | None, 
         momentum: float32; neither read nor written if rho is zero.
         low: what receives the new parameter in its own dtype, or None.
         sgd: eta, rho and the weight decay.
+        constant: float32; what is added to the gradient, or None.
     """
-    together = [tensor for tensor in (param, grad, momentum, low) if tensor is not None]
+    together = [tensor for tensor in (param, grad, momentum, low, constant) if tensor is not None]
     if not all(tensor.is_contiguous() for tensor in together):
         raise ValueError("the step takes contiguous tensors")
     _update[(triton.cdiv(param.numel(), BLOCK),)](
-        param, grad, momentum if sgd.momentum else None, low, param.numel(),
+        param, grad, momentum if sgd.momentum else None, low, constant, param.numel(),
         sgd.lr, sgd.momentum, sgd.weight_decay, BLOCK=BLOCK, num_warps=8,
     )  # fmt: skip
 
 
 @triton.jit
-def _update(p, g, m, low, size, lr, momentum, weight_decay, BLOCK: tl.constexpr):
-    """A block of one parameter; `m` and `low` may be None."""
+def _update(p, g, m, low, c, size, lr, momentum, weight_decay, BLOCK: tl.constexpr):
+    """A block of one parameter; `m`, `low` and `c` may be None."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = at < size
     param = tl.load(p + at, mask=valid)
     step = tl.load(g + at, mask=valid).to(tl.float32) + weight_decay * param
+    if c is not None:
+        step += tl.load(c + at, mask=valid)
     if m is not None:
         step += momentum * tl.load(m + at, mask=valid)
         tl.store(m + at, step, mask=valid)

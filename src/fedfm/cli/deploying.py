@@ -1,0 +1,170 @@
+"""`fedfm keys`, `fedfm serve` and `fedfm join`: a federation across machines, on Flower."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedfm.cli.options import Overrides
+from fedfm.cli.running import SOURCE_HELP
+from fedfm.config import Config, load_config
+from fedfm.core.errors import require
+from fedfm.flower.addresses import LOOPBACK, Address
+from fedfm.flower.app_folder import FEDFM
+from fedfm.flower.joining import Joining, data_section, write_site
+from fedfm.flower.joining import join as run_client
+from fedfm.flower.key_folders import SERVER, client_keys, make_keys, server_keys
+from fedfm.flower.processes import FlowerError
+from fedfm.flower.serving import Serving
+from fedfm.flower.serving import serve as run_server
+from fedfm.flower.site import load_site
+
+PORT = 9092
+Source = Annotated[str, typer.Argument(metavar="CONFIG", help=SOURCE_HELP)]
+Keys = Annotated[
+    Path | None,
+    typer.Option(help="This machine's folder of keys (`fedfm keys`): TLS and authentication."),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Go without TLS and authentication beyond this machine."),
+]
+Telemetry = Annotated[
+    bool, typer.Option("--telemetry", help="Let Flower report usage to its makers.")
+]
+
+
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    server: Annotated[
+        list[str],
+        typer.Option(help="A name or address that clients reach the server by. Repeatable."),
+    ],
+    client: Annotated[list[str], typer.Option(help="A client's name. Repeatable.")],
+    days: Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")] = 365,
+) -> None:
+    """Make the keys and certificates of a test federation."""
+    make_keys(folder, server, client, days)
+    print(f"For the server, {server[0]}:")
+    print(f"  scp -r {shlex.quote(str(folder / SERVER))} {server[0]}:keys")
+    print(f"  fedfm serve CONFIG --host {server[0]} --port {PORT} --keys keys")
+    for name in client:
+        print(f"For the client {name}:")
+        print(f"  scp -r {shlex.quote(str(folder / name))} MACHINE_OF_{name}:keys")
+        print(
+            f"  fedfm join CONFIG --superlink {Address(server[0], PORT)} --name {name} "
+            "--data DATA --keys keys"
+        )
+    print(
+        "This is for trying a federation: all private keys were made on this machine, and copies\n"
+        f"are in {folder}; delete it when they are where they belong. In production the server's\n"
+        "certificate comes from your organisation's authority, and every client makes its own key\n"
+        f"(ssh-keygen -t ecdsa -b 384 -N '' -f NAME.key) and hands over only NAME.key.pub, which\n"
+        "goes to the server's folder as NAME.pub."
+    )
+
+
+def serve(
+    source: Source,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's folder.  [default: runs/CONFIG-METHOD-SEED-server]"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last finished round.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="The address of this machine to listen at.")] = LOOPBACK,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = PORT,
+    keys: Keys = None,
+    insecure: Insecure = False,
+    telemetry: Telemetry = False,
+) -> None:
+    """Be the server of a federation: a Flower superlink and one run on it."""
+    config, address = load_config(source, overrides or []), Address(host, port)
+    _require_security(address, keys, insecure)
+    name = f"{Path(source).stem}-{config.composed.name}-{config.seed}-server"
+    serving = Serving(
+        config.as_toml(),
+        out or Path("runs") / name,
+        address,
+        server_keys(keys) if keys else None,
+        resume,
+        telemetry,
+        FEDFM,
+    )
+    try:
+        run_server(serving)
+    except FlowerError as problem:
+        _fail(problem, serving.flower)
+    print(f"finished; files in {serving.out}")
+
+
+def join(
+    source: Source,
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")],
+    name: Annotated[str | None, typer.Option(help="This client's name in the federation.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A CSV file, a folder or archive of images in class folders, "
+            "package.module:function, or share:K/N for part K of N of the config's own data."
+        ),
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="A CSV file's column of classes.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Scale images to N x N.")] = None,
+    site: Annotated[
+        Path | None, typer.Option(help="A site file instead of --name, --data, --label, --size.")
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="This client's folder.  [default: runs/NAME]")
+    ] = None,
+    keys: Keys = None,
+    insecure: Insecure = False,
+    telemetry: Telemetry = False,
+) -> None:
+    """Take part in a federation with this machine's own data, until stopped by Ctrl-C."""
+    config, address = load_config(source, overrides or []), Address.parse(superlink)
+    _require_security(address, keys, insecure)
+    if site is None:
+        require(bool(name and data), "say who you are and what data you have: --name and --data")
+        folder = out or Path("runs") / str(name)
+        site = write_site(folder, str(name), config.as_toml(), data_section(str(data), label, size))
+        load_site(site)
+    else:
+        require(not any([name, data, label, size]), "--site holds the name and the data")
+        found = load_site(site)
+        _require_same(config, found.config, site)
+        name, folder = found.name, out or found.out
+    secrets = client_keys(keys, str(name)) if keys else None
+    joining = Joining(site.resolve(), folder, address, secrets, telemetry)
+    try:
+        run_client(joining)
+    except FlowerError as problem:
+        _fail(problem, joining.flower)
+
+
+def _require_security(address: Address, keys: Path | None, insecure: bool) -> None:
+    require(not (keys and insecure), "--keys and --insecure exclude each other")
+    require(
+        bool(keys) or insecure or address.is_loopback,
+        f"{address.host} is reached over a network: without --keys anybody on it could read the "
+        "models, change them, and take part; make keys with `fedfm keys` and give --keys DIR, or "
+        "say --insecure where nobody else can reach it",
+    )
+
+
+def _require_same(config: Config, expected: str | None, site: Path) -> None:
+    require(
+        expected is not None,
+        f'add `config = "..."` to {site}: then a server that runs something else is refused',
+    )
+    require(load_config(str(expected)) == config, f"{site} expects another config: {expected}")
+
+
+def _fail(problem: FlowerError, folder: Path) -> None:
+    print(f"fedfm: {problem}\nFlower's logs are in {folder}", file=sys.stderr)
+    raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Deployment on Flower: the methods of the simulation across real machines."""

@@ -1,0 +1,155 @@
+"""A client: answers the server's questions with what it has on its own machine.
+
+Its part of a round is the simulation's, with a cohort of one (core/clients.py).
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedfm.config import Config, load_config, parse
+from fedfm.core.clients import begin, job, measured, trained
+from fedfm.core.exchange import Ask, Sums
+from fedfm.core.trees import Tree
+from fedfm.flower.agreement import Agreement, introduce
+from fedfm.flower.desk import Desk
+from fedfm.flower.hiding import Hiding
+from fedfm.flower.packets import Packet
+from fedfm.flower.refusals import Refusal
+from fedfm.flower.secure import SecureError
+from fedfm.flower.site import Site, own_data, own_moments
+from fedfm.flower.workshop import Workshop
+from fedfm.runs import differences
+
+PRIVATE = ("executor", "device", "precision", "client_states", "threads", "data")
+"""Keys of a config that are a machine's own business."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client."""
+
+    site: Site
+    hiding: Hiding
+    """Its part in secure sums."""
+
+    @property
+    def desk(self) -> Desk:
+        """Where it keeps its files."""
+        return Desk(self.site.out)
+
+    def answer(self, kind: str, question: Packet) -> Packet:
+        """What the client says to a question."""
+        answers: dict[str, Callable[[Packet], Packet]] = {
+            "hello": self.hello,
+            "join": self.join,
+            "measure": self.measure,
+            "train": self.train,
+            "evaluate": self.evaluate,
+            **self.hiding.answers,
+        }
+        if kind not in answers:
+            raise Refusal(f"this version knows no question '{kind}'")
+        return answers[kind](question)
+
+    def hello(self, question: Packet) -> Packet:
+        """Check the server's config against its own, if it has one, and introduce itself."""
+        config = parse(json.loads(question.facts["config"]))
+        self._compare(config)
+        data = own_data(self.site, config)
+        return Packet({"introduction": introduce(self.site.name, data, self.site.columns).values()})
+
+    def _compare(self, config: Config) -> None:
+        if self.site.config is None:
+            return
+        own, theirs = (_essence(each) for each in (load_config(self.site.config), config))
+        different = list(differences(own, theirs))
+        if different:
+            raise Refusal("the server's config is not this client's: " + "; ".join(different[:5]))
+
+    def join(self, question: Packet) -> Packet:
+        """Take a number in the federation; answer with the moments of its data."""
+        facts = question.facts
+        kept = {key: facts[key] for key in ("token", "config", "client", "agreement")}
+        self.desk.enrol(kept)
+        if facts["late"]:
+            return Packet({})
+        config = parse(json.loads(facts["config"]))
+        data = own_data(self.site, config)
+        total = {"moments": own_moments(self.site, data), "samples": torch.tensor(len(data.train))}
+        return self._sent("join", question, config, total)
+
+    def measure(self, question: Packet) -> Packet:
+        """The statistics of its samples under the global model."""
+        ask, shop = self._task(question, "measure")
+        sums = measured(begin(ask, shop.federation), shop.federation, ask)
+        return self._summed(question, shop, ask, sums, {"reports": sums.total})
+
+    def train(self, question: Packet) -> Packet:
+        """Train from the global model, or go on from its own."""
+        ask, shop = self._task(question, "train")
+        fed = shop.federation
+        visit = begin(ask, fed)
+        training = job(visit, fed, ask)
+        sums = trained(visit, fed, ask, training, training.done_by(fed.executor))
+        return self._summed(question, shop, ask, sums, sums.total)
+
+    def evaluate(self, question: Packet) -> Packet:
+        """Measure the final model, and keep it."""
+        ask, shop = self._task(question, "evaluate")
+        self.desk.keep_result(ask.model)
+        return self._sent("evaluate", question, shop.config, {"scores": shop.scores(ask.model)})
+
+    def _task(self, question: Packet, kind: Any) -> tuple[Ask, Workshop]:
+        facts = question.facts
+        known = self.desk.enrolment(facts["token"])
+        agreement = Agreement.of(known["agreement"] | facts["norm"])
+        config = parse(json.loads(known["config"]))
+        shop = Workshop(self.site, config, agreement, known["client"])
+        if "model" in question.trees:
+            self.desk.keep_model(question.trees["model"], facts["version"])
+        model = self.desk.model(facts["version"], shop.start)
+        sent = question.trees.get("down", {})
+        down = {piece.name: sent.get(piece.name, {}) for piece in shop.pieces(facts["round"])}
+        states = self.desk.states(known["client"], facts["kept"])
+        return Ask(
+            kind=kind,
+            round=facts["round"],
+            cohort=[known["client"]],
+            model=model,
+            newcomers=[],
+            down=down,
+            kept=states,
+            sharing=facts["sharing"],
+            unit=facts["unit"],
+        ), shop
+
+    def _summed(
+        self, question: Packet, shop: Workshop, ask: Ask, sums: Sums, total: Tree
+    ) -> Packet:
+        if not sums.clients:
+            raise Refusal("its training ended in NaN or infinity")
+        if question.facts["evaluate"]:
+            total = total | {"scores": shop.scores(ask.model)}
+        return self._sent(ask.kind, question, shop.config, total)
+
+    def _sent(self, purpose: str, question: Packet, config: Config, tree: Tree) -> Packet:
+        if config.deployment.secure:
+            return self.hiding.masked(purpose, question, tree)
+        return Packet({}, {"sum": tree})
+
+
+def _essence(config: Config) -> dict[str, Any]:
+    """What server and client must agree on: not the machine, and not where data are."""
+    table = config.as_toml()
+    return {key: value for key, value in table.items() if key not in PRIVATE}
+
+
+def explained(problem: Exception) -> str:
+    """What the server may know of a problem."""
+    if isinstance(problem, Refusal | SecureError):
+        return str(problem)
+    return "it could not answer; its own log says why"

@@ -1,0 +1,65 @@
+"""The Flower ClientApp: hands Flower's messages to the client, and its answers back."""
+
+import logging
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from fedfm.core.errors import UserError, require
+from fedfm.deployment import MEGABYTE
+from fedfm.flower.client import Client, explained
+from fedfm.flower.hiding import Hiding
+from fedfm.flower.packets import Packet, packed, unpacked
+from fedfm.flower.refusals import Lost
+from fedfm.flower.site import load_site
+
+logger = logging.getLogger(__name__)
+STAMP = ("token", "kind", "number")
+"""Facts of a question that its answer repeats."""
+DRAWER = "fedfm-session"
+app = ClientApp()
+
+
+class ContextDrawer:
+    """A session in Flower's context, which lives as long as the node does, in its memory."""
+
+    def __init__(self, context: Context) -> None:
+        self.state = context.state
+
+    def take(self) -> bytes | None:
+        """The session, if there is one."""
+        found = self.state.config_records.get(DRAWER)
+        return None if found is None else bytes(found["session"])  # type: ignore[arg-type]  # ours
+
+    def put(self, session: bytes) -> None:
+        """Replace it."""
+        self.state[DRAWER] = ConfigRecord({"session": session})
+
+
+def reply(message: Message, context: Context) -> Message:
+    """The client's answer to a message; where it has none, a reason that gives nothing away."""
+    stamp = {}
+    try:
+        site = context.node_config.get("site")
+        require(site is not None, "this node has no 'site' in its --node-config; see fedfm join")
+        client = Client(load_site(Path(str(site))), Hiding(ContextDrawer(context)))
+        question = unpacked(message.content, client.site.message_limit * MEGABYTE)
+        stamp = {key: question.facts.get(key) for key in STAMP}
+        facts, trees = client.answer(str(question.facts.get("kind")), question)
+        return Message(packed(Packet({**facts, **stamp}, trees)), reply_to=message)
+    except Exception as problem:  # whatever it is, its text must not leave this machine unseen
+        logger.log(
+            logging.WARNING if isinstance(problem, UserError) else logging.ERROR,
+            "question not answered: %s",
+            problem,
+            exc_info=not isinstance(problem, UserError),
+        )
+        facts = {"error": explained(problem), "lost": isinstance(problem, Lost), **stamp}
+        return Message(packed(Packet(facts)), reply_to=message)
+
+
+app.train()(reply)
+app.evaluate()(reply)
+for kind in ("hello", "join", "measure", "keys", "shares", "reveal"):
+    app.query(kind)(reply)

@@ -1,0 +1,84 @@
+"""A client's desk: what it keeps on its own disk between the server's questions.
+
+Flower starts a process per question, and a machine may be restarted at any time; so nothing that
+matters lives in memory. All files are replaced in one step.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from fedfm.algorithms.base import Model
+from fedfm.core.checkpoint import to_bytes, write_atomically
+from fedfm.core.client_states import OnDisk
+from fedfm.core.trees import Tree, completed, flatten, to_device, unflatten
+from fedfm.flower.refusals import Lost, Refusal
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The folder of one client."""
+
+    folder: Path
+
+    def enrol(self, facts: dict[str, Any]) -> None:
+        """Remember which federation this is, and the client's number in it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "federation.json", json.dumps(facts).encode())
+
+    def enrolment(self, token: str) -> dict[str, Any]:
+        """What was agreed with the federation that `token` names."""
+        try:
+            facts = json.loads((self.folder / "federation.json").read_text())
+        except (OSError, ValueError):
+            facts = {}
+        if facts.get("token") != token:
+            raise Lost("this client has not joined this federation yet")
+        return dict(facts)
+
+    def states(self, client: int, round: int | None) -> OnDisk:
+        """What the client kept after so many rounds, and nothing later.
+
+        The server says which round: one whose answer was lost does not count.
+        """
+        states = OnDisk(self.folder / "state", {} if round is None else {client: round})
+        if round is not None and not states.has(client):
+            raise Lost(f"this client has lost what it kept after round {round}")
+        states.tidy()
+        return states
+
+    def keep_model(self, model: Tree, version: int) -> None:
+        """Keep the global model after `version` rounds, and forget earlier ones."""
+        path = self._model(version)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, to_bytes(model))
+        for other in self.folder.glob("global-*.safetensors"):
+            if other != path:
+                other.unlink()
+
+    def model(self, version: int, like: Model) -> Model:
+        """The global model after `version` rounds, as it was received."""
+        path = self._model(version)
+        if not path.exists():
+            raise Lost(f"this client lacks the model after round {version}")
+        tensors = load_file(path)
+        wanted = like._asdict()
+        if {k: v.shape for k, v in tensors.items()} != _shapes(wanted):
+            raise Refusal("the model has other shapes than this client's network")
+        device = next(iter(flatten(wanted).values())).device
+        return Model(**to_device(completed(unflatten(tensors), wanted), device))
+
+    def keep_result(self, model: Model) -> None:
+        """Keep the federation's final model."""
+        tensors = {**model.params, **model.buffers}
+        write_atomically(self.folder / "model.safetensors", to_bytes(tensors))
+
+    def _model(self, version: int) -> Path:
+        return self.folder / f"global-{version:06d}.safetensors"
+
+
+def _shapes(tree: Tree) -> dict[str, Any]:
+    return {name: leaf.shape for name, leaf in flatten(tree).items()}

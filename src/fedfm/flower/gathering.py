@@ -1,0 +1,144 @@
+"""How clients come together: the server waits, agrees with them, and welcomes latecomers."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from flwr.serverapp import Grid
+
+from fedfm.config import Config
+from fedfm.core.errors import UserError
+from fedfm.core.trees import Tree
+from fedfm.flower.agreement import Agreement
+from fedfm.flower.members import Members
+from fedfm.flower.packets import Packet
+from fedfm.flower.post import Post
+from fedfm.flower.sums import Collector, Questions
+
+logger = logging.getLogger(__name__)
+
+
+class Gathering:
+    """The clients of a federation, by number."""
+
+    def __init__(self, grid: Grid, config: Config, path: Path, pause: float) -> None:
+        self.config = config
+        self.members = Members.load(path, config.deployment.classes)
+        self.post = Post(grid, config.deployment, self.members.token, pause)
+
+    @property
+    def agreement(self) -> Agreement:
+        """What all clients have in common."""
+        assert self.members.agreement is not None
+        return self.members.agreement
+
+    @property
+    def norm(self) -> dict[str, object]:
+        """How inputs are normalised."""
+        return {"mean": self.agreement.mean, "std": self.agreement.std}
+
+    @property
+    def unit(self) -> float:
+        """In what unit clients count their samples: in a secure sum, the mean over clients."""
+        many = self.members.samples / max(1, len(self.members.numbers))
+        return many if self.config.deployment.secure else 1.0
+
+    @property
+    def present(self) -> list[int]:
+        """The clients that can be asked."""
+        return sorted(self.members.nodes)
+
+    def ask(self, kind: str, questions: Questions) -> dict[int, Packet]:
+        """The answers of clients, by number."""
+        nodes = self.members.nodes
+        there = {
+            nodes[client]: question for client, question in questions.items() if client in nodes
+        }
+        answers = self.post.ask(kind, there)
+        return {
+            client: answers[nodes[client]] for client in questions if nodes.get(client) in answers
+        }
+
+    def forgetful(self) -> set[int]:
+        """Clients that said that they have lost what they kept; they introduce themselves anew."""
+        lost = {client for client, node in self.members.nodes.items() if node in self.post.lost}
+        for client in lost:
+            self.members.lose(client)
+        self.post.lost.clear()
+        return lost
+
+    def gather(self, collector: Collector) -> None:
+        """Wait for the clients, let them introduce themselves, and agree."""
+        self._wait()
+        new = self.members.agreement is None
+        clients = self._introduced()
+        minimum = self.config.deployment.minimum
+        if len(clients) < minimum:
+            raise UserError(
+                f"{len(clients)} of at least {minimum} clients have joined (deployment.minimum) "
+                f"after {self.config.deployment.wait:.0f} s; start them with 'fedfm join', "
+                "or raise deployment.wait"
+            )
+        if new:
+            self._normalise(collector, clients)
+        else:
+            self._enrol(clients)
+        self.members.save()
+
+    def welcome(self) -> None:
+        """Admit clients that came, or came back, since the last round."""
+        clients = self._introduced()
+        if clients:
+            self._enrol(clients)
+            self.members.save()
+
+    def _wait(self) -> None:
+        """Until all clients are there, or it takes too long."""
+        wanted, deadline = (
+            self.config.protocol.clients,
+            time.monotonic() + self.config.deployment.wait,
+        )
+        logger.info("waiting for %d clients", wanted)
+        while len(self.post.nodes()) < wanted and time.monotonic() < deadline:
+            time.sleep(self.post.pause)
+
+    def _introduced(self) -> list[int]:
+        strangers = self.members.strangers(self.post.nodes())
+        if not strangers:
+            return []
+        question = Packet({"config": self._config})
+        answers = self.post.ask("hello", dict.fromkeys(strangers, question))
+        self.members.refused |= set(strangers) - set(answers)
+        return self.members.admit({n: a.facts.get("introduction") for n, a in answers.items()})
+
+    @property
+    def _config(self) -> str:
+        return json.dumps(self.config.as_toml())
+
+    def _normalise(self, collector: Collector, clients: Sequence[int]) -> None:
+        """Number the clients, and sum the moments of their data."""
+        found = collector.collect("join", self._joining(clients, False), self._moments, ["join"])
+        total = dict(found.total["moments"])
+        self.members.agreement = self.agreement.normalised(total)
+        self.members.samples = float(found.total["samples"])
+
+    def _enrol(self, clients: Sequence[int]) -> None:
+        self.ask("join", self._joining(clients, True))
+
+    def _joining(self, clients: Sequence[int], late: bool) -> Mapping[int, Packet]:
+        facts = {"config": self._config, "agreement": self.agreement.values(), "late": late}
+        return {client: Packet(facts | {"client": client}) for client in clients}
+
+    @property
+    def _moments(self) -> Tree:
+        """What clients tell of their data."""
+        channels = self.agreement.shape[0]
+
+        def empty(*shape: int) -> torch.Tensor:
+            return torch.empty(shape, dtype=torch.float64, device="meta")
+
+        moments = {"count": empty(), "sum": empty(channels), "square": empty(channels)}
+        return {"moments": moments, "samples": torch.empty((), dtype=torch.int64, device="meta")}

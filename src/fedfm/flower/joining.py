@@ -1,0 +1,121 @@
+"""A client's side of a deployment: its site file, and a supernode that works for it."""
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedfm.core.errors import UserError
+from fedfm.data.folder import ARCHIVES
+from fedfm.flower.addresses import Address, free_address
+from fedfm.flower.key_folders import ClientKeys
+from fedfm.flower.processes import FlowerError, crew, quiet
+from fedfm.flower.serving import POLL
+from fedfm.flower.talk import show
+
+PATIENCE = 90.0
+"""Seconds to try again: for a minute a superlink does not let in anew who vanished."""
+WAS_IN = "SuperNode ID:"
+NOT_NOW = "[code: 2004]"
+REFUSED = (
+    "the server does not let this client in (Flower's reason is above): it must know the client's "
+    "public key, and nobody else may be there with the same"
+)
+PAUSE = 2.0
+_SHARE = re.compile(r"share:(\d+)/(\d+)")
+_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Joining:
+    """This machine as a client of one federation."""
+
+    site: Path
+    out: Path
+    superlink: Address
+    keys: ClientKeys | None = None
+    telemetry: bool = False
+
+    @property
+    def flower(self) -> Path:
+        """Flower's files."""
+        return self.out.resolve() / "flower"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the processes find in their environment."""
+        return {
+            "FLWR_HOME": str(self.flower),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL,
+            **quiet(self.telemetry),
+        }
+
+
+def data_section(text: str, label: str | None, size: int | None) -> dict[str, Any]:
+    """The [data] section of a site file for what `fedfm join --data` was given."""
+    options = {key: value for key, value in (("label", label), ("size", size)) if value is not None}
+    if share := _SHARE.fullmatch(text):
+        return {"source": "share", "share": int(share[1]), "of": int(share[2]), **options}
+    path = Path(text).expanduser()
+    if path.exists():
+        is_images = path.is_dir() or path.name.endswith(ARCHIVES)
+        source = "folder" if is_images else "csv"
+        return {"source": source, "path": str(path.resolve()), **options}
+    if _ENTRY.fullmatch(text):
+        return {"source": "python", "entry": text, "path": str(Path.cwd()), **options}
+    raise UserError(
+        f"--data {text}: there is no such file or folder; it takes a CSV file, a folder or archive "
+        "of images, share:K/N (part K of N of the config's own data), or package.module:function"
+    )
+
+
+def write_site(out: Path, name: str, config: dict[str, Any], data: dict[str, Any]) -> Path:
+    """Write a site file and the config it expects into `out`."""
+    folder = out.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    expected, site = folder / "expected.toml", folder / "site.toml"
+    expected.write_text(tomli_w.dumps(config), encoding="utf-8")
+    table = {"name": name, "out": str(folder), "config": str(expected), "data": data}
+    site.write_text(tomli_w.dumps(table), encoding="utf-8")
+    return site
+
+
+def supernode_command(joining: Joining, runtime: Address) -> list[str]:
+    """`flower-supernode`; `runtime` is where it meets its own processes, on this machine.
+
+    The site file's path stays on this machine: the node config is handed to the ClientApp only.
+    Without a limit of tries it comes back by itself when the superlink does.
+    """
+    return [
+        "flower-supernode",
+        *("--superlink", str(joining.superlink)),
+        *("--host", runtime.host, "--port", str(runtime.port)),
+        *("--node-config", f"site={json.dumps(str(joining.site))}"),
+        *(_tls(joining.keys) if joining.keys else ["--insecure"]),
+    ]
+
+
+def _tls(keys: ClientKeys) -> list[str]:
+    return ["--root-certificates", str(keys.ca), "--auth-supernode-private-key", str(keys.key)]
+
+
+def join(joining: Joining) -> None:
+    """Work as a client until told to stop; raise `FlowerError` if the server does not let it in.
+
+    A supernode that ends by itself starts again, for `PATIENCE` seconds after it was last in.
+    """
+    with crew(joining.flower, joining.variables) as workers:
+        end = time.monotonic() + PATIENCE
+        while True:
+            command = supernode_command(joining, free_address())
+            supernode = workers.start(command, "supernode.log")
+            said = show(supernode, workers.folder / "supernode.log")
+            end = time.monotonic() + PATIENCE if WAS_IN in said else end
+            if WAS_IN not in said and (NOT_NOW not in said or time.monotonic() > end):
+                raise FlowerError(REFUSED)
+            print(f"the supernode ended; starting it again in {PAUSE:.0f} s", flush=True)
+            time.sleep(PAUSE)

@@ -1,0 +1,128 @@
+"""Who is in a federation: names, numbers, and the nodes behind them.
+
+A client is known by its name, which gives it a number for good; the node behind it may change when
+its machine is restarted. Numbers and what was agreed are kept in members.json, so that a restarted
+server knows its clients.
+"""
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedfm.core.checkpoint import damaged, write_atomically
+from fedfm.core.errors import UserError
+from fedfm.flower.agreement import Agreement, Introduction, admit, agree
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Members:
+    """The clients that were admitted, and how to reach those that are there."""
+
+    path: Path
+    wanted: Sequence[str] = ()
+    """The classes that the config names."""
+    agreement: Agreement | None = None
+    samples: float = 0.0
+    """Of all clients at the start."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    nodes: dict[int, int] = field(default_factory=dict)
+    """The node of every client that is there, by its number."""
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Names this federation, so that no client answers for another."""
+    refused: set[int] = field(default_factory=set)
+    """Nodes that were told no."""
+    deferred: set[int] = field(default_factory=set)
+    """Nodes whose name another one has, as long as that one is there."""
+
+    @staticmethod
+    def load(path: Path, wanted: Sequence[str]) -> "Members":
+        """Those of an earlier start, if there was one."""
+        members = Members(path, wanted)
+        if path.exists():
+            try:
+                known = json.loads(path.read_text())
+                members.numbers = {str(k): int(v) for k, v in known["numbers"].items()}
+                members.agreement = Agreement.of(known["agreement"])
+                members.samples = float(known["samples"])
+                members.token = str(known["token"])
+            except (ValueError, LookupError, TypeError, UserError) as problem:
+                raise damaged(path, problem) from problem
+        return members
+
+    def save(self) -> None:
+        """Keep what must survive the server."""
+        assert self.agreement is not None
+        known = {
+            "numbers": self.numbers,
+            "agreement": self.agreement.values(),
+            "samples": self.samples,
+            "token": self.token,
+        }
+        write_atomically(self.path, (json.dumps(known, indent=1) + "\n").encode())
+
+    def strangers(self, nodes: Sequence[int]) -> list[int]:
+        """Nodes that have not introduced themselves; forgets nodes that are gone."""
+        here = set(nodes)
+        self.nodes = {client: node for client, node in self.nodes.items() if node in here}
+        self.refused &= here
+        return sorted(here - set(self.nodes.values()) - self.refused)
+
+    def admit(self, told: Mapping[int, Any]) -> list[int]:
+        """Give those a number who fit, by what their nodes told; the numbers, ascending."""
+        introductions = {}
+        for node, values in told.items():
+            try:
+                introductions[node] = Introduction.of(values)
+            except UserError as reason:
+                self._refuse(node, str(reason))
+        if self.agreement is None and introductions:
+            self.agreement, misfits = agree(introductions, self.wanted or None)
+            for node, why in misfits.items():
+                self._refuse(node, why)
+                del introductions[node]
+        in_order = sorted(introductions.items(), key=lambda item: natural(item[1].name))
+        return sorted(
+            client for node, one in in_order if (client := self._admitted(node, one)) is not None
+        )
+
+    def _admitted(self, node: int, told: Introduction) -> int | None:
+        assert self.agreement is not None
+        try:
+            admit(self.agreement, told)
+        except UserError as reason:
+            self._refuse(node, str(reason))
+            return None
+        if self.numbers.get(told.name) in self.nodes:
+            self._defer(node, told.name)
+            return None
+        client = self.numbers.setdefault(told.name, len(self.numbers))
+        self.nodes[client] = node
+        logger.info("client %d is '%s'", client, told.name)
+        return client
+
+    def _refuse(self, node: int, reason: str) -> None:
+        self.refused.add(node)
+        logger.warning("node %d is refused: %s", node, reason)
+
+    def _defer(self, node: int, name: str) -> None:
+        """A node of a name that another one has: perhaps the same client, restarted; ask later."""
+        if node not in self.deferred:
+            logger.warning("node %d waits: there is a client '%s' already", node, name)
+        self.deferred.add(node)
+
+    def lose(self, client: int) -> None:
+        """A client's node is to introduce itself anew."""
+        self.nodes.pop(client, None)
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts the numbers in names by value: c2 before c10."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

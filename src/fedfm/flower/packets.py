@@ -1,0 +1,88 @@
+"""What travels: facts as JSON and trees of tensors as safetensors, in Flower's records.
+
+Nothing that is received is executed or unpickled: JSON and safetensors hold plain values only.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from fedfm.core.checkpoint import to_bytes
+from fedfm.core.errors import UserError, require
+from fedfm.core.trees import Tree, completed, flatten, tree_map, unflatten
+
+FACTS, TREES = "facts", "trees"
+FORMAT = "safetensors"
+
+
+class Packet(NamedTuple):
+    """A question or an answer."""
+
+    facts: dict[str, Any]
+    trees: Mapping[str, Tree] = {}
+
+
+Arrays = dict[int, Array]
+"""Trees as they travel, by the trees' identities: one that goes to many is written once."""
+
+
+def packed(packet: Packet, arrays: Arrays | None = None) -> RecordDict:
+    """A packet as Flower carries it; `arrays` remembers trees that other packets have too."""
+    text = json.dumps(packet.facts, separators=(",", ":"))
+    content = RecordDict({FACTS: ConfigRecord({"json": text})})
+    known: Arrays = {} if arrays is None else arrays
+    for tree in packet.trees.values():
+        if id(tree) not in known:
+            data = to_bytes(tree)
+            known[id(tree)] = Array(dtype="uint8", shape=(len(data),), stype=FORMAT, data=data)
+    content[TREES] = ArrayRecord(
+        array_dict={name: known[id(tree)] for name, tree in packet.trees.items()}
+    )
+    return content
+
+
+def unpacked(content: RecordDict, limit: int) -> Packet:
+    """The packet in a record; a `UserError` says why it is none, or that it has over `limit` bytes.
+
+    Trees have lost their empty branches.
+    """
+    try:
+        text = str(content.config_records[FACTS]["json"])
+        arrays = content.array_records.get(TREES, ArrayRecord(array_dict={}))
+        size = len(text) + sum(len(array.data) for array in arrays.values())
+        require(size <= limit, f"the message has {size:,} bytes; message_limit is {limit:,}")
+        facts = json.loads(text)
+        require(isinstance(facts, dict), "the message's facts are no table")
+        return Packet(facts, {name: unflatten(load(a.data)) for name, a in arrays.items()})
+    except UserError:
+        raise
+    except (KeyError, ValueError, TypeError, SafetensorError, RecursionError) as problem:
+        raise UserError(f"the message is no packet of ours ({problem})") from problem
+
+
+def fitted(tree: Tree, like: Tree) -> Tree:
+    """The tree in the form of `like`, if its leaves have the same names, shapes and types."""
+    found, wanted = flatten(tree), flatten(like)
+    for name in sorted(found.keys() ^ wanted.keys()):
+        raise UserError(f"'{name}' is {'not asked for' if name in found else 'missing'}")
+    for name, leaf in wanted.items():
+        _check_leaf(name, found[name], leaf)
+    return completed(tree, like)
+
+
+def _check_leaf(name: str, leaf: Tensor, like: Tensor) -> None:
+    for what, got, expected in (
+        ("shape", tuple(leaf.shape), tuple(like.shape)),
+        ("type", leaf.dtype, like.dtype),
+    ):
+        require(got == expected, f"'{name}' has {what} {got} where {expected} was expected")
+
+
+def emptied(tree: Tree) -> Tree:
+    """The shapes and types of a tree alone."""
+    return tree_map(lambda leaf: leaf.to("meta"), tree)

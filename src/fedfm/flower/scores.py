@@ -1,0 +1,57 @@
+"""How good a model is, as its clients or the server's own data say."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from fedfm.algorithms.base import Model
+from fedfm.assembly import build_model, load_data
+from fedfm.config import Config
+from fedfm.core import trees
+from fedfm.core.trees import Tree
+from fedfm.engine.executors import LoopExecutor
+from fedfm.engine.sweep import accuracy
+from fedfm.flower.agreement import Agreement, localised
+from fedfm.simulation import feeds
+
+SCORES: Tree = {
+    "validation": torch.empty((), dtype=torch.float64, device="meta"),
+    "test": {
+        name: torch.empty((), dtype=torch.int64, device="meta") for name in ("right", "samples")
+    },
+}
+"""What a client says of a model: its validation accuracy, and how many tests it gets right."""
+
+
+class Score(NamedTuple):
+    """Accuracies of a model."""
+
+    validation: float
+    """The mean of the clients' accuracies."""
+    test: float
+    """On all their test samples together."""
+
+    @staticmethod
+    def of(total: Tree, clients: int) -> "Score":
+        """From the sum of what `clients` clients say."""
+        right, samples = float(total["test"]["right"]), float(total["test"]["samples"])
+        return Score(float(total["validation"]) / clients, right / max(1.0, samples))
+
+
+def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | None:
+    """The server's own judgement, on the test split of the config's data; None: clients judge."""
+    if config.deployment.evaluate == "clients":
+        return None
+    data = localised(load_data(config), agreement)
+    network = build_model(config, data)
+    executor = LoopExecutor(network, feeds(network, data)[0])
+    test = feeds(network, data)[1]
+    everything = [torch.arange(len(test.labels))]
+
+    def score(model: Model) -> Score:
+        found = executor.measure(model.map(trees.share), everything, accuracy, test)
+        share = float(found["right"].sum() / found["samples"].sum())
+        return Score(share, share)
+
+    return score

@@ -1,0 +1,42 @@
+"""The Flower ServerApp: reads the config of a run and hands Flower's grid to the server."""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedfm.cli.display import watching
+from fedfm.config import Config, load_config, parse
+from fedfm.core.errors import UserError
+from fedfm.flower.server import Server
+from fedfm.runs import RunFolder
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run's config describes."""
+    logging.getLogger("fedfm").setLevel(logging.INFO)
+    config = config_of(str(context.run_config.get("config", "digits")))
+    out = Path(os.environ.get("FEDFM_OUT") or str(context.run_config.get("out", "runs/flower")))
+    resume = os.environ.get("FEDFM_RESUME") == "1"
+    title = f"{config.composed.name}, {config.protocol.clients} clients"
+    folder = RunFolder.open(out, config.as_toml(), resume)
+    with watching([title], config.protocol.rounds) as (watch,):
+        result = Server(grid, config, folder, watch).run()
+    print(f"{result.method}: test accuracy {100 * result.test_accuracy:.2f}%", file=sys.stderr)
+
+
+def config_of(text: str) -> Config:
+    """A config from JSON, or from what `load_config` takes."""
+    if not text.lstrip().startswith("{"):
+        return load_config(text)
+    try:
+        return parse(json.loads(text))
+    except json.JSONDecodeError as problem:
+        raise UserError(f"the run's config is no JSON: {problem}") from problem

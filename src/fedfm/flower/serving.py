@@ -1,0 +1,139 @@
+"""The server's side of a deployment: a superlink, a gate in front of it, and one run."""
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedfm.flower.addresses import (
+    Address,
+    free_address,
+    require_free,
+    wait_until_listening,
+)
+from fedfm.flower.app_folder import CONNECTION, FEDFM, Components, write_app, write_connection
+from fedfm.flower.key_folders import ServerKeys
+from fedfm.flower.processes import Crew, FlowerError, crew, last_words, quiet
+from fedfm.flower.talk import show
+
+POLL = "0.2"
+"""Seconds between two looks of Flower for a process to start (its own default is 1)."""
+FINISHED = "finished:completed"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One run on this machine as the server."""
+
+    config: dict[str, Any]
+    """Resolved, as plain values."""
+    out: Path
+    address: Address
+    """Where clients come."""
+    keys: ServerKeys | None = None
+    resume: bool = False
+    telemetry: bool = False
+    components: Components = FEDFM
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a gate stands between the clients and the superlink."""
+        return self.keys is not None or not self.address.is_loopback
+
+    @property
+    def flower(self) -> Path:
+        """Flower's files."""
+        return self.out.resolve() / "flower"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the processes find in their environment; the ServerApp inherits it."""
+        return {
+            "FLWR_HOME": str(self.flower),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL,
+            "FEDFM_OUT": str(self.out.resolve()),
+            "FEDFM_RESUME": "1" if self.resume else "0",
+            **quiet(self.telemetry),
+        }
+
+
+def superlink_command(address: Address, keys: ServerKeys | None) -> list[str]:
+    """`flower-superlink`, all in memory: with a database a 45 MB model takes twice as long.
+
+    What it forgets when it is restarted is made good: clients are registered anew, and come back.
+    """
+    return [
+        "flower-superlink",
+        *("--host", address.host, "--port", str(address.port)),
+        "--disable-runtime-dependency-installation",
+        *(_tls(keys) if keys else ["--insecure"]),
+    ]
+
+
+def _tls(keys: ServerKeys) -> list[str]:
+    return [
+        *("--ssl-ca-certfile", str(keys.ca)),
+        *("--ssl-certfile", str(keys.certificate)),
+        *("--ssl-keyfile", str(keys.key)),
+        "--enable-supernode-auth",
+    ]
+
+
+def gate_command(outside: Address, inside: Address, keys: ServerKeys | None) -> list[str]:
+    """The gate between clients and the superlink."""
+    files = [str(keys.ca), str(keys.certificate), str(keys.key)] if keys else []
+    return [sys.executable, "-m", "fedfm.flower.gate", str(outside), str(inside), *files]
+
+
+def serve(serving: Serving) -> None:
+    """Run a superlink and one run on it until that is over; raise `FlowerError` if it failed."""
+    require_free(serving.address)
+    app = serving.out.resolve() / "app"
+    write_app(app, serving.config, serving.components)
+    with crew(serving.flower, serving.variables) as workers:
+        superlink = _open(workers, serving)
+        run = workers.ask("run", str(app), CONNECTION)["run-id"]
+        _follow(workers, superlink, run)
+
+
+def _open(workers: Crew, serving: Serving) -> "subprocess.Popen[bytes]":
+    """Start the superlink; clients find it open when it knows whom to let in."""
+    keys, inside = serving.keys, free_address() if serving.guarded else serving.address
+    superlink = workers.start(superlink_command(inside, keys), "superlink.log")
+    write_connection(serving.flower, inside, keys.ca if keys else None)
+    wait_until_listening(superlink, inside, serving.flower / "superlink.log")
+    for name, public_key in keys.clients.items() if keys else ():
+        workers.ask("supernode", "register", str(public_key), CONNECTION, "--name", name)
+    if serving.guarded:
+        gate = workers.start(gate_command(serving.address, inside, keys), "gate.log")
+        wait_until_listening(gate, serving.address, serving.flower / "gate.log")
+    return superlink
+
+
+def _follow(workers: Crew, superlink: "subprocess.Popen[bytes]", run: str) -> None:
+    """Show the run's log until the run is over."""
+
+    def watch() -> None:
+        if superlink.poll() is not None:
+            said = last_words(workers.folder / "superlink.log")
+            raise FlowerError(f"the superlink ended (exit code {superlink.returncode}):\n{said}")
+
+    while True:
+        log = workers.start(["flwr", "log", run, CONNECTION, "--stream"], "run.log")
+        show(log, workers.folder / "run.log", watch)
+        watch()
+        if _is_over(workers, run):
+            return
+        time.sleep(2)
+
+
+def _is_over(workers: Crew, run: str) -> bool:
+    """Whether the run has finished; raise if it failed."""
+    found = workers.ask("list", CONNECTION, "--run-id", run)["runs"][0]
+    if not found["status"].startswith("finished"):
+        return False
+    if found["status"] != FINISHED:
+        raise FlowerError(f"the run ended as {found['status']}: {found['status-details']}")
+    return True

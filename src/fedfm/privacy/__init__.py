@@ -1,0 +1,24 @@
+"""Differential privacy for clients: clipping, Gaussian noise, and what it adds up to.
+
+A client's answer is a tree of tensors that add up over clients. It is scaled down to a bounded
+length and carries its share of the noise before it leaves; docs/privacy.md says what that promises.
+"""
+
+from fedfm.privacy.accounting import Epsilon, describe, noise_for, spent, spent_alone
+from fedfm.privacy.mechanism import clipped, noised
+from fedfm.privacy.settings import Privacy
+from fedfm.privacy.sources import Normals, keyed_normals, secret_normals
+
+__all__ = [
+    "Epsilon",
+    "Normals",
+    "Privacy",
+    "clipped",
+    "describe",
+    "keyed_normals",
+    "noise_for",
+    "noised",
+    "secret_normals",
+    "spent",
+    "spent_alone",
+]

@@ -1,0 +1,252 @@
+"""`fedfm keys`, `fedfm serve` and `fedfm join`, with Flower's programs and with fakes of them."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedfm.config import load_config, parse
+from fedfm.core.errors import UserError
+from fedfm.flower import processes
+from fedfm.flower.addresses import free_address
+from fedfm.flower.joining import data_section
+from fedfm.flower.key_folders import make_keys
+from fedfm.flower.site import load_site
+from fedfm.flower.strays import strays
+from tests.cli.conftest import command  # noqa: F401
+from tests.cli.tools import Command, sets
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ("digits", *sets("rounds=1"))
+
+
+# ---- without Flower's programs
+
+
+def test_the_keys_are_explained(command: Command):  # noqa: F811
+    answer = command("keys", "my keys", "--server", "fl.example.org", "--client", "a")
+    assert answer.code == 0
+    assert "scp -r 'my keys/server' fl.example.org:keys" in answer.out
+    assert "fedfm serve CONFIG --host fl.example.org --port 9092 --keys keys" in answer.out
+    assert "--superlink fl.example.org:9092 --name a --data DATA --keys keys" in answer.out
+    assert "In production" in answer.out
+    assert command("keys", "my keys", "--server", "x", "--client", "a").code == 2
+
+
+SERVE = ("serve", "digits", "--out", "out")
+JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*SERVE, "--host", "0.0.0.0"), "without --keys anybody"),
+        ((*SERVE, "--keys", "nowhere"), "server.key is not there"),
+        ((*SERVE, "--keys", "x", "--insecure"), "exclude each other"),
+        ((*SERVE, "--set", "round=1"), "did you mean 'protocol.rounds'"),
+        ((*JOIN, "--superlink", "192.0.2.7:9092"), "without --keys anybody"),
+        ((*JOIN, "--superlink", "127.0.0.1"), "no HOST:PORT"),
+        ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "a.key is not there"),
+        ((*JOIN[:4], "--superlink", "127.0.0.1:1"), "--name and --data"),
+        ((*JOIN, "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site holds the name"),
+        ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "no site file"),
+    ],
+)
+def test_mistakes(command: Command, arguments, said):  # noqa: F811
+    answer = command(*arguments)
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+
+
+def test_a_port_in_use(command: Command):  # noqa: F811
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        answer = command(*SERVE, "--port", taken.getsockname()[1])
+    assert answer.code == 2
+    assert "choose another --port" in answer.err
+
+
+def test_what_data_can_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    for name in ("table.csv", "images.tar"):
+        (tmp_path / name).touch()
+    table, images = str(tmp_path / "table.csv"), str(tmp_path / "images")
+    here = str(tmp_path)
+    assert data_section("share:1/3", None, None) == {"source": "share", "share": 1, "of": 3}
+    assert data_section("table.csv", "y", None) == {"source": "csv", "path": table, "label": "y"}
+    assert data_section("images", None, 32) == {"source": "folder", "path": images, "size": 32}
+    assert data_section("images.tar", None, None)["source"] == "folder"
+    entry = {"source": "python", "entry": "my.data:load", "path": here}
+    assert data_section("my.data:load", None, None) == entry
+    with pytest.raises(UserError, match="no such file or folder"):
+        data_section("missing.csv", None, None)
+
+
+# ---- with fakes of Flower's programs
+
+LISTEN = """#!{python}
+import socket, sys, time
+host, port = (sys.argv[sys.argv.index(word) + 1] for word in ("--host", "--port"))
+listening = socket.create_server((host, int(port)))
+time.sleep(300)
+"""
+FLWR = """#!{python}
+import json, os, sys
+if sys.argv[1] == "log":
+    print("round 1 of", os.environ["FEDFM_OUT"], "resume", os.environ["FEDFM_RESUME"])
+else:
+    runs = [{{"status": "{status}", "status-details": "an unlucky seed"}}]
+    print(json.dumps({{"success": True, "run-id": "7", "runs": runs}}))
+"""
+REFUSED_NODE = """#!/bin/sh
+echo '[code: 2004] Failed to activate SuperNode.'
+exit 1
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch) -> Callable[[str, str], None]:
+    """Put a program of ours in the place of one of Flower's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setattr(processes, "programs", lambda: folder)
+
+    def write(name: str, text: str, status: str = "") -> None:
+        (folder / name).write_text(text.format(python=sys.executable, status=status))
+        (folder / name).chmod(0o755)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [("finished:completed", 0), ("finished:failed", 1), ("finished:stopped", 1)],
+)
+def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):  # noqa: F811
+    fake("flower-superlink", LISTEN)
+    fake("flwr", FLWR, status)
+    answer = command(*SERVE, "--resume", *sets("seed=5"), "--port", free_address().port)
+    assert answer.code == code, answer.err
+    assert f"round 1 of {tmp_path / 'out'} resume 1" in answer.out
+    assert ("an unlucky seed" in answer.err) == bool(code)
+    assert strays(tmp_path / "out" / "flower") == []
+    app = tomllib.loads((tmp_path / "out" / "app" / "pyproject.toml").read_text())["tool"]["flwr"]
+    assert parse(json.loads(app["app"]["config"]["config"])) == load_config("digits", ["seed=5"])
+    assert app["app"]["components"]["serverapp"] == "fedfm.flower.server_app:app"
+
+
+def test_a_superlink_that_dies_ends_the_command(command: Command, fake):  # noqa: F811
+    fake("flower-superlink", LISTEN.replace("300", "2") + "sys.exit('out of memory')")
+    fake("flwr", FLWR, "running")
+    answer = command(*SERVE, "--port", free_address().port)
+    assert answer.code == 1
+    assert "out of memory" in answer.err
+
+
+def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("fedfm.flower.joining.PAUSE", 0.1)
+    monkeypatch.setattr("fedfm.flower.joining.PATIENCE", 0.5)
+    fake("flower-superlink", "")
+    fake("flower-supernode", REFUSED_NODE)
+    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
+    assert answer.code == 1
+    assert "does not let this client in" in answer.err
+    assert answer.out.count("flower-supernode --superlink 127.0.0.1:1 ") >= 2
+    site = load_site(tmp_path / "out" / "site.toml")
+    assert (site.name, site.out) == ("a", tmp_path / "out")
+    assert load_config(str(site.config)) == load_config("digits")
+
+
+def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):  # noqa: F811
+    data = '\n[data]\nsource = "share"\nshare = 0\nof = 2\n'
+    (tmp_path / "s.toml").write_text('name = "a"' + data)
+    join = ("join", "digits", "--superlink", "127.0.0.1:1", "--site", "s.toml")
+    assert "add `config" in command(*join).err
+    (tmp_path / "s.toml").write_text('name = "a"\nconfig = "cifar10"' + data)
+    assert "expects another config" in command(*join).err
+    (tmp_path / "s.toml").write_text('name = "a"\nconfig = "digits"' + data)
+    fake("flower-superlink", "")
+    fake("flower-supernode", "#!/bin/sh\necho no route\nexit 1\n")
+    answer = command(*join)
+    assert answer.code == 1
+    assert f"--node-config 'site=\"{tmp_path / 's.toml'}\"'" in answer.out
+
+
+# ---- with Flower itself
+
+
+class Standin:
+    """`fedfm` with the stand-in app, in a process of its own."""
+
+    def __init__(self, said: Path, *arguments: object) -> None:
+        self.said = said
+        with said.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.flower.standin", *map(str, arguments)],
+                cwd=ROOT,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            )
+
+    def wait_for(self, text: str) -> None:
+        end = time.monotonic() + 90
+        while text not in self.said.read_text():
+            assert self.process.poll() is None, self.said.read_text()
+            assert time.monotonic() < end, self.said.read_text()
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def standin(tmp_path) -> Iterator[Callable[..., Standin]]:
+    started: list[Standin] = []
+
+    def start(name: str, *arguments: object) -> Standin:
+        out = ("--out", tmp_path / name)
+        started.append(Standin(tmp_path / f"{name}.txt", *arguments, *out))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.terminate()
+    for each in started:
+        each.process.wait(30)
+
+
+def test_a_federation_with_tls_and_authentication(standin, tmp_path):
+    """Two clients are let in and answer, a third with a key of its own making is not."""
+    keys, forged, port = tmp_path / "keys", tmp_path / "forged", free_address().port
+    make_keys(keys, ["127.0.0.1"], ["a", "b"], days=1)
+    make_keys(forged, ["127.0.0.1"], ["c"], days=1)
+    (forged / "c" / "ca.pem").write_bytes((keys / "a" / "ca.pem").read_bytes())
+    server = standin("server", "serve", *CONFIG, "--port", port, "--keys", keys / "server")
+    server.wait_for("fedfm.flower.gate")
+    join = ("join", *CONFIG, "--superlink", f"127.0.0.1:{port}", "--data", "share:0/2")
+    clients = [
+        standin(name, *join, "--name", name, "--keys", folder / name)
+        for name, folder in (("a", keys), ("b", keys), ("c", forged))
+    ]
+    clients[2].wait_for("Failed to activate SuperNode")
+    server.process.wait(90)
+    for client in clients:
+        client.process.send_signal(signal.SIGINT)
+    assert [client.process.wait(30) for client in clients] == [128 + signal.SIGINT] * 3
+    assert server.process.returncode == 0
+    said = server.said.read_text()
+    assert f"out {tmp_path / 'server'} resume 0" in said
+    assert re.search(r"round 0: a, b in \d", said)
+    folders = [tmp_path / name / "flower" for name in ("server", "a", "b", "c")]
+    assert [stray for folder in folders for stray in strays(folder)] == []
+    kept = [path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()]
+    assert not any(b"site.toml" in content for content in kept)

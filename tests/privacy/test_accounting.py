@@ -1,0 +1,141 @@
+"""Epsilon is what the theory says, by three independent ways of computing it."""
+
+import math
+import re
+import sys
+import tomllib
+from dataclasses import asdict
+
+import dp_accounting
+import pytest
+from dp_accounting import NeighboringRelation, pld, rdp
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from fedfm.core.errors import UserError
+from fedfm.privacy import Privacy, describe, noise_for, spent, spent_alone
+from tests.test_docs import ROOT, blocks, run_blocks
+
+ROUNDS = [(1, 0), (0, 1), (1, 1), (100, 80), (10_000, 0), (10_000, 10_000)]
+
+
+def textbook(sigma: float, delta: float) -> float:
+    """The smallest epsilon of a Gaussian mechanism: Theorem 8 of Balle and Wang, 2018."""
+
+    def excess(epsilon: float) -> float:
+        first = norm.cdf(1 / (2 * sigma) - epsilon * sigma)
+        second = math.exp(epsilon + norm.logcdf(-1 / (2 * sigma) - epsilon * sigma))
+        return first - second - delta
+
+    return float(brentq(excess, 0, 500, xtol=1e-12)) if excess(0) > 0 else 0.0
+
+
+@pytest.mark.parametrize(("rounds", "anchor_rounds"), ROUNDS)
+@pytest.mark.parametrize("once", [0.3, 1.0, 7.0, 1e6])
+def test_epsilon_is_the_closed_form_of_one_mechanism(rounds, anchor_rounds, once):
+    both = math.sqrt(2) * once
+    privacy = Privacy(
+        noise=both * math.sqrt(max(rounds, 1)), anchor_noise=both * math.sqrt(max(anchor_rounds, 1))
+    )
+    whole = once if rounds and anchor_rounds else both
+    epsilon = spent(privacy, rounds, anchor_rounds)
+    assert epsilon.value == pytest.approx(textbook(whole, 1e-5), rel=1e-8)
+
+
+def composed(privacy: Privacy, rounds: int, anchor_rounds: int) -> dp_accounting.ComposedDpEvent:
+    updates = dp_accounting.GaussianDpEvent(privacy.noise)
+    reports = dp_accounting.GaussianDpEvent(privacy.anchor_noise)
+    return dp_accounting.ComposedDpEvent(
+        [
+            dp_accounting.SelfComposedDpEvent(updates, rounds),
+            dp_accounting.SelfComposedDpEvent(reports, anchor_rounds),
+        ]
+    )
+
+
+@pytest.mark.parametrize(("rounds", "noise"), [(1, 1.0), (50, 10.0), (10_000, 200.0)])
+@pytest.mark.parametrize(
+    "relation", [NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL]
+)
+def test_the_accountants_that_compose_numerically_agree(rounds, noise, relation):
+    privacy = Privacy(noise=noise, anchor_noise=0.8 * noise)
+    event, ours = composed(privacy, rounds, rounds), spent(privacy, rounds, rounds).value
+    losses = pld.PLDAccountant(relation).compose(event).get_epsilon(1e-5)
+    moments = rdp.RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(1e-5)
+    assert losses == pytest.approx(ours, rel=1e-4)
+    assert ours < moments < 1.15 * ours
+
+
+@given(
+    st.floats(0.01, 100), st.sampled_from([1e-8, 1e-5, 1e-3]), st.integers(1, 10_000),
+    st.integers(0, 10_000),
+)  # fmt: skip
+def test_the_noise_for_an_epsilon_spends_it(epsilon, delta, rounds, anchor_rounds):
+    noise = noise_for(epsilon, delta, rounds, anchor_rounds)
+    privacy = Privacy(noise=noise, anchor_noise=noise, delta=delta)
+    assert spent(privacy, rounds, anchor_rounds).value == pytest.approx(epsilon, rel=1e-6)
+
+
+@given(st.integers(1, 200), st.integers(0, 20), st.floats(0.5, 50))
+def test_a_single_answer_shows_what_its_own_share_of_noise_hides(fewest, colluders, noise):
+    privacy = Privacy(noise=noise, anchor_noise=noise, colluders=colluders)
+    own = Privacy(noise=privacy.update_std(fewest), anchor_noise=privacy.report_std(fewest))
+    alone = spent_alone(privacy, fewest, 3, 2)
+    assert alone.value == pytest.approx(spent(own, 3, 2).value, rel=1e-6)
+    assert alone.value >= spent(privacy, 3, 2).value * (1 - 1e-9)
+
+
+def test_nothing_sent_costs_nothing_and_no_noise_everything():
+    silent = Privacy(noise=0.0, anchor_noise=2.0)
+    assert spent(silent, 0, 0).value == 0
+    assert spent(silent, 1, 0).value == math.inf
+    assert spent_alone(silent, 5, 1).value == math.inf
+    assert spent(silent, 0, 3).value == pytest.approx(textbook(2 / math.sqrt(3), 1e-5))
+    assert spent(Privacy(noise=1e-200), 1).value == math.inf
+
+
+def test_the_line_for_humans_rounds_up_and_says_under_what():
+    privacy = Privacy(noise=10.0, anchor_noise=10.0)
+    line = describe(spent(privacy, 100, 80))
+    assert line == (
+        "(6.18, 1e-05)-differentially private per client, under: 100 updates and 80 reports of a "
+        "client; against whoever sees only sums over clients, 1 of whom may collude"
+    )
+    assert "a client's own answers" in describe(spent_alone(privacy, 10, 100, 80))
+    assert describe(spent(Privacy(noise=0.0), 1)).startswith("not differentially private")
+    shown = float(re.findall(r"\((\d+\.\d+),", line)[0])
+    assert 0 <= shown - spent(privacy, 100, 80).value < 0.01
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "rounds"),
+    [(0.0, 1e-5, 1), (math.nan, 1e-5, 1), (1.0, 0.0, 1), (1, 0.1, -1)],
+)
+def test_the_noise_for_nonsense_is_refused(epsilon, delta, rounds):
+    with pytest.raises(UserError, match="must be"):
+        noise_for(epsilon, delta, rounds)
+
+
+def test_negative_rounds_are_refused():
+    with pytest.raises(UserError, match="rounds must be >= 0"):
+        spent(Privacy(), -1)
+
+
+def test_without_the_package_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    for ask in (lambda: spent(Privacy(), 1), lambda: noise_for(1.0, 1e-5, 1)):
+        with pytest.raises(UserError, match=r"pip install 'fedfm\[privacy\]'"):
+            ask()
+
+
+def test_the_documented_section_has_every_key_and_its_default():
+    (text,) = blocks(ROOT / "docs/privacy.md", "toml")
+    assert tomllib.loads(text) == {"privacy": asdict(Privacy())}
+
+
+def test_the_documents_examples_print_what_it_shows(capsys):
+    document = ROOT / "docs/privacy.md"
+    said = run_blocks(document, capsys)
+    assert said == "".join(blocks(document, "text"))
