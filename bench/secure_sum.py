@@ -186,7 +186,7 @@ def ratios_table(plains: list[Record], others: dict[str, list[Record]]) -> Table
         one, all_ = total(found), everyone(found)
         table.add_row(
             name, f"{1e3 * one:.0f}", f"{one / total(plains):.2f}",
-            f"{found[0].bytes / plains[0].bytes:.3f}",
+            f"{found[0].bytes / plains[0].bytes:.4f}",
             f"{1e3 * all_:.0f}", f"{all_ / everyone(plains):.2f}",
         )  # fmt: skip
     return table
@@ -196,8 +196,9 @@ def main() -> None:
     """Plain and secure sums in turn."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeat", type=int, default=5)
-    repeat = parser.parse_args().repeat
-    torch.set_num_threads(1)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     shapes = dict(models.build("resnet18", shape=(3, 32, 32), classes=10).named_parameters())
     trees = [
@@ -211,7 +212,7 @@ def main() -> None:
     }
     records: dict[str, list[Record]] = {name: [] for name in sums}
     results: dict[str, Tree] = {}
-    for _ in range(repeat):
+    for _ in range(options.repeat):
         for name, sum_up in sums.items():
             record, results[name] = measured(sum_up)
             records[name].append(record)
@@ -221,6 +222,7 @@ def main() -> None:
     console = Console(width=110, highlight=False)
     console.print(stages_table(plains, records[unhurt]))
     console.print(ratios_table(plains, records))
+    console.print(f"threads {torch.get_num_threads()}, repetitions {options.repeat}")
     console.print(f"largest difference of the sums {error:.1e}; step {secure.step(RANGE):.1e}")
     console.print(f"wanted without dropouts: time below {LIMITS['time']}, bytes {LIMITS['bytes']}")
 

@@ -6,15 +6,25 @@ from collections.abc import Iterable
 from dataclasses import fields
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fedfm.algorithms import PIECES, Method, Piece, compose, piece_class
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.partition import Partition
 from fedfm.deployment import Deployment
 from fedfm.experiment import Experiment
+from fedfm.privacy import Privacy
+from fedfm.privacy.guard import Guard, Sources
 from fedfm.protocol import Protocol
 
 
@@ -66,11 +76,24 @@ class Config(BaseModel):
     partition: Partition = Partition()
     protocol: Protocol = Protocol()
     deployment: Deployment = Deployment()
+    privacy: Privacy | None = None
+    """Differential privacy; none by default."""
 
     @field_validator("method")
     @classmethod
     def _known_pieces(cls, method: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {name: dict(vars(_piece(name, options))) for name, options in method.items()}
+
+    @model_validator(mode="after")
+    def _hides_what_it_should(self) -> Self:
+        """Refuse a secure sum of anchors that would show how many clients hold each class."""
+        uniform = [name for name, own in self.method.items() if own.get("anchors") == "uniform"]
+        require(
+            not (uniform and self.deployment.secure),
+            f"{', '.join(uniform)}: uniform anchors need to know how many clients hold each class, "
+            "which a secure sum is to hide; use anchors = 'weighted', whose counts are summed too",
+        )
+        return self
 
     @property
     def composed(self) -> Method:
@@ -88,7 +111,13 @@ class Config(BaseModel):
             self.executor,
             self.client_states,
             self.precision,
+            self.privacy,
+            self.deployment.minimum,
         )
+
+    def guard(self, sources: Sources) -> Guard | None:
+        """Privacy in a deployment, with noise from `sources`."""
+        return Guard(self.privacy, self.deployment.minimum, sources) if self.privacy else None
 
     def with_seed(self, seed: int) -> "Config":
         """The same with another seed."""
@@ -96,7 +125,17 @@ class Config(BaseModel):
 
     def as_toml(self) -> dict[str, Any]:
         """Everything resolved, as plain values."""
-        return self.model_dump(exclude_none=True)
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "partition": Partition,
+    "protocol": Protocol,
+    "deployment": Deployment,
+    "privacy": Privacy,
+}
 
 
 def _piece(name: str, options: dict[str, Any]) -> Piece:
@@ -218,7 +257,7 @@ def _unknown_key(sections: list[str], key: str) -> str:
     if full_key(key) != key:
         return f"unknown key '{key}': it is called {full_key(key)}"
     if sections:
-        known = _field_names(Config.model_fields[sections[0]].annotation)
+        known = _field_names(SECTIONS[sections[0]])
         return str(unknown(f"key in [{sections[0]}]:", key, known))
     shortened = [*PIECES, *_field_names(Protocol), *_field_names(Partition)]
     near = difflib.get_close_matches(key, [*Config.model_fields, *shortened], n=1)

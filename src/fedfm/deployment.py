@@ -22,6 +22,10 @@ class Deployment:
     """Megabytes of the largest message that either side accepts."""
     classes: tuple[str, ...] = ()
     """The classes by name; by default those that the clients have."""
+    mean: tuple[float, ...] = ()
+    """Of the inputs, per channel or column; by default found out from the clients' sums."""
+    std: tuple[float, ...] = ()
+    """Their standard deviation, where `mean` is given."""
     evaluate: Literal["clients", "server"] = "clients"
     """Who measures the model: clients on what they held out, or the server on the config's data."""
     secure: bool = False
@@ -38,6 +42,10 @@ class Deployment:
             value = getattr(self, name)
             require(value > 0, f"{name} must be positive, not {value}")
         require(self.threshold >= 0, f"threshold must be >= 0, not {self.threshold}")
+        require(
+            len(self.mean) == len(self.std) and all(value > 0 for value in self.std),
+            "mean and std go together, and no std is 0",
+        )
         require(
             not self.secure or self.minimum >= 2,
             "a secure sum of one client hides nothing: minimum must be at least 2",

@@ -12,6 +12,8 @@ from fedfm.core.errors import require
 from fedfm.core.ledger import bytes_of
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
+from fedfm.privacy import Privacy
+from fedfm.privacy.guard import Guard, keyed
 from fedfm.protocol import Protocol
 
 GIGABYTE = 2**30
@@ -28,6 +30,14 @@ class Experiment:
     executor: str
     client_states: str = "auto"
     precision: str = "auto"
+    privacy: Privacy | None = None
+    fewest: int = 2
+    """With privacy: no sum is over fewer clients (deployment.minimum)."""
+
+    @property
+    def guard(self) -> Guard | None:
+        """Privacy at work in a simulation."""
+        return Guard(self.privacy, self.fewest, keyed(self.seed)) if self.privacy else None
 
     def __post_init__(self) -> None:
         """Refuse unknown choices, and a last round whose models would never be shared."""
@@ -52,6 +62,7 @@ class Experiment:
             "method": {piece.name: settings(piece) for piece in self.method.pieces},
             "partition": asdict(self.partition),
             "protocol": asdict(self.protocol),
+            **({"privacy": asdict(self.privacy)} if self.privacy else {}),
         }
 
     def states_on_disk(self, model: Model) -> bool:

@@ -16,7 +16,8 @@ class RoundRecord:
     val_accuracy: float
     """Local validation accuracy, averaged over all clients."""
     test_accuracy: float
-    train_loss: float
+    train_loss: float | None
+    """Averaged by data share; None where privacy keeps it at the clients."""
     seconds: float
     floats_up: int
     floats_down: int
@@ -69,6 +70,8 @@ class Result:
     seed: int
     best: Best
     rounds: tuple[RoundRecord, ...]
+    privacy: str | None = None
+    """What clients have given away, where [privacy] limits it."""
 
     @property
     def test_accuracy(self) -> float:

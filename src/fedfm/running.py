@@ -126,10 +126,17 @@ def _keep(progress: Progress, folder: RunFolder | None, watch: Watcher | None) -
 def _result(simulation: Simulation, progress: Progress, folder: RunFolder | None) -> Result:
     assert progress.best is not None
     name, seed = simulation.experiment.method.name, simulation.experiment.seed
-    result = Result(name, seed, progress.best, progress.records)
+    result = Result(name, seed, progress.best, progress.records, promise(simulation.experiment))
     if folder:
         folder.finish(result)
     return result
+
+
+def promise(experiment: Experiment) -> str | None:
+    """What a run with privacy gives away, if clients did not hide in a secure sum as well."""
+    if experiment.guard is None:
+        return None
+    return experiment.guard.statement(experiment.method, experiment.protocol.rounds, secure=False)
 
 
 def simulate(

@@ -174,6 +174,7 @@ def summary(result: Result) -> dict[str, Any]:
             "numpy": numpy.__version__,
             "python": platform.python_version(),
         },
+        **({"privacy": result.privacy} if result.privacy else {}),
         "device": next(iter(result.best.model.params.values())).device.type,
     }
 

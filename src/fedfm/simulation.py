@@ -66,6 +66,7 @@ class Simulation:
             participation=protocol.participation,
             augmented=data.augment,
             seed=seed,
+            guard=experiment.guard,
         )
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
@@ -137,7 +138,7 @@ def _extended(
         round=state.round,
         val_accuracy=validation,
         test_accuracy=test,
-        train_loss=float(log.loss),
+        train_loss=None if log.loss is None else float(log.loss),
         seconds=seconds,
         failed=len(log.failed),
         **log.traffic.as_dict(),

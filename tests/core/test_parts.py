@@ -33,8 +33,9 @@ def test_rows_keep_what_is_shared():
 
 def test_buffers_are_summed_by_samples_and_counters_take_the_largest():
     tree = {"mean": torch.tensor([[2.0], [6.0]]), "batches": torch.tensor([3, 7])}
-    found = summed_buffers(tree, torch.tensor([1.0, 3.0]))
-    assert found["buffers"]["mean"].tolist() == [20.0]
+    base = {"mean": torch.tensor([[1.0]]), "batches": torch.tensor([0])}
+    found = summed_buffers(tree, base, torch.tensor([1.0, 3.0]))
+    assert found["buffers"]["mean"].tolist() == [16.0]
     assert found["counters"]["batches"].item() == 7
 
 

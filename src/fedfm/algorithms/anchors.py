@@ -27,6 +27,7 @@ class Anchored(Piece):
 
     claims: ClassVar[frozenset[str]] = frozenset({"anchors"})
     measures: ClassVar[Literal["before", "after"] | None] = "before"
+    counted: ClassVar[frozenset[str]] = frozenset({"count", "holders"})
 
     strength: float = 1.0
     """lambda, the weight of the loss."""
@@ -77,7 +78,7 @@ class Anchored(Piece):
         old, seen = server["anchors"], server["seen"]
         if self.anchors == "weighted":
             number = total["count"]
-            new = total["sum"] / number.clamp(min=1).unsqueeze(-1)
+            new = total["sum"] / torch.where(number > 0, number, 1).unsqueeze(-1)
         else:
             number = total["holders"]
             absent = torch.where(seen, clients - number, torch.zeros_like(number))

@@ -130,6 +130,9 @@ class Piece:
     measures: ClassVar[Literal["before", "after"] | None] = None
     """When statistics are taken: with the received model, or with the trained one."""
 
+    counted: ClassVar[frozenset[str]] = frozenset()
+    """Leaves of its reports that count something: under noise, small ones mean nothing."""
+
     @property
     def share_every(self) -> int:
         """Models travel every so many rounds; in between a client goes on from its own."""

@@ -20,9 +20,9 @@ from fedfm.algorithms import FedProto, compose
 from fedfm.algorithms.base import Batch
 from fedfm.algorithms.matching import l2_guiding
 from fedfm.core import trees
+from fedfm.core.clients import sizes
 from fedfm.core.federation import Federation
 from fedfm.core.rounds import run_round
-from fedfm.core.clients import sizes
 from fedfm.core.state import State
 from fedfm.core.trees import Tree
 from fedfm.data.partition import Partition

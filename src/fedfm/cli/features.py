@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from fedfm.analysis.feature_space import features_of, finished_config, measures, record
+from fedfm.assembly import load_data
 from fedfm.cli.display import numeric_table, print_table
 from fedfm.cli.options import Format
-from fedfm.assembly import load_data
 from fedfm.config import Config
 from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset

@@ -14,8 +14,8 @@ from rich.table import Table
 from fedfm import costs, models
 from fedfm import data as sources
 from fedfm.algorithms import PIECES, Piece, Task, compose
-from fedfm.cli.options import Format, Overrides
 from fedfm.assembly import load_data
+from fedfm.cli.options import Format, Overrides
 from fedfm.cli.running import SOURCE_HELP
 from fedfm.config import load_config
 from fedfm.data import partition as partitions

@@ -147,3 +147,5 @@ def show_result(result: Result, folder: Path, format: str) -> None:
         f"in {totals.handshakes} handshakes\n"
         f"files in {folder}"
     )
+    if result.privacy:
+        print(result.privacy)

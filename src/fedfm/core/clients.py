@@ -20,6 +20,10 @@ from fedfm.engine.cohort import Outcome
 from fedfm.engine.jobs import Job
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
+from fedfm.privacy.guard import Guard
+
+PRIVATE = ("pieces", "change", "buffers")
+"""What of a contribution makes one vector that privacy clips."""
 
 
 class Visit(NamedTuple):
@@ -47,6 +51,11 @@ class Work(NamedTuple):
     """What each piece sends beside the model."""
     kept: Tree
     """What each piece keeps."""
+
+    def rows(self, which: slice | Tensor) -> "Work":
+        """The work of some of the clients."""
+        parts = (trees.rows(tree, which) for tree in (self.reports, self.up, self.kept))
+        return Work(self.run.rows(which), self.losses[which], *parts)
 
 
 def begin(ask: Ask, fed: Federation) -> Visit:
@@ -93,6 +102,8 @@ def reports(visit: Visit, fed: Federation, when: Literal["before", "after"], mod
 def measured(visit: Visit, fed: Federation, ask: Ask) -> Sums:
     """The answer to "measure": the sum of the reports that are finite."""
     found = reports(visit, fed, "before", visit.start)
+    if fed.guard:
+        found = fed.guard.report(found, ask.round, visit.cohort)
     fine = trees.finite(found)
     sound = trees.chosen_items(visit.cohort, fine)
     total = trees.total(found if sound == visit.cohort else trees.chosen(found, fine))
@@ -118,7 +129,10 @@ def trained(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome)
     if not sound:
         return Sums({}, visit.cohort, [], ask.kept, traffic, held)
     with phase("aggregation"):
-        total = contribution(visit, work, ask.sharing)
+        if fed.guard:
+            total = guarded(visit, work, ask, sound, fed.guard)
+        else:
+            total = contribution(visit, work, ask.sharing)
     kept = remembered(ask, fed, sound, work)
     return Sums(total, visit.cohort, sound, kept, traffic, held)
 
@@ -127,6 +141,8 @@ def finished(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome
     """What each client sends and keeps after its training."""
     model, losses, steps = outcome
     samples = (sizes(visit.samples) / ask.unit).to(next(trees.leaves(model.params)))
+    if fed.guard:
+        samples = torch.ones_like(samples)
     run = LocalRun(visit.start, model, steps, job.sgd, fed.method.pull, samples)
     received = trees.share(ask.down)
     up, kept = {}, {}
@@ -164,8 +180,7 @@ def without_failures(visit: Visit, work: Work) -> tuple[Work, list[int]]:
     sound = trees.chosen_items(visit.cohort, fine)
     if sound in ([], visit.cohort):
         return work, sound
-    parts = (trees.chosen(tree, fine) for tree in (work.reports, work.up, work.kept))
-    return Work(work.run.rows(fine), work.losses[fine], *parts), sound
+    return work.rows(fine), sound
 
 
 def contribution(visit: Visit, work: Work, sharing: bool) -> Tree:
@@ -189,18 +204,41 @@ def contribution(visit: Visit, work: Work, sharing: bool) -> Tree:
     change = trees.tree_map(
         lambda y, x: trees.weighted_sum(weights, y - x), run.end.params, visit.base.params
     )
-    buffers = summed_buffers(run.end.buffers, samples)
+    buffers = summed_buffers(run.end.buffers, visit.base.buffers, samples)
     return total | {"weight": weights.sum(), "change": change, **buffers}
 
 
-def summed_buffers(buffers: Tree, samples: Tensor) -> Tree:
-    """Buffers [S, ...] summed by the number of samples; counters are not summed but the largest."""
-    averaged = {name: leaf for name, leaf in buffers.items() if leaf.is_floating_point()}
+def summed_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
+    """Changes of buffers [S, ...] from `base` [1, ...], summed by the number of samples.
+
+    Counters are not summed: the largest counts.
+    """
+    averaged = {
+        name: leaf - base[name] for name, leaf in buffers.items() if leaf.is_floating_point()
+    }
     counted = {name: leaf for name, leaf in buffers.items() if name not in averaged}
     return {
         "buffers": trees.tree_map(lambda leaf: trees.weighted_sum(samples, leaf), averaged),
         "counters": trees.tree_map(lambda leaf: leaf.amax(0), counted),
     }
+
+
+def guarded(visit: Visit, work: Work, ask: Ask, clients: list[int], guard: Guard) -> Tree:
+    """`contribution` of clients whose answers are clipped and noised, each by itself.
+
+    All clients count alike; losses and counters stay at home.
+    """
+    each = [
+        contribution(visit, work.rows(slice(i, i + 1)), ask.sharing) for i in range(len(clients))
+    ]
+    alone = trees.stack(each)
+    update: Tree = {name: alone[name] for name in PRIVATE if name in alone}
+    private = guard.update(update, ask.round, clients) | {
+        "reports": guard.report(alone["reports"], ask.round, clients)
+    }
+    return trees.total(
+        private | {name: alone[name] for name in ("samples", "weight") if name in alone}
+    )
 
 
 def remembered(ask: Ask, fed: Federation, clients: list[int], work: Work) -> ClientStates:

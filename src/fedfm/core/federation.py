@@ -11,6 +11,7 @@ from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan, plan
 from fedfm.engine.executors import Executor
+from fedfm.privacy.guard import Guard
 from fedfm.protocol import Protocol
 
 
@@ -43,6 +44,13 @@ class Federation:
     participation: float
     augmented: bool
     seed: int
+    guard: Guard | None = None
+    """Privacy, where answers are clipped and noised."""
+
+    def __post_init__(self) -> None:
+        """Refuse a method that privacy does not allow."""
+        if self.guard:
+            self.guard.check(self.method)
 
     @property
     def population(self) -> int:

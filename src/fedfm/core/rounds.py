@@ -24,6 +24,7 @@ from fedfm.core.state import State
 from fedfm.engine.cohort import Outcome
 from fedfm.engine.jobs import Job, train_together
 from fedfm.engine.profile import phase
+from fedfm.privacy.guard import Guard
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class RoundLog:
 
     cohort: list[int]
     """The clients that took part and are in the average."""
-    loss: Tensor
-    """The mean local loss, by data share."""
+    loss: Tensor | None
+    """The mean local loss, by data share; None where privacy keeps it at the clients."""
     failed: list[int]
     """Clients that were left out: no answer, or one that was not finite."""
     traffic: Traffic
@@ -52,6 +53,11 @@ class Rules(Protocol):
     @property
     def population(self) -> int:
         """N, the number of clients."""
+        ...
+
+    @property
+    def guard(self) -> Guard | None:
+        """Privacy, where answers are clipped and noised."""
         ...
 
     def cohort(self, round: int) -> list[int]:
@@ -74,7 +80,7 @@ def conversation(state: State, rules: Rules) -> Conversation:
     if any(piece.measures == "before" for piece in pieces):
         sums = yield ask._replace(kind="measure")
         ledger.handshake(sums.traffic)
-        server = absorbed(pieces, server, sums.total, len(sums.clients))
+        server = absorbed(pieces, server, sums.total, len(sums.clients), rules.guard)
         ask = ask._replace(cohort=sums.present, newcomers=[])
     down = {piece.name: piece.download(server[piece.name]) for piece in pieces}
     ledger.down(down, len(ask.cohort))
@@ -83,13 +89,13 @@ def conversation(state: State, rules: Rules) -> Conversation:
     if not sums.clients:
         raise Diverged(cohort, state.round)
     total, clients, model = sums.total, len(sums.clients), state.model
-    server = absorbed(pieces, server, total["reports"], clients)
+    server = absorbed(pieces, server, total["reports"], clients, rules.guard)
     if sharing:
         turnout = Turnout(clients, rules.population, total["samples"], total["weight"])
         with phase("aggregation"):
             server, model = aggregated(pieces, server, model, total, turnout)
     failed = sorted(set(cohort) - set(sums.clients))
-    loss = total["loss"] / total["samples"]
+    loss = total["loss"] / total["samples"] if "loss" in total else None
     log = RoundLog(sums.clients, loss, failed, ledger.traffic, sums.held)
     return State(state.round + 1, model, server, sums.kept), log
 

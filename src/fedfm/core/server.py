@@ -9,6 +9,10 @@ from fedfm.algorithms.base import Model, Piece, Turnout
 from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
+from fedfm.privacy.guard import Guard
+
+VARIANCE = "running_var"
+"""How PyTorch calls the buffers that must not be negative."""
 
 
 class Diverged(UserError):
@@ -23,8 +27,11 @@ class Diverged(UserError):
         )
 
 
-def absorbed(pieces: Sequence[Piece], server: Tree, reports: Tree, clients: int) -> Tree:
+def absorbed(
+    pieces: Sequence[Piece], server: Tree, reports: Tree, clients: int, guard: Guard | None = None
+) -> Tree:
     """The server's state after it received the sum of the reports of `clients` clients."""
+    reports = guard.believed(reports, pieces) if guard else reports
     for piece in pieces:
         if piece.name in reports and clients:
             state = piece.absorb(server[piece.name], reports[piece.name], clients)
@@ -50,7 +57,17 @@ def aggregated(
 
 
 def new_buffers(old: Tree, total: Tree, turnout: Turnout) -> Tree:
-    """The clients' mean buffers and largest counters, in the order of the old ones."""
-    means = trees.tree_map(lambda leaf: leaf / turnout.samples, total["buffers"])
-    found = {**means, **total["counters"]}
-    return {name: found[name] for name in old}
+    """The old buffers and their mean change; the largest counters, where clients tell them.
+
+    Noise may leave a variance below zero, where it is of no use.
+    """
+    counters = total.get("counters", {})
+
+    def new(name: str, leaf: Tensor) -> Tensor:
+        if name not in total["buffers"]:
+            largest: Tensor = counters.get(name, leaf)
+            return largest
+        moved: Tensor = leaf + total["buffers"][name] / turnout.samples
+        return moved.clamp(min=0) if name.endswith(VARIANCE) else moved
+
+    return {name: new(name, leaf) for name, leaf in old.items()}

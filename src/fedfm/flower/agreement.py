@@ -68,7 +68,11 @@ class Agreement(Inputs):
     def normalised(self, total: Tree) -> "Agreement":
         """With the normalisation that the sum of all clients' moments gives."""
         mean, std = normalisation(total)
-        return Agreement.of({**self.values(), "mean": mean, "std": std})
+        return self.having(mean=mean, std=std)
+
+    def having(self, **changes: object) -> "Agreement":
+        """With other values."""
+        return Agreement.of({**self.values(), **changes})
 
 
 def introduce(name: str, data: Dataset, columns: Sequence[str] = ()) -> Introduction:

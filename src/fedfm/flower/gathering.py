@@ -43,8 +43,13 @@ class Gathering:
     @property
     def unit(self) -> float:
         """In what unit clients count their samples: in a secure sum, the mean over clients."""
-        many = self.members.samples / max(1, len(self.members.numbers))
-        return many if self.config.deployment.secure else 1.0
+        return self.members.unit if self.config.deployment.secure else 1.0
+
+    def weighed(self, weight: float) -> None:
+        """Choose the unit in which clients count on average 1, so that a secure sum is precise."""
+        if self.config.deployment.secure and weight > 0:
+            self.members.unit *= weight
+            self.members.save()
 
     @property
     def present(self) -> list[int]:
@@ -82,7 +87,10 @@ class Gathering:
                 f"after {self.config.deployment.wait:.0f} s; start them with 'fedfm join', "
                 "or raise deployment.wait"
             )
-        if new:
+        given = self.config.deployment
+        if new and given.mean:
+            self.members.agreement = self.agreement.having(mean=given.mean, std=given.std)
+        if new and not given.mean:
             self._normalise(collector, clients)
         else:
             self._enrol(clients)
@@ -123,7 +131,7 @@ class Gathering:
         found = collector.collect("join", self._joining(clients, False), self._moments, ["join"])
         total = dict(found.total["moments"])
         self.members.agreement = self.agreement.normalised(total)
-        self.members.samples = float(found.total["samples"])
+        self.members.unit = float(found.total["samples"]) / len(found.clients)
 
     def _enrol(self, clients: Sequence[int]) -> None:
         self.ask("join", self._joining(clients, True))

@@ -29,8 +29,8 @@ class Members:
     wanted: Sequence[str] = ()
     """The classes that the config names."""
     agreement: Agreement | None = None
-    samples: float = 0.0
-    """Of all clients at the start."""
+    unit: float = 1.0
+    """In what unit clients count their samples."""
     numbers: dict[str, int] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
     """The node of every client that is there, by its number."""
@@ -50,7 +50,7 @@ class Members:
                 known = json.loads(path.read_text())
                 members.numbers = {str(k): int(v) for k, v in known["numbers"].items()}
                 members.agreement = Agreement.of(known["agreement"])
-                members.samples = float(known["samples"])
+                members.unit = float(known["unit"])
                 members.token = str(known["token"])
             except (ValueError, LookupError, TypeError, UserError) as problem:
                 raise damaged(path, problem) from problem
@@ -62,7 +62,7 @@ class Members:
         known = {
             "numbers": self.numbers,
             "agreement": self.agreement.values(),
-            "samples": self.samples,
+            "unit": self.unit,
             "token": self.token,
         }
         write_atomically(self.path, (json.dumps(known, indent=1) + "\n").encode())

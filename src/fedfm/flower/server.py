@@ -17,7 +17,7 @@ from fedfm.algorithms.base import Method, Task
 from fedfm.assembly import build_model
 from fedfm.config import Config
 from fedfm.core.client_states import Elsewhere
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, require
 from fedfm.core.exchange import Ask, Sums
 from fedfm.core.federation import drawn
 from fedfm.core.rounds import RoundLog, conversation
@@ -30,6 +30,7 @@ from fedfm.flower.packets import Packet
 from fedfm.flower.post import PAUSE
 from fedfm.flower.scores import SCORES, Score, judge
 from fedfm.flower.sums import Collected, Collector, InTheClear, Masked
+from fedfm.privacy.guard import Guard, secret
 from fedfm.records import Best, Progress, Result, RoundRecord
 from fedfm.running import Watcher
 from fedfm.runs import RunFolder
@@ -53,6 +54,7 @@ class Server:
     def __init__(
         self, grid: Grid, config: Config, folder: RunFolder, watch: Watcher, pause: float = PAUSE
     ) -> None:
+        _check_privacy(config)
         self.config, self.folder, self.watch = config, folder, watch
         self.clients = Gathering(grid, config, folder.path / "members.json", pause)
         ask = self.clients.ask
@@ -64,6 +66,11 @@ class Server:
     def method(self) -> Method:
         """What is run."""
         return self.config.composed
+
+    @cached_property
+    def guard(self) -> Guard | None:
+        """What the clients' privacy means for their sums."""
+        return self.config.guard(secret)
 
     @property
     def population(self) -> int:
@@ -88,7 +95,8 @@ class Server:
             progress = self._scored(progress, self._final_score(progress.state))
             self._keep(progress)
         assert progress.best is not None
-        result = Result(self.method.name, self.config.seed, progress.best, progress.records)
+        name, seed = self.method.name, self.config.seed
+        result = Result(name, seed, progress.best, progress.records, self._promise())
         self.folder.finish(result)
         return result
 
@@ -129,6 +137,8 @@ class Server:
         traffic = sum([like.traffic] * len(clients), extra)
         score = Score.of(total.pop("scores"), len(clients)) if scored else None
         found = total["reports"] if ask.kind == "measure" else total
+        if "weight" in total:
+            self.clients.weighed(float(total["weight"]) / len(clients))
         return Sums(found, clients, clients, kept, traffic, like.held), score
 
     def _collected(
@@ -198,7 +208,7 @@ class Server:
             round=state.round,
             val_accuracy=0.0,
             test_accuracy=0.0,
-            train_loss=float(log.loss),
+            train_loss=None if log.loss is None else float(log.loss),
             seconds=seconds,
             failed=len(log.failed),
             **log.traffic.as_dict(),
@@ -206,7 +216,24 @@ class Server:
         progress = replace(progress, state=state, pending=record)
         return self._scored(progress, self.judge(state.model)) if self.judge else progress
 
+    def _promise(self) -> str | None:
+        rounds, secure = self.config.protocol.rounds, self.config.deployment.secure
+        return self.guard.statement(self.method, rounds, secure) if self.guard else None
+
     def _keep(self, progress: Progress) -> None:
         self.folder.save(progress)
         if progress.records:
             self.watch(progress.records[-1])
+
+
+def _check_privacy(config: Config) -> None:
+    """Refuse a private federation whose clients would tell more than clipped and noised sums."""
+    given, private = config.deployment, config.privacy is not None
+    require(
+        not private or given.evaluate == "server",
+        "[privacy] keeps accuracies at the clients: set deployment.evaluate = 'server'",
+    )
+    require(
+        not private or bool(given.mean),
+        "[privacy] keeps sums of inputs at the clients: give deployment.mean and deployment.std",
+    )

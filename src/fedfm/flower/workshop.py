@@ -22,6 +22,7 @@ from fedfm.engine.nets import model_of
 from fedfm.engine.sweep import accuracy
 from fedfm.flower.agreement import Agreement, localised
 from fedfm.flower.site import Site, own_data
+from fedfm.privacy.guard import secret
 from fedfm.simulation import feeds
 
 
@@ -78,6 +79,7 @@ class Workshop:
             participation=1.0,
             augmented=self.data.augment,
             seed=self.config.seed,
+            guard=self.config.guard(secret),
         )
 
     def scores(self, model: Model) -> Tree:

@@ -4,6 +4,7 @@ from secrets import token_bytes
 
 import numpy as np
 import pytest
+import torch
 from Crypto.Cipher import AES
 from scipy import stats
 
@@ -137,8 +138,10 @@ def test_words_of_both_kinds_have_masks_of_their_own():
     assert look_independent(seen, fine)
 
 
-def test_a_mask_is_aes_256_in_counter_mode_from_the_whole_key():
-    key, size = token_bytes(32), 150_000
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_mask_is_aes_256_in_counter_mode_from_the_whole_key(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    key, size = token_bytes(32), 150_001
     masked = with_masks(Words.zeros(size, size), [key], [])
     for kind, found in enumerate((masked.bulk.tobytes(), masked.fine.tobytes())):
         cipher = AES.new(key, AES.MODE_CTR, nonce=bytes([kind]), initial_value=0)

@@ -34,16 +34,16 @@ def in_training_mode(self: Net, name: str, model: Model) -> Net:
     return net
 
 
-def of_the_first(buffers: Tree, samples: Tensor) -> Tree:
+def of_the_first(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
     """The first client's buffers stand for all."""
     first = torch.zeros_like(samples)
     first[0] = samples.sum()
-    return summed_buffers(buffers, first)
+    return summed_buffers(buffers, base, first)
 
 
-def plainly(buffers: Tree, samples: Tensor) -> Tree:
+def plainly(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
     """Every client's buffers count alike."""
-    return summed_buffers(buffers, samples.mean().expand_as(samples))
+    return summed_buffers(buffers, base, samples.mean().expand_as(samples))
 
 
 MISTAKES += [

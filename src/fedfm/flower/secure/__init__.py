@@ -26,11 +26,11 @@ it remembers what must not be done twice.
 
 from fedfm.flower.secure.client import accepted, masked, opened, revealed, shared
 from fedfm.flower.secure.errors import SecureError
-from fedfm.flower.secure.masks import Words, add
 from fedfm.flower.secure.numbers import decode, encode, sizes, step
 from fedfm.flower.secure.server import Answers, check_answer, unmasked
 from fedfm.flower.secure.session import PublicKeys, Session
 from fedfm.flower.secure.wire import in_place
+from fedfm.flower.secure.words import Words, add
 
 __all__ = [
     "Answers",

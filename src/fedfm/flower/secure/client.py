@@ -8,9 +8,10 @@ from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, 
 
 from fedfm.flower.secure import keys
 from fedfm.flower.secure.errors import SecureError, insist
-from fedfm.flower.secure.masks import Words, with_masks
+from fedfm.flower.secure.masks import with_masks
 from fedfm.flower.secure.session import Letter, Pair, PublicKeys, Session, agreement, position
 from fedfm.flower.secure.shares import is_share
+from fedfm.flower.secure.words import Words
 
 
 def opened(purposes: Iterable[str]) -> tuple[Session, PublicKeys]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedfm.core.trees import Tree, completed, flatten, unflatten
 from fedfm.flower.secure.errors import SecureError, insist
-from fedfm.flower.secure.masks import Words
+from fedfm.flower.secure.words import Words
 
 _FINE_STEP = 2.0**-24
 _CHUNK = 2**15

@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from fedfm.flower.secure import keys
 from fedfm.flower.secure.errors import insist
-from fedfm.flower.secure.masks import Words, with_masks
+from fedfm.flower.secure.masks import with_masks
 from fedfm.flower.secure.session import PublicKeys, position
 from fedfm.flower.secure.shares import combined, is_share
+from fedfm.flower.secure.words import Words
 
 Answers = Mapping[int, Mapping[int, bytes]]
 """By client that answered: its share for each client, as `revealed` gave it."""

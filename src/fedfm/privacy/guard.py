@@ -1,0 +1,88 @@
+"""Privacy at work: what stands between the clients' answers and everybody else."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedfm.algorithms.base import Method, Piece
+from fedfm.core import trees
+from fedfm.core.errors import require
+from fedfm.core.trees import Tree
+from fedfm.privacy.accounting import describe, spent, spent_alone
+from fedfm.privacy.settings import Privacy
+from fedfm.privacy.sources import Normals, keyed_normals, secret_normals
+
+Sources = Callable[[int, Sequence[int], str], list[Normals]]
+"""The noise of clients in a round, for a purpose."""
+CERTAIN = 2.0
+"""Counts below so many standard deviations of their noise are taken for zero."""
+
+
+def keyed(seed: int) -> Sources:
+    """A simulation's noise."""
+    return lambda round, clients, purpose: keyed_normals(seed, round, clients, purpose)
+
+
+def secret(round: int, clients: Sequence[int], purpose: str) -> list[Normals]:
+    """A real client's noise."""
+    return [secret_normals] * len(clients)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Clips and noises answers [S, ...]; no sum is over fewer than `fewest` clients."""
+
+    privacy: Privacy
+    fewest: int
+    sources: Sources
+
+    def update(self, tree: Tree, round: int, clients: Sequence[int]) -> Tree:
+        """Updates as they leave the clients."""
+        if _shapes_only(tree):
+            return trees.tree_map(_floating, tree)
+        return self.privacy.update(tree, self.fewest, self.sources(round, clients, "update"))
+
+    def report(self, tree: Tree, round: int, clients: Sequence[int]) -> Tree:
+        """Reports as they leave the clients."""
+        if _shapes_only(tree):
+            return trees.tree_map(_floating, tree)
+        return self.privacy.report(tree, self.fewest, self.sources(round, clients, "report"))
+
+    def believed(self, reports: Tree, pieces: Iterable[Piece]) -> Tree:
+        """Sums of reports [...] without the counts that are nothing but noise."""
+        least = CERTAIN * self.privacy.anchor_noise * self.privacy.anchor_clip
+        counted = {piece.name: piece.counted for piece in pieces}
+        return {
+            name: {
+                key: torch.where(leaf > least, leaf, 0.0) if key in counted[name] else leaf
+                for key, leaf in report.items()
+            }
+            for name, report in reports.items()
+        }
+
+    def check(self, method: Method) -> None:
+        """Refuse methods whose clients would have to tell more than clipped sums."""
+        for piece in method.pieces:
+            private = type(piece).rescale is Piece.rescale
+            require(private, f"{piece.name} weighs clients by their own work: not with [privacy]")
+            uniform = getattr(piece, "anchors", "weighted") == "uniform"
+            require(not uniform, f"{piece.name}: with [privacy] anchors must be 'weighted'")
+
+    def statement(self, method: Method, rounds: int, secure: bool) -> str:
+        """What a client that took part in every round has given away, in words."""
+        reporting = sum(
+            any(piece.measures for piece in method.active(round)) for round in range(rounds)
+        )
+        said = describe(spent(self.privacy, rounds, reporting))
+        if secure:
+            return said
+        return said + "\n" + describe(spent_alone(self.privacy, self.fewest, rounds, reporting))
+
+
+def _shapes_only(tree: Tree) -> bool:
+    return any(leaf.is_meta for leaf in trees.leaves(tree))
+
+
+def _floating(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf if leaf.dtype == torch.float64 else leaf.float()
