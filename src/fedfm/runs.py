@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,18 @@ class RunFolder:
     path: Path
 
     @staticmethod
-    def open(path: Path, config: dict[str, Any], resume: bool) -> "RunFolder":
-        """A new folder for a run of `config`, or with `resume` that of the same run."""
+    def open(
+        path: Path, config: dict[str, Any], resume: bool, beside: Collection[str] = ()
+    ) -> "RunFolder":
+        """A new folder for a run of `config`, or with `resume` that of the same run.
+
+        A new one may hold nothing but what `beside` names.
+        """
         recorded = path / "config.toml"
         if not recorded.exists():
             require(not path.exists() or path.is_dir(), f"{path} is a file; choose another --out")
             require(
-                not path.exists() or set(path.iterdir()) <= {unfinished(recorded)},
+                not path.exists() or _names(path) <= {unfinished(recorded).name, *beside},
                 f"{path} is not empty and holds no run; choose another folder with --out",
             )
             import tomli_w
@@ -144,6 +149,10 @@ def _best(facts: dict[str, Any], tree: Tree) -> Best:
     model = Model(tree["params"], tree.get("buffers", {}))
     accuracies = tuple(facts.get("client_accuracies", ()))
     return Best(**facts | {"model": model, "client_accuracies": accuracies})
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
 
 
 def as_csv(records: Sequence[RoundRecord]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from flwr.app import Message
 
 from fedfm.assembly import build_model, load_data
 from fedfm.config import Config, load_config
+from fedfm.core.client_states import InMemory
 from fedfm.core.clients import begin, job, measured, trained
 from fedfm.core.rounds import conversation
 from fedfm.core.state import State
@@ -37,7 +39,6 @@ SETTINGS = (
     "data.name=csv",
     "model.name=mlp",
     "model.hidden=[12, 8]",
-    f"protocol.clients={CLIENTS}",
     "protocol.rounds=3",
     "protocol.epochs=1",
     "protocol.lr=0.02",
@@ -47,8 +48,8 @@ SETTINGS = (
     "executor=loop",
     "device=cpu",
     "deployment.minimum=2",
-    "deployment.wait=0.2",
-    "deployment.timeout=0.2",
+    "deployment.wait=0.1",
+    "deployment.timeout=0.1",
 )
 FEATURE_MATCHING = ("start_round=1", "strength=0.2")
 """Anchors from the second round on, pulling so gently that rounding does not grow."""
@@ -78,23 +79,27 @@ def federation(table, tmp_path, monkeypatch) -> Callable[..., Federation]:
     """Makes a federation: a method, or several with commas, and overrides of the config."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # no test here cuts the power
 
-    def make(method: str = "fedavg", *overrides: str) -> Federation:
+    def make(method: str = "fedavg", *overrides: str, clients: int = CLIENTS) -> Federation:
         names = method.split(",")
         matching = [f"{n}.{o}" for n in names if n.startswith("fedfm") for o in FEATURE_MATCHING]
-        settings = (*SETTINGS, f"data.path={table}", f"method={names}", *matching, *overrides)
+        given = (f"protocol.clients={clients}", f"data.path={table}", f"method={names}")
+        config = load_config("digits", (*SETTINGS, *given, *matching, *overrides))
         folder = tmp_path / f"federation-{len(list(tmp_path.glob('federation-*')))}"
-        sites = {node: _site(folder, f"c{k}", k) for k, node in enumerate(NODES)}
-        return Federation(folder, load_config("digits", settings), InProcessGrid(app, sites))
+        for k in range(clients):
+            data = {"source": '"share"', "share": k, "of": clients}
+            write_site(folder / f"c{k}", f"c{k}", data)
+        return Federation(folder, config)
 
     return make
 
 
-def _site(folder: Path, name: str, share: int) -> str:
-    place = folder / name
-    place.mkdir(parents=True)
-    data = f'[data]\nsource = "share"\nshare = {share}\nof = {CLIENTS}\n'
-    (place / "site.toml").write_text(f'name = "{name}"\nout = "out"\nthreads = 1\n{data}')
-    return str(place / "site.toml")
+def write_site(place: Path, name: str, data: Mapping[str, object], **options: object) -> None:
+    """A client's site file; values as TOML writes them."""
+    place.mkdir(parents=True, exist_ok=True)
+    given = {"name": f'"{name}"', "out": '"out"', "threads": 1, **options}
+    lines = [f"{key} = {value}" for key, value in given.items()]
+    lines += ["[data]", *(f"{key} = {value}" for key, value in data.items())]
+    (place / "site.toml").write_text("\n".join(lines) + "\n")
 
 
 @dataclass
@@ -102,16 +107,20 @@ class Federation:
     """Clients, a server's folder, and a grid between them that may be tampered with."""
 
     folder: Path
+    """Of the server, and of the clients c0, c1, ..."""
     config: Config
-    grid: InProcessGrid
-    lines: list[Any] = field(default_factory=list)
-    """What the watcher of the last run saw."""
+
+    def __post_init__(self) -> None:
+        """Connect the clients."""
+        places = sorted(self.folder.glob("c*"))
+        sites = zip(count(NODES[0]), places, strict=False)
+        self.grid = InProcessGrid(app, {node: str(place / "site.toml") for node, place in sites})
 
     def run(self, tamper: Tamper | None = None, resume: bool = False) -> Result:
         """Start a server and let it finish."""
         self.grid.tamper = tamper
         out = RunFolder.open(self.folder / "server", self.config.as_toml(), resume)
-        self.server = Server(self.grid, self.config, out, self.lines.append, pause=0.0)
+        self.server = Server(self.grid, self.config, out, lambda record: None, pause=0.0)
         return self.server.run()
 
     @property
@@ -143,10 +152,14 @@ class Federation:
             progress = self.simulation.advance(progress)
         return progress
 
-    def simulated_without(self, absent: Absent) -> State:
-        """The simulation's rounds with clients that do not answer every question."""
+    def simulated_without(self, absent: Absent, lost: Mapping[int, int] | None = None) -> State:
+        """The simulation's rounds with clients that do not answer every question.
+
+        `lost` says which client has lost its disk before which round.
+        """
         state, fed = self.simulation.start, self.simulation.federation
         for round in range(self.config.protocol.rounds):
+            state = _without_disk(state, (lost or {}).get(round))
             talk = conversation(state, fed)
             ask = next(talk)
             while True:
@@ -164,6 +177,12 @@ class Federation:
                     state = end.value[0]
                     break
         return state
+
+
+def _without_disk(state: State, client: int | None) -> State:
+    assert isinstance(state.clients, InMemory)
+    kept = {k: own for k, own in state.clients.states.items() if k != client}
+    return replace(state, clients=InMemory(kept))
 
 
 # --- messages -------------------------------------------------------------------------------------

@@ -337,7 +337,7 @@ def test_declared_moments_give_what_was_declared():
     ],
 )
 def test_sums_that_make_no_sense_are_refused(changes, said):
-    agreement, _ = agreed(told("a", shape=(2,)))
+    agreement, _ = agreed(told("a", shape=(2,), dtype="float32"))
     sums = {"count": torch.tensor(4.0), "sum": torch.ones(2), "square": torch.ones(2)}
     assert agreement.normalised(sums).mean == (0.25, 0.25)
     with pytest.raises(UserError, match=said):

@@ -136,8 +136,11 @@ def fake(tmp_path, monkeypatch) -> Callable[[str, str], None]:
 def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):  # noqa: F811
     fake("flower-superlink", LISTEN)
     fake("flwr", FLWR, status)
-    answer = command(*SERVE, "--resume", *sets("seed=5"), "--port", free_address().port)
+    serve = (*SERVE, *sets("seed=5"), "--port", free_address().port)
+    answer = command(*serve)
     assert answer.code == code, answer.err
+    assert "go on with --resume" in command(*serve).err
+    assert command(*serve, "--resume").code == code
     assert f"round 1 of {tmp_path / 'out'} resume 1" in answer.out
     assert ("an unlucky seed" in answer.err) == bool(code)
     assert strays(tmp_path / "out" / "flower") == []
@@ -244,7 +247,7 @@ def test_a_federation_with_tls_and_authentication(standin, tmp_path):
     assert [client.process.wait(30) for client in clients] == [128 + signal.SIGINT] * 3
     assert server.process.returncode == 0
     said = server.said.read_text()
-    assert f"out {tmp_path / 'server'} resume 0" in said
+    assert f"out {tmp_path / 'server'} resume 1" in said
     assert re.search(r"round 0: a, b in \d", said)
     folders = [tmp_path / name / "flower" for name in ("server", "a", "b", "c")]
     assert [stray for folder in folders for stray in strays(folder)] == []

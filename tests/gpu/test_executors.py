@@ -37,11 +37,15 @@ def everything_captured(monkeypatch):
     monkeypatch.setattr(graphs, "WORTHWHILE", 1)
 
 
-def federation(name, pieces, *, module=None, dtype=torch.float32, precision="fp32", **settings):
+def federation(
+    name, pieces, *, module=None, dtype=torch.float32, precision="fp32", place="cuda", **settings
+):
     module = (module or worlds.network(norm="batch")).to("cuda", dtype)
     data = worlds.images(dtype=dtype, shape=settings.pop("shape", (1, 8, 8)))
     fed = worlds.federation(module, data, *pieces, executor="loop", **settings)
-    made = executor(name, module, worlds.feed(data, module), precision)
+    feed = worlds.feed(data, module)
+    feed = replace(feed, inputs=feed.inputs.to(place), labels=feed.labels.to(place))
+    made = executor(name, module, feed, precision)
     return replace(fed, executor=made), worlds.start(module, fed)
 
 
@@ -85,6 +89,14 @@ def test_stacked_and_captured_are_bitwise_the_same():
 def test_a_repeated_run_is_bitwise_the_same_in_bf16():
     once, again = (played("graph", METHODS["fedfm"], precision="bf16") for _ in range(2))
     assert same(once, again)
+
+
+def test_data_that_stay_on_the_host_train_the_same_model():
+    resident, staged = (
+        played("graph", METHODS["fedfm"], place=place, participation=0.75)
+        for place in ("cuda", "cpu")
+    )
+    assert same(resident, staged)
 
 
 def same(one, other) -> bool:

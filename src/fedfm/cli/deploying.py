@@ -77,7 +77,7 @@ def serve(
         bool, typer.Option("--resume", help="Go on from the last finished round.")
     ] = False,
     host: Annotated[str, typer.Option(help="The address of this machine to listen at.")] = LOOPBACK,
-    port: Annotated[int, typer.Option(min=1, max=65535)] = PORT,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where clients come.")] = PORT,
     keys: Keys = None,
     insecure: Insecure = False,
     telemetry: Telemetry = False,

@@ -4,6 +4,7 @@ Classes are agreed by name: a client may lack some, but has no others. Inputs ha
 type and, where they are tables, the same columns in the same order.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.folder import encode
-from fedfm.flower.moments import normalisation
+from fedfm.flower.moments import expanded, normalisation
 from fedfm.flower.values import ClientName, Floats, Labels, Shape, Told, Version
 
 T = TypeVar("T")
@@ -66,9 +67,17 @@ class Agreement(Inputs):
         return self
 
     def normalised(self, total: Tree) -> "Agreement":
-        """With the normalisation that the sum of all clients' moments gives."""
-        mean, std = normalisation(total)
+        """With the normalisation that the sum of all clients' compact moments gives."""
+        mean, std = normalisation(expanded(total, *self.units))
         return self.having(mean=mean, std=std)
+
+    @property
+    def units(self) -> tuple[int, float]:
+        """How many values a channel of a sample has, and what bounds their size where it is known.
+
+        The units of `compact` moments.
+        """
+        return math.prod(self.shape[1:]), 256.0 if self.dtype == "uint8" else 1.0
 
     def having(self, **changes: object) -> "Agreement":
         """With other values."""

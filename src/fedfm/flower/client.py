@@ -17,6 +17,7 @@ from fedfm.core.trees import Tree
 from fedfm.flower.agreement import Agreement, introduce
 from fedfm.flower.desk import Desk
 from fedfm.flower.hiding import Hiding
+from fedfm.flower.moments import compact
 from fedfm.flower.packets import Packet
 from fedfm.flower.refusals import Refusal
 from fedfm.flower.secure import SecureError
@@ -49,6 +50,7 @@ class Client:
             "measure": self.measure,
             "train": self.train,
             "evaluate": self.evaluate,
+            "deliver": self.deliver,
             **self.hiding.answers,
         }
         if kind not in answers:
@@ -79,7 +81,9 @@ class Client:
             return Packet({})
         config = parse(json.loads(facts["config"]))
         data = own_data(self.site, config)
-        total = {"moments": own_moments(self.site, data), "samples": torch.tensor(len(data.train))}
+        units = Agreement.of(facts["agreement"]).units
+        own = compact(own_moments(self.site, data), *units)
+        total = {"moments": own, "samples": torch.tensor(len(data.train))}
         return self._sent("join", question, config, total)
 
     def measure(self, question: Packet) -> Packet:
@@ -98,10 +102,16 @@ class Client:
         return self._summed(question, shop, ask, sums, sums.total)
 
     def evaluate(self, question: Packet) -> Packet:
-        """Measure the final model, and keep it."""
+        """Measure the last model."""
         ask, shop = self._task(question, "evaluate")
-        self.desk.keep_result(ask.model)
         return self._sent("evaluate", question, shop.config, {"scores": shop.scores(ask.model)})
+
+    def deliver(self, question: Packet) -> Packet:
+        """Keep the model that the federation has come to."""
+        self.desk.enrolment(question.facts["token"])
+        model = question.trees["model"]
+        self.desk.keep_result({**model["params"], **model.get("buffers", {})})
+        return Packet({})
 
     def _task(self, question: Packet, kind: Any) -> tuple[Ask, Workshop]:
         facts = question.facts

@@ -61,5 +61,5 @@ def reply(message: Message, context: Context) -> Message:
 
 app.train()(reply)
 app.evaluate()(reply)
-for kind in ("hello", "join", "measure", "keys", "shares", "reveal"):
+for kind in ("hello", "join", "measure", "deliver", "keys", "shares", "reveal"):
     app.query(kind)(reply)

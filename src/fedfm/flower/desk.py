@@ -5,10 +5,13 @@ matters lives in memory. All files are replaced in one step.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedfm.algorithms.base import Model
@@ -45,8 +48,8 @@ class Desk:
         The server says which round: one whose answer was lost does not count.
         """
         states = OnDisk(self.folder / "state", {} if round is None else {client: round})
-        if round is not None and not states.has(client):
-            raise Lost(f"this client has lost what it kept after round {round}")
+        with _or_lost(f"this client has lost what it kept after round {round}"):
+            states.of(client)
         states.tidy()
         return states
 
@@ -61,23 +64,29 @@ class Desk:
 
     def model(self, version: int, like: Model) -> Model:
         """The global model after `version` rounds, as it was received."""
-        path = self._model(version)
-        if not path.exists():
-            raise Lost(f"this client lacks the model after round {version}")
-        tensors = load_file(path)
+        with _or_lost(f"this client lacks the model after round {version}"):
+            tensors = load_file(self._model(version))
         wanted = like._asdict()
         if {k: v.shape for k, v in tensors.items()} != _shapes(wanted):
             raise Refusal("the model has other shapes than this client's network")
         device = next(iter(flatten(wanted).values())).device
         return Model(**to_device(completed(unflatten(tensors), wanted), device))
 
-    def keep_result(self, model: Model) -> None:
-        """Keep the federation's final model."""
-        tensors = {**model.params, **model.buffers}
+    def keep_result(self, tensors: Tree) -> None:
+        """Keep the federation's final model, as `load_state_dict` takes it."""
         write_atomically(self.folder / "model.safetensors", to_bytes(tensors))
 
     def _model(self, version: int) -> Path:
         return self.folder / f"global-{version:06d}.safetensors"
+
+
+@contextmanager
+def _or_lost(what: str) -> Iterator[None]:
+    """A file that is not there, or not as it was written, is lost."""
+    try:
+        yield
+    except (OSError, SafetensorError) as problem:
+        raise Lost(what) from problem
 
 
 def _shapes(tree: Tree) -> dict[str, Any]:

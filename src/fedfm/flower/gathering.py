@@ -10,7 +10,7 @@ import torch
 from flwr.serverapp import Grid
 
 from fedfm.config import Config
-from fedfm.core.errors import UserError
+from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.flower.agreement import Agreement
 from fedfm.flower.members import Members
@@ -44,6 +44,12 @@ class Gathering:
     def unit(self) -> float:
         """In what unit clients count their samples: in a secure sum, the mean over clients."""
         return self.members.unit if self.config.deployment.secure else 1.0
+
+    def settle(self, weight: float) -> None:
+        """Begin with a unit in which a typical client, which has this weight now, counts 1."""
+        if not self.members.settled:
+            self.members.settled = True
+            self.weighed(weight)
 
     def weighed(self, weight: float) -> None:
         """Choose the unit in which clients count on average 1, so that a secure sum is precise."""
@@ -79,22 +85,23 @@ class Gathering:
         """Wait for the clients, let them introduce themselves, and agree."""
         self._wait()
         new = self.members.agreement is None
-        clients = self._introduced()
-        minimum = self.config.deployment.minimum
-        if len(clients) < minimum:
-            raise UserError(
-                f"{len(clients)} of at least {minimum} clients have joined (deployment.minimum) "
-                f"after {self.config.deployment.wait:.0f} s; start them with 'fedfm join', "
-                "or raise deployment.wait"
-            )
-        given = self.config.deployment
+        clients, given = self._introduced(), self.config.deployment
+        self._check_minimum(clients)
         if new and given.mean:
             self.members.agreement = self.agreement.having(mean=given.mean, std=given.std)
         if new and not given.mean:
             self._normalise(collector, clients)
         else:
-            self._enrol(clients)
+            self._check_minimum(self._enrol(clients))
         self.members.save()
+
+    def _check_minimum(self, clients: Sequence[int]) -> None:
+        found, given = len(clients), self.config.deployment
+        require(
+            found >= given.minimum,
+            f"{found} of at least {given.minimum} clients have joined (deployment.minimum) after "
+            f"{given.wait:g} s; start them with 'fedfm join', or raise deployment.wait",
+        )
 
     def welcome(self) -> None:
         """Admit clients that came, or came back, since the last round."""
@@ -119,7 +126,7 @@ class Gathering:
             return []
         question = Packet({"config": self._config})
         answers = self.post.ask("hello", dict.fromkeys(strangers, question))
-        self.members.refused |= set(strangers) - set(answers)
+        self.members.refused |= set(strangers) - set(answers) - self.post.silent
         return self.members.admit({n: a.facts.get("introduction") for n, a in answers.items()})
 
     @property
@@ -129,12 +136,20 @@ class Gathering:
     def _normalise(self, collector: Collector, clients: Sequence[int]) -> None:
         """Number the clients, and sum the moments of their data."""
         found = collector.collect("join", self._joining(clients, False), self._moments, ["join"])
-        total = dict(found.total["moments"])
-        self.members.agreement = self.agreement.normalised(total)
+        self._joined(clients, found.clients)
+        self._check_minimum(found.clients)
+        self.members.agreement = self.agreement.normalised(dict(found.total["moments"]))
         self.members.unit = float(found.total["samples"]) / len(found.clients)
 
-    def _enrol(self, clients: Sequence[int]) -> None:
-        self.ask("join", self._joining(clients, True))
+    def _enrol(self, clients: Sequence[int]) -> list[int]:
+        """Tell clients their numbers; those that know them now."""
+        return self._joined(clients, [*self.ask("join", self._joining(clients, True))])
+
+    def _joined(self, asked: Sequence[int], answered: list[int]) -> list[int]:
+        """Those who did not answer introduce themselves anew before the next round."""
+        for client in set(asked) - set(answered):
+            self.members.lose(client)
+        return answered
 
     def _joining(self, clients: Sequence[int], late: bool) -> Mapping[int, Packet]:
         facts = {"config": self._config, "agreement": self.agreement.values(), "late": late}

@@ -53,10 +53,13 @@ class InProcessGrid(Grid):
         return [self._delivered(message) for message in messages]
 
     def _delivered(self, message: Message) -> str:
+        """The message's id; empty where there is no such node."""
+        context = self.contexts.get(message.metadata.dst_node_id)
+        if context is None:
+            return ""
         self.sent += 1
         id = f"{self.sent}"
         message.metadata.__dict__["_message_id"] = id
-        context = self.contexts[message.metadata.dst_node_id]
 
         def answer() -> Message:
             return self.app(message, context)

@@ -31,6 +31,8 @@ class Members:
     agreement: Agreement | None = None
     unit: float = 1.0
     """In what unit clients count their samples."""
+    settled: bool = False
+    """Whether that unit takes the method into account."""
     numbers: dict[str, int] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
     """The node of every client that is there, by its number."""
@@ -51,6 +53,7 @@ class Members:
                 members.numbers = {str(k): int(v) for k, v in known["numbers"].items()}
                 members.agreement = Agreement.of(known["agreement"])
                 members.unit = float(known["unit"])
+                members.settled = bool(known["settled"])
                 members.token = str(known["token"])
             except (ValueError, LookupError, TypeError, UserError) as problem:
                 raise damaged(path, problem) from problem
@@ -63,6 +66,7 @@ class Members:
             "numbers": self.numbers,
             "agreement": self.agreement.values(),
             "unit": self.unit,
+            "settled": self.settled,
             "token": self.token,
         }
         write_atomically(self.path, (json.dumps(known, indent=1) + "\n").encode())

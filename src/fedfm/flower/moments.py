@@ -53,6 +53,21 @@ def declared_moments(data: Dataset) -> Tree:
     return {"count": count, "sum": count * mean, "square": count * (mean**2 + std**2)}
 
 
+def compact(moments: Tree, values: int, scale: float) -> Tree:
+    """Moments in units in which none of them exceeds the number of samples, for a secure sum.
+
+    `values` is how many values of a channel a sample has, `scale` bounds their size.
+    """
+    count, sums, squares = (moments[key] / values for key in ("count", "sum", "square"))
+    return {"count": count, "sum": sums / scale, "square": squares / scale**2}
+
+
+def expanded(moments: Tree, values: int, scale: float) -> Tree:
+    """The inverse of `compact`."""
+    count, sums, squares = (moments[key] * values for key in ("count", "sum", "square"))
+    return {"count": count, "sum": sums * scale, "square": squares * scale**2}
+
+
 def normalisation(total: Tree) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The mean [C] and the standard deviation [C] of all inputs; 1 where they are constant.
 

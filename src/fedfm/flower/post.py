@@ -39,6 +39,8 @@ class Post:
         self.asked = 0
         self.lost: set[int] = set()
         """Nodes that said that they have lost what they kept."""
+        self.silent: set[int] = set()
+        """Nodes that did not answer the last question in time."""
 
     def nodes(self) -> list[int]:
         """The nodes that are connected now."""
@@ -47,6 +49,7 @@ class Post:
     def ask(self, kind: str, questions: Mapping[int, Packet]) -> dict[int, Packet]:
         """The answers of those nodes, by number, that gave a proper one in time."""
         self.asked += 1
+        self.silent = set()
         stamp = {"token": self.token, "kind": kind, "number": self.asked}
         sent = self._push(kind, questions, stamp)
         answers: dict[int, Packet] = {}
@@ -54,7 +57,7 @@ class Post:
             try:
                 answers[node] = self._checked(node, content, stamp)
             except UserError as reason:
-                logger.warning("node %d is left out of '%s': %s", node, kind, reason)
+                logger.warning("node %d is left out of '%s': %s", node, kind, in_a_line(reason))
         return dict(sorted(answers.items()))
 
     def _push(
@@ -84,7 +87,8 @@ class Post:
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is None:
-                    logger.warning("an answer that nobody waits for is ignored")
+                    sender = reply.metadata.src_node_id
+                    logger.warning("node %d answers what nobody waits for: ignored", sender)
                 elif reply.has_error():
                     self._miss([node], reason_of(reply))
                 elif node != reply.metadata.src_node_id:
@@ -94,18 +98,19 @@ class Post:
             if time.monotonic() > deadline:
                 break
             time.sleep(self.pause if waiting else 0)
-        self._miss(waiting.values(), f"no answer within {self.deployment.timeout:.0f} s")
+        self.silent = set(waiting.values())
+        self._miss(self.silent, f"no answer within {self.deployment.timeout:g} s")
 
     def _miss(self, nodes: Iterable[int], reason: str) -> None:
         for node in nodes:
-            logger.warning("node %d is left out: %s", node, reason)
+            logger.warning("node %d is left out: %s", node, in_a_line(reason))
 
     def _checked(self, node: int, content: RecordDict, stamp: Mapping[str, Any]) -> Packet:
         answer = unpacked(content, self.deployment.largest)
         if answer.facts.get("lost") is True:
             self.lost.add(node)
         told = {key: answer.facts.get(key) for key in stamp}
-        require("error" not in answer.facts, str(answer.facts.get("error"))[:500])
+        require("error" not in answer.facts, str(answer.facts.get("error")))
         require(told == dict(stamp), "it answers another question, or one of another round")
         return answer
 
@@ -113,4 +118,10 @@ class Post:
 def reason_of(reply: Message) -> str:
     """Why there is an error instead of an answer, in a line."""
     lines = (reply.error.reason or "").strip().splitlines()
-    return lines[-1][:500] if lines else f"error {reply.error.code}"
+    return lines[-1] if lines else f"error {reply.error.code}"
+
+
+def in_a_line(said: object) -> str:
+    """What another machine said, short and printable, so that it cannot forge lines of the log."""
+    text = " ".join(str(said)[:500].split())
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -13,7 +13,7 @@ from functools import cached_property
 from flwr.serverapp import Grid
 
 from fedfm import models
-from fedfm.algorithms.base import Method, Task
+from fedfm.algorithms.base import Model, Task
 from fedfm.assembly import build_model
 from fedfm.config import Config
 from fedfm.core.client_states import Elsewhere
@@ -28,6 +28,7 @@ from fedfm.flower.expected import expected
 from fedfm.flower.gathering import Gathering
 from fedfm.flower.packets import Packet
 from fedfm.flower.post import PAUSE
+from fedfm.flower.scale import typical_weight
 from fedfm.flower.scores import SCORES, Score, judge
 from fedfm.flower.sums import Collected, Collector, InTheClear, Masked
 from fedfm.privacy.guard import Guard, secret
@@ -56,16 +57,12 @@ class Server:
     ) -> None:
         _check_privacy(config)
         self.config, self.folder, self.watch = config, folder, watch
+        self.method = config.experiment.method
         self.clients = Gathering(grid, config, folder.path / "members.json", pause)
         ask = self.clients.ask
         self.collector: Collector = (
             Masked(ask, config.deployment) if config.deployment.secure else InTheClear(ask)
         )
-
-    @cached_property
-    def method(self) -> Method:
-        """What is run."""
-        return self.config.composed
 
     @cached_property
     def guard(self) -> Guard | None:
@@ -98,6 +95,7 @@ class Server:
         name, seed = self.method.name, self.config.seed
         result = Result(name, seed, progress.best, progress.records, self._promise())
         self.folder.finish(result)
+        self._deliver(progress.best.model)
         return result
 
     def _start(self) -> State:
@@ -105,6 +103,7 @@ class Server:
         network = build_model(self.config, agreement)
         features = models.feature_dim(network, agreement.shape)
         self.task = Task(model_of(network), len(agreement.classes), features)
+        self.clients.settle(typical_weight(self.config, self.task.model, self.clients.unit))
         return initial_state(self.task.model, self.method, self.task, Elsewhere())
 
     def _round(self, progress: Progress) -> Progress:
@@ -191,6 +190,11 @@ class Server:
         questions = {client: Packet(facts, model) for client in self.clients.present}
         found = self._collected("evaluate", questions, {"scores": SCORES}, ["evaluate"])
         return Score.of(found.total["scores"], len(found.clients))
+
+    def _deliver(self, model: Model) -> None:
+        """Every client gets the model that the run has come to."""
+        trees = {"model": model._asdict()}
+        self.clients.ask("deliver", {client: Packet({}, trees) for client in self.clients.present})
 
     def _scored(self, progress: Progress, score: Score) -> Progress:
         """The progress with a record of the round that was waiting for its score."""

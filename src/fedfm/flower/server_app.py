@@ -15,6 +15,8 @@ from fedfm.core.errors import UserError
 from fedfm.flower.server import Server
 from fedfm.runs import RunFolder
 
+FLOWER = ("flower", "app")
+"""Folders in a run's folder that belong to Flower."""
 app = ServerApp()
 
 
@@ -26,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     out = Path(os.environ.get("FEDFM_OUT") or str(context.run_config.get("out", "runs/flower")))
     resume = os.environ.get("FEDFM_RESUME") == "1"
     title = f"{config.composed.name}, {config.protocol.clients} clients"
-    folder = RunFolder.open(out, config.as_toml(), resume)
+    folder = RunFolder.open(out, config.as_toml(), resume, FLOWER)
     with watching([title], config.protocol.rounds) as (watch,):
         result = Server(grid, config, folder, watch).run()
     print(f"{result.method}: test accuracy {100 * result.test_accuracy:.2f}%", file=sys.stderr)

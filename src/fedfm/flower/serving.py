@@ -17,6 +17,7 @@ from fedfm.flower.app_folder import CONNECTION, FEDFM, Components, write_app, wr
 from fedfm.flower.key_folders import ServerKeys
 from fedfm.flower.processes import Crew, FlowerError, crew, last_words, quiet
 from fedfm.flower.talk import show
+from fedfm.runs import RunFolder
 
 POLL = "0.2"
 """Seconds between two looks of Flower for a process to start (its own default is 1)."""
@@ -54,7 +55,7 @@ class Serving:
             "FLWR_HOME": str(self.flower),
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL,
             "FEDFM_OUT": str(self.out.resolve()),
-            "FEDFM_RESUME": "1" if self.resume else "0",
+            "FEDFM_RESUME": "1",  # `serve` has seen to it that the folder holds this run
             **quiet(self.telemetry),
         }
 
@@ -90,6 +91,7 @@ def gate_command(outside: Address, inside: Address, keys: ServerKeys | None) -> 
 def serve(serving: Serving) -> None:
     """Run a superlink and one run on it until that is over; raise `FlowerError` if it failed."""
     require_free(serving.address)
+    RunFolder.open(serving.out, serving.config, serving.resume)
     app = serving.out.resolve() / "app"
     write_app(app, serving.config, serving.components)
     with crew(serving.flower, serving.variables) as workers:

@@ -160,7 +160,7 @@ class Masked:
             try:
                 add(total, as_pieces(answer.trees.get("words", {})), client)
                 survivors.append(client)
-            except (SecureError, AttributeError, TypeError) as reason:
+            except (ValueError, AttributeError, TypeError) as reason:
                 left_out(client, kind, reason)
         return sorted(survivors), total
 
@@ -186,6 +186,8 @@ def _delivered(letters: Mapping[int, object]) -> dict[int, dict[str, str]]:
         for sender, written in letters.items()
         if isinstance(written, dict) and {str(k) for k in everyone - {sender}} <= written.keys()
     }
+    for client in sorted(everyone - set(whole)):
+        left_out(client, "shares", "it has not written a letter to every other client")
     return {
         client: {
             str(sender): str(whole[sender][str(client)]) for sender in whole if sender != client

@@ -123,7 +123,7 @@ def _parts(session: Session, threshold: int, clients: int) -> list[dict[str, Pai
         for purpose, secrets in session.secrets.items()
     }
     return [
-        {purpose: Pair(seed=seeds[i], key=keys[i]) for purpose, (seeds, keys) in split.items()}
+        {purpose: Pair(seed=seed[i], key=key[i]) for purpose, (seed, key) in split.items()}
         for i in range(clients)
     ]
 

@@ -2,7 +2,7 @@
 
 Bulk (changes of a model) goes into 32-bit words: fixed point whose step is 2^-31 of a public range,
 the range rounded up to a power of two, so that scaling loses nothing. Fine (class sums, counts,
-weights) goes into 64-bit words with a step of 2^-24; integers are exact. Every client keeps to its
+weights) goes into 64-bit words with a step of 2^-32; integers are exact. Every client keeps to its
 part of the range, so no sum can wrap around. A last fine word counts the clients: after unmasking
 it must say how many there were.
 """
@@ -19,7 +19,7 @@ from fedfm.core.trees import Tree, completed, flatten, unflatten
 from fedfm.flower.secure.errors import SecureError, insist
 from fedfm.flower.secure.words import Words
 
-_FINE_STEP = 2.0**-24
+_FINE_STEP = 2.0**-32
 _CHUNK = 2**15
 _REMEDY = "lower lr"
 _BULK_REMEDY = "raise deployment.range or lower lr"

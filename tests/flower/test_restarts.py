@@ -1,0 +1,98 @@
+"""The server is killed at any message and started again: the result is the undisturbed run's."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fedfm.core.errors import UserError
+from tests.flower.conftest import Fault, Federation, assert_same, facts_of, silent
+
+
+@dataclass
+class Photographer:
+    """Copies what lies on all disks before a question is sent and after it is answered.
+
+    That is what a SIGKILL leaves: of the answers to this question the server knows none yet.
+    """
+
+    source: Path
+    album: Path
+    before: bool = False
+    pictures: list[Path] = field(default_factory=list)
+
+    def __call__(self, message, answer):
+        if self.before:
+            self.take(f"before-{facts_of(message)['kind']}")
+        reply = answer()
+        self.take(f"after-{facts_of(message)['kind']}")
+        return reply
+
+    def take(self, name):
+        place = self.album / f"{len(self.pictures):03d}-{name}"
+        self.pictures.append(Path(shutil.copytree(self.source, place)))
+
+
+def assert_goes_on(run: Federation, photographer: Photographer) -> None:
+    """From every picture, with clients started anew as well, to the same result."""
+    wanted, state = run.run(photographer), run.state
+    for picture in photographer.pictures:
+        again = Federation(picture, run.config)
+        result = again.run(resume=True)
+        assert_same(again.state, state)
+        for ours, theirs in zip(result.rounds, wanted.rounds, strict=True):
+            assert ours.as_dict() | {"seconds": 0} == theirs.as_dict() | {"seconds": 0}, picture
+        assert result.best.round == wanted.best.round
+
+
+@pytest.mark.parametrize(
+    "method, rounds",
+    [("fedavg", 2), ("fedfm", 2), ("scaffold", 2), ("moon", 2), ("feddyn", 2)],
+)
+def test_the_server_killed_after_any_message(federation, tmp_path, method, rounds):
+    run = federation(method, f"protocol.rounds={rounds}", clients=2)
+    assert_goes_on(run, Photographer(run.folder, tmp_path / "album"))
+
+
+def test_the_server_killed_while_models_are_shared_rarely(federation, tmp_path):
+    every = ("fedfm-lite.models_every=2", "protocol.rounds=4")
+    run = federation("fedfm-lite", *every, clients=2)
+    assert_goes_on(run, Photographer(run.folder, tmp_path / "album", before=True))
+
+
+def test_the_server_killed_in_a_secure_sum(federation, tmp_path):
+    run = federation("scaffold", "deployment.secure=true", "protocol.rounds=2", clients=2)
+    assert_goes_on(run, Photographer(run.folder, tmp_path / "album"))
+
+
+def test_a_client_absent_when_the_server_comes_back(federation):
+    """It is greeted again before the next round and goes on with its own state."""
+    run = federation("scaffold", "protocol.rounds=4")
+
+    class Killed(Exception):
+        pass
+
+    def killed(message, answer):
+        raise Killed
+
+    with pytest.raises(Killed):
+        run.run(Fault("train", killed, client=2, at=(2,)))
+    run.run(Fault("hello", silent, at=(0, 1)), resume=True)
+    wanted = run.simulated_without(lambda round, kind, client: (round, client) == (2, 1))
+    assert_same(run.state, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_is_not_begun_that_would_lose_its_last_training(federation):
+    run = federation("fedfm-lite", "fedfm-lite.models_every=2", "protocol.rounds=3")
+    with pytest.raises(UserError, match="multiple of models_every"):
+        run.run()
+    assert run.grid.sent == 0
+
+
+def test_damaged_members_are_told(federation):
+    run = federation("fedavg", "protocol.rounds=1")
+    run.run()
+    (run.folder / "server/members.json").write_text("{}")
+    with pytest.raises(UserError, match=r"members\.json is damaged"):
+        run.run(resume=True)
