@@ -16,6 +16,7 @@ from fedfm.core.state import initial_state
 from fedfm.core.trees import to_device
 from fedfm.engine.nets import model_of
 from fedfm.engine.shapes import ShapesExecutor
+from fedfm.privacy.guard import Guard
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int)
     return Cost(method.name, held, **per_round)
 
 
-def one_client(method: Method, task: Task) -> Federation:
+def one_client(method: Method, task: Task, guard: Guard | None = None) -> Federation:
     """A federation of one client with one sample."""
     return Federation(
         task=task,
@@ -65,4 +66,5 @@ def one_client(method: Method, task: Task) -> Federation:
         participation=1.0,
         augmented=False,
         seed=0,
+        guard=guard,
     )

@@ -18,6 +18,7 @@ from fedfm.flower.agreement import Agreement, introduce
 from fedfm.flower.desk import Desk
 from fedfm.flower.hiding import Hiding
 from fedfm.flower.moments import compact
+from fedfm.flower.memory import is_out_of_memory
 from fedfm.flower.packets import Packet
 from fedfm.flower.refusals import Refusal
 from fedfm.flower.secure import SecureError
@@ -162,4 +163,6 @@ def explained(problem: Exception) -> str:
     """What the server may know of a problem."""
     if isinstance(problem, Refusal | SecureError):
         return str(problem)
+    if is_out_of_memory(problem):
+        return "its memory is not enough (memory_limit in its site file)"
     return "it could not answer; its own log says why"

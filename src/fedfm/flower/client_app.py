@@ -10,9 +10,10 @@ from fedfm.core.errors import UserError, require
 from fedfm.deployment import MEGABYTE
 from fedfm.flower.client import Client, explained
 from fedfm.flower.hiding import Hiding
+from fedfm.flower.memory import limited
 from fedfm.flower.packets import Packet, packed, unpacked
-from fedfm.flower.refusals import Lost
-from fedfm.flower.site import load_site
+from fedfm.flower.refusals import Lost, Refusal
+from fedfm.flower.site import Site, load_site
 
 logger = logging.getLogger(__name__)
 STAMP = ("token", "kind", "number")
@@ -44,10 +45,11 @@ def reply(message: Message, context: Context) -> Message:
         site = context.node_config.get("site")
         require(site is not None, "this node has no 'site' in its --node-config; see fedfm join")
         client = Client(load_site(Path(str(site))), Hiding(ContextDrawer(context)))
-        question = unpacked(message.content, client.site.message_limit * MEGABYTE)
-        stamp = {key: question.facts.get(key) for key in STAMP}
-        facts, trees = client.answer(str(question.facts.get("kind")), question)
-        return Message(packed(Packet({**facts, **stamp}, trees)), reply_to=message)
+        with limited(client.site.memory_limit):
+            question = _question(message, client.site)
+            stamp = {key: question.facts.get(key) for key in STAMP}
+            facts, trees = client.answer(str(question.facts.get("kind")), question)
+            return Message(packed(Packet({**facts, **stamp}, trees)), reply_to=message)
     except Exception as problem:  # whatever it is, its text must not leave this machine unseen
         logger.log(
             logging.WARNING if isinstance(problem, UserError) else logging.ERROR,
@@ -57,6 +59,13 @@ def reply(message: Message, context: Context) -> Message:
         )
         facts = {"error": explained(problem), "lost": isinstance(problem, Lost), **stamp}
         return Message(packed(Packet(facts)), reply_to=message)
+
+
+def _question(message: Message, site: Site) -> Packet:
+    try:
+        return unpacked(message.content, site.message_limit * MEGABYTE)
+    except UserError as reason:  # the server may know what is wrong with its own message
+        raise Refusal(str(reason)) from reason
 
 
 app.train()(reply)

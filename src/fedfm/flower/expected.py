@@ -6,12 +6,13 @@ from fedfm.core.clients import begin, job, measured, trained
 from fedfm.core.exchange import Ask, Sums
 from fedfm.core.trees import to_device
 from fedfm.costs import one_client
+from fedfm.privacy.guard import Guard
 
 
-def expected(ask: Ask, method: Method, task: Task) -> Sums:
+def expected(ask: Ask, method: Method, task: Task, guard: Guard | None = None) -> Sums:
     """The answer of one client to `ask`, all tensors on the meta device."""
     model = ask.model.map(lambda tree: to_device(tree, "meta"))
-    fed = one_client(method, Task(model, task.classes, task.features))
+    fed = one_client(method, Task(model, task.classes, task.features), guard)
     blank = ask._replace(cohort=[0], model=model, down=to_device(ask.down, "meta"), kept=InMemory())
     visit = begin(blank, fed)
     if ask.kind == "measure":

@@ -127,7 +127,7 @@ class Server:
         self, ask: Ask, purposes: Sequence[str], scored: bool
     ) -> tuple[Sums, Score | None]:
         """What the cohort answers, and how good it finds the model."""
-        like = expected(ask, self.method, self.task)
+        like = expected(ask, self.method, self.task, self.guard)
         wanted = like.total | ({"scores": SCORES} if scored else {})
         model = ask.model._asdict()
         questions = {client: self._question(ask, client, scored, model) for client in ask.cohort}

@@ -22,6 +22,8 @@ from fedfm.runs import RunFolder
 POLL = "0.2"
 """Seconds between two looks of Flower for a process to start (its own default is 1)."""
 FINISHED = "finished:completed"
+Needed = dict[str, "subprocess.Popen[bytes]"]
+"""The processes without which a run cannot go on, by name."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,12 @@ def serve(serving: Serving) -> None:
     app = serving.out.resolve() / "app"
     write_app(app, serving.config, serving.components)
     with crew(serving.flower, serving.variables) as workers:
-        superlink = _open(workers, serving)
+        needed = _open(workers, serving)
         run = workers.ask("run", str(app), CONNECTION)["run-id"]
-        _follow(workers, superlink, run)
+        _follow(workers, needed, run)
 
 
-def _open(workers: Crew, serving: Serving) -> "subprocess.Popen[bytes]":
+def _open(workers: Crew, serving: Serving) -> Needed:
     """Start the superlink; clients find it open when it knows whom to let in."""
     keys, inside = serving.keys, free_address() if serving.guarded else serving.address
     superlink = workers.start(superlink_command(inside, keys), "superlink.log")
@@ -108,19 +110,21 @@ def _open(workers: Crew, serving: Serving) -> "subprocess.Popen[bytes]":
     wait_until_listening(superlink, inside, serving.flower / "superlink.log")
     for name, public_key in keys.clients.items() if keys else ():
         workers.ask("supernode", "register", str(public_key), CONNECTION, "--name", name)
-    if serving.guarded:
-        gate = workers.start(gate_command(serving.address, inside, keys), "gate.log")
-        wait_until_listening(gate, serving.address, serving.flower / "gate.log")
-    return superlink
+    if not serving.guarded:
+        return {"superlink": superlink}
+    gate = workers.start(gate_command(serving.address, inside, keys), "gate.log")
+    wait_until_listening(gate, serving.address, serving.flower / "gate.log")
+    return {"superlink": superlink, "gate": gate}
 
 
-def _follow(workers: Crew, superlink: "subprocess.Popen[bytes]", run: str) -> None:
+def _follow(workers: Crew, needed: Needed, run: str) -> None:
     """Show the run's log until the run is over."""
 
     def watch() -> None:
-        if superlink.poll() is not None:
-            said = last_words(workers.folder / "superlink.log")
-            raise FlowerError(f"the superlink ended (exit code {superlink.returncode}):\n{said}")
+        for name, process in needed.items():
+            if process.poll() is not None:
+                said = last_words(workers.folder / f"{name}.log")
+                raise FlowerError(f"the {name} ended (exit code {process.returncode}):\n{said}")
 
     while True:
         log = workers.start(["flwr", "log", run, CONNECTION, "--stream"], "run.log")

@@ -1,0 +1,240 @@
+"""A client: what it lets out, what it refuses, and how much it may take."""
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+import fedfm
+from fedfm.config import load_config
+from fedfm.core.errors import UserError
+from fedfm.flower.client import explained
+from fedfm.flower.client_app import reply
+from fedfm.flower.packets import FACTS, TREES
+from tests.flower.conftest import NODES, Fault, Federation, facts_of, write_site
+
+MARKER = "patients-of-ward-nine"
+GENERIC = "it could not answer; its own log says why"
+
+
+def everything_in(message: Message) -> bytes:
+    """All bytes of a message's content."""
+    content = message.content
+    texts = [
+        str(value).encode() for each in content.config_records.values() for value in each.values()
+    ]
+    arrays = [array.data for each in content.array_records.values() for array in each.values()]
+    return b"\n".join([*map(str.encode, content.keys()), *texts, *arrays])
+
+
+class Eavesdropper:
+    """Keeps every byte that clients send."""
+
+    def __init__(self):
+        self.heard = b""
+
+    def __call__(self, message, answer):
+        said = answer()
+        self.heard += everything_in(said)
+        return said
+
+    def heard_of(self, *secrets) -> bool:
+        return any(str(secret).encode() in self.heard for secret in secrets)
+
+
+@pytest.fixture
+def table_sites(federation, table):
+    """A federation whose clients have tables of their own, in a folder with a telling name."""
+    made = federation("scaffold", "protocol.rounds=2")
+    header, *rows = table.read_text().splitlines()
+    for k in range(3):
+        place = made.folder / f"c{k}"
+        (place / MARKER).mkdir()
+        (place / MARKER / f"{MARKER}.csv").write_text("\n".join([header, *rows[k::3]]) + "\n")
+        write_site(place, f"c{k}", {"source": '"csv"', "path": f'"{MARKER}/{MARKER}.csv"'})
+    return Federation(made.folder, made.config)
+
+
+# --- what leaves a client -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secure", ["false", "true"])
+def test_no_path_leaves_a_client(table_sites, tmp_path, secure):
+    settings = table_sites.config.deployment
+    object.__setattr__(settings, "secure", secure == "true")
+    ears = Eavesdropper()
+    result = table_sites.run(ears)
+    assert len(result.rounds) == 2
+    assert b"kind0" in ears.heard
+    assert not ears.heard_of(tmp_path, MARKER, "site.toml", ".csv")
+
+
+def test_no_path_leaves_a_client_whose_data_are_gone(table_sites, tmp_path, warnings):
+    (table_sites.folder / "c1" / MARKER / f"{MARKER}.csv").unlink()
+    ears = Eavesdropper()
+    table_sites.run(ears)
+    assert not ears.heard_of(tmp_path, MARKER, "site.toml", ".csv", "No such file")
+    assert [GENERIC in line for line in warnings()] == [True]
+
+
+@pytest.mark.parametrize("damage", ["bad cell", "no site", "bad site", "bad entry"])
+def test_no_text_of_an_error_leaves_a_client(table_sites, tmp_path, warnings, damage):
+    place = table_sites.folder / "c1"
+    if damage == "bad cell":
+        path = place / MARKER / f"{MARKER}.csv"
+        path.write_text(path.read_text().replace(".", MARKER, 1))
+    elif damage == "no site":
+        (place / "site.toml").unlink()
+    elif damage == "bad site":
+        (place / "site.toml").write_text(f"{MARKER} = 1")
+    else:
+        (place / "own.py").write_text(f"def made():\n    raise KeyError('{MARKER}')\n")
+        write_site(place, "c1", {"source": '"python"', "entry": '"own:made"'})
+    ears = Eavesdropper()
+    table_sites.run(ears)
+    assert not ears.heard_of(tmp_path, MARKER, "KeyError", "site.toml")
+    assert [GENERIC in line for line in warnings()] == [True]
+
+
+def test_no_text_of_an_error_in_training_leaves_a_client(table_sites, warnings, monkeypatch):
+    def breaks(*arguments):
+        raise RuntimeError(f"{MARKER} is open")
+
+    def tamper(message, answer):
+        with monkeypatch.context() as patch:
+            if (message.metadata.dst_node_id, facts_of(message)["kind"]) == (NODES[1], "train"):
+                patch.setattr("fedfm.flower.client.trained", breaks)
+            return ears(message, answer)
+
+    ears = Eavesdropper()
+    table_sites.run(tamper)
+    assert not ears.heard_of(MARKER)
+    assert [GENERIC in line for line in warnings()] == [True, True]
+
+
+def test_only_refusals_are_told():
+    assert explained(UserError("/home/me")) == explained(OSError("/home/me")) == GENERIC
+
+
+# --- what a client takes --------------------------------------------------------------------------
+
+
+def test_nothing_is_unpickled():
+    source = Path(fedfm.__file__).parent
+    for file in [*source.glob("flower/**/*.py"), *source.glob("core/**/*.py")]:
+        text = file.read_text()
+        assert not re.search(r"\b(pickle|marshal|shelve|torch\.load|eval|exec)\b\(?", code(text)), file
+
+
+def code(text: str) -> str:
+    """A module without its comments and texts."""
+    return re.sub(r'"""(.|\n)*?"""|#.*|"[^"\n]*"', "", text)
+
+
+class Trap:
+    """Something that a program would run if it unpickled what it received."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+@pytest.mark.parametrize("kind", ["hello", "train"])
+def test_a_pickle_is_refused(federation, kind):
+    run = federation()
+    data = pickle.dumps(Trap())
+    array = Array(dtype="uint8", shape=(len(data),), stype="torch", data=data)
+    text = json.dumps({"kind": kind, "token": "t", "number": 1})
+    content = RecordDict({FACTS: ConfigRecord({"json": text})})
+    content[TREES] = ArrayRecord(array_dict={"model": array})
+    answer = asked(run, content)
+    assert answer["error"].startswith("the message is no packet of ours")
+
+
+def asked(run: Federation, content: RecordDict, client: int = 1) -> dict:
+    """The facts that a client answers to a question of this content."""
+    message = Message(content, NODES[client], "query.hello", ttl=10)
+    return facts_of(reply(message, run.grid.contexts[NODES[client]]))
+
+
+@pytest.mark.parametrize("facts", [{}, {"kind": "dance"}, {"kind": "train"}, {"kind": "reveal"}])
+def test_questions_that_make_no_sense_get_an_answer(federation, facts):
+    content = RecordDict({FACTS: ConfigRecord({"json": json.dumps(facts)})})
+    assert isinstance(asked(federation(), content)["error"], str)
+
+
+def test_a_question_over_the_client_s_own_limit(federation, warnings):
+    run = federation("fedavg", "protocol.rounds=1", "model.hidden=[500, 600]")
+    data = {"source": '"share"', "share": 1, "of": 3}
+    write_site(run.folder / "c1", "c1", data, message_limit=1)
+    result = run.run()
+    assert [record.failed for record in result.rounds] == [1]
+    for line in warnings():
+        assert line.startswith(f"node {NODES[1]} is left out")
+        assert "message_limit is 1,048,576" in line
+
+
+def test_a_client_with_another_config(federation, warnings):
+    run = federation("fedavg", "protocol.rounds=1")
+    (run.folder / "c1/own.toml").write_text("[protocol]\nlr = 0.5\n")
+    data = {"source": '"share"', "share": 1, "of": 3}
+    write_site(run.folder / "c1", "c1", data, config='"own.toml"')
+    run.run()
+    (line,) = warnings()
+    assert "the server's config is not this client's" in line
+    assert "protocol.lr (there 0.5, here 0.02)" in line
+
+
+def test_a_federation_that_is_not_this_client_s(federation):
+    """It has joined one, and answers another's questions as one that it has not joined."""
+    run = federation("fedavg", "protocol.rounds=1")
+    run.run()
+    facts = {"kind": "train", "token": "another", "number": 1}
+    answer = asked(run, RecordDict({FACTS: ConfigRecord({"json": json.dumps(facts)})}))
+    assert answer["lost"] is True
+    assert "has not joined this federation" in answer["error"]
+
+
+HUNGRY = """
+import json, sys
+from pathlib import Path
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from fedfm.config import load_config
+from fedfm.flower.client_app import reply
+from flwr.supercore.task_identity import TaskIdentity
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+config = json.dumps(load_config("digits").as_toml())
+context = Context(1, 7, {"site": sys.argv[1]}, RecordDict(), {})
+for megabytes in (1, 2000, 1):
+    (Path(sys.argv[1]).parent / "much").write_text(str(megabytes))
+    facts = {"kind": "hello", "config": config, "token": "t", "number": 1}
+    content = RecordDict({"facts": ConfigRecord({"json": json.dumps(facts)})})
+    answer = reply(Message(content, 7, "query.hello", ttl=10), context)
+    print(answer.content.config_records["facts"]["json"])
+"""
+OWN = """
+from pathlib import Path
+import torch
+from fedfm.data import Dataset, Split
+def made():
+    megabytes = int((Path(__file__).parent / "much").read_text())
+    large = torch.ones(megabytes * 2**20, dtype=torch.uint8)
+    split = Split(large[:4096].view(64, 1, 8, 8), torch.arange(64) % 2)
+    return Dataset("own", split, split, ("a", "b"))
+"""
+
+
+def test_a_client_that_wants_more_memory_than_it_may_take(tmp_path):
+    """It says so, and answers the next question."""
+    (tmp_path / "own.py").write_text(OWN)
+    data = {"source": '"python"', "entry": '"own:made"'}
+    write_site(tmp_path, "c1", data, memory_limit=1500)
+    command = [sys.executable, "-c", HUNGRY, str(tmp_path / "site.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    little, much, little_again = map(json.loads, done.stdout.splitlines())
+    assert "introduction" in little and "introduction" in little_again
+    assert "its memory is not enough" in much["error"]

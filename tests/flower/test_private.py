@@ -1,0 +1,178 @@
+"""Differential privacy of a federation: what leaves a client, and what becomes of the sums."""
+
+import json
+
+import pytest
+import torch
+
+from fedfm.assembly import build_model, load_data
+from fedfm.config import load_config
+from fedfm.core.errors import UserError
+from fedfm.core.trees import flatten
+from fedfm.flower.packets import unpacked
+from fedfm.running import Run, run_together
+from tests.flower.conftest import LIMIT
+
+LONG = 1e6
+"""A length that no answer has."""
+
+
+def private(data, *more: str) -> tuple[str, ...]:
+    """The overrides of a private federation that nothing is clipped in."""
+    lengths = (f"privacy.clip={LONG}", f"privacy.anchor_clip={LONG}")
+    silence = ("privacy.noise=0.0", "privacy.anchor_noise=0.0")
+    norm = (f"deployment.mean={list(data.mean)}", f"deployment.std={list(data.std)}")
+    return (*lengths, *silence, *norm, "deployment.evaluate=server", "deployment.minimum=3", *more)
+
+
+@pytest.fixture
+def data(federation):
+    return load_data(federation().config)
+
+
+def simulated(config):
+    data = load_data(config)
+    return run_together([Run(build_model(config, data), config.experiment)], data)[0]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedfm", "fedfm-lite", "scaffold", "feddyn", "moon"])
+def test_a_private_federation_does_what_the_simulation_does(federation, data, method):
+    fed = federation(method, *private(data))
+    ours, theirs = fed.run().best.model.params, simulated(fed.config).rounds
+    assert [record.traffic for record in fed.progress.records] == [r.traffic for r in theirs]
+    expected = fed.progress.records[-1].test_accuracy
+    assert expected == pytest.approx(theirs[-1].test_accuracy, abs=1e-6)
+    assert all(torch.isfinite(leaf).all() for leaf in ours.values())
+
+
+def test_every_client_counts_alike(federation, data):
+    """One client with a weight of its own would show how many samples it has."""
+    weights = []
+
+    def listen(message, answer):
+        reply = answer()
+        packet = unpacked(reply.content, LIMIT)
+        if packet.facts["kind"] == "train":
+            sent = packet.trees["sum"]
+            weights.append((float(sent["samples"]), float(sent["weight"])))
+        return reply
+
+    federation("fedavg", *private(data)).run(listen)
+    assert weights == [(1.0, 1.0)] * 9
+    weights.clear()
+    federation("fedavg").run(listen)
+    assert len(set(weights)) > 1
+
+
+def test_no_answer_is_longer_than_allowed(federation, data):
+    clip = 0.01
+    lengths: list[float] = []
+
+    def weigh(message, answer):
+        reply = answer()
+        packet = unpacked(reply.content, LIMIT)
+        if packet.facts["kind"] == "train":
+            sent = packet.trees["sum"]
+            parts = flatten({key: sent[key] for key in ("change", "pieces") if key in sent})
+            square = sum(float(leaf.double().square().sum()) for leaf in parts.values())
+            lengths.append(square**0.5)
+        return reply
+
+    federation("scaffold", *private(data, f"privacy.clip={clip}")).run(weigh)
+    assert len(lengths) == 9
+    assert max(lengths) <= clip
+    assert min(lengths) > 0.9 * clip
+
+
+def test_an_answer_tells_nothing_beside_the_noised_sums(federation, data):
+    told = set()
+
+    def listen(message, answer):
+        reply = answer()
+        packet = unpacked(reply.content, LIMIT)
+        told.update((packet.facts["kind"], key) for key in packet.trees.get("sum", {}))
+        assert packet.facts["kind"] != "join" or not packet.trees
+        return reply
+
+    federation("fedfm", *private(data)).run(listen)
+    allowed = {"samples", "weight", "change", "buffers", "pieces", "reports"}
+    assert {key for _, key in told} <= allowed
+    assert ("train", "change") in told
+    assert ("measure", "reports") in told
+
+
+def test_the_same_answer_is_never_noised_alike(federation, data):
+    """Two federations of one seed: nobody who knows the seed can take the noise away."""
+    noisy = private(data, "privacy.noise=1.0", "privacy.clip=0.1", "rounds=1")
+    first, second = (federation("fedavg", *noisy).run().best.model.params for _ in range(2))
+    assert all(not torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_noise_of_a_sum_has_the_size_it_should(federation, data):
+    clip, noise = 1e-6, 1e6
+    config = federation(
+        "fedavg",
+        *private(
+            data,
+            "rounds=1",
+            f"privacy.clip={clip}",
+            f"privacy.noise={noise}",
+            "privacy.colluders=0",
+        ),
+    ).config
+    start = build_model(config, load_data(config))
+    moved = torch.cat(
+        [
+            (simulated(config).best.model.params[name] - leaf.detach()).flatten()
+            for name, leaf in start.named_parameters()
+        ]
+    )
+    expected = clip * noise / config.protocol.clients
+    spread = float(moved.std()) / expected
+    assert spread == pytest.approx(1, abs=5 / (2 * len(moved)) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["deployment.evaluate=clients"], "deployment.evaluate = 'server'"),
+        (["deployment.mean=[]", "deployment.std=[]"], "deployment.mean and deployment.std"),
+    ],
+)
+def test_a_federation_that_would_tell_more_is_refused(federation, data, changes, said):
+    with pytest.raises(UserError, match=said):
+        federation("fedavg", *private(data), *changes).run()
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "said"),
+    [
+        ("fednova", (), "fednova weighs clients by their own work"),
+        ("fedfm", ("fedfm.anchors=uniform",), "must be 'weighted'"),
+    ],
+)
+def test_a_method_that_would_tell_more_is_refused(federation, data, method, changes, said):
+    config = federation(method, *private(data), *changes).config
+    with pytest.raises(UserError, match=said):
+        simulated(config)
+
+
+def test_uniform_anchors_are_refused_under_a_secure_sum():
+    with pytest.raises(UserError, match="uniform anchors need to know how many clients hold"):
+        load_config("digits", ["fedfm.anchors=uniform", "deployment.secure=true"])
+
+
+def test_epsilon_stands_with_the_result(federation, data):
+    small = ("privacy.clip=0.01", "privacy.anchor_clip=0.01")
+    noisy = private(data, *small, "privacy.noise=5.0", "privacy.anchor_noise=5.0")
+    fed = federation("fedfm", *noisy)
+    said = fed.run().privacy
+    assert said is not None
+    assert "3 updates and 2 reports" in said
+    assert "only sums over clients" in said
+    assert "a client's own answers" in said
+    summary = json.loads((fed.folder / "server" / "summary.json").read_text())
+    assert summary["privacy"] == said
+    hidden = federation("fedfm", *noisy, "deployment.secure=true").run().privacy
+    assert hidden is not None
+    assert "a client's own answers" not in hidden
