@@ -16,7 +16,8 @@ from fedfm import (
     models,
     simulate,
 )
-from fedfm.algorithms import PIECES
+from fedfm.algorithms import PIECES, Scaffold
+from fedfm.core.checkpoint import to_bytes
 from fedfm.core.federation import Federation
 from fedfm.core.rounds import run_round
 from fedfm.core.server import Diverged
@@ -24,6 +25,7 @@ from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.evaluation import Score
 from fedfm.experiment import Experiment
 from fedfm.records import Progress
+from fedfm.running import Run, run_together
 from fedfm.simulation import Simulation
 
 SHORT = Protocol(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)
@@ -222,3 +224,34 @@ def test_a_folder_is_not_resumed_with_another_model_or_other_data(tmp_path):
         simulate(network(seed=1), blobs(), FedAvg(), resume=True, **options)
     with pytest.raises(UserError, match=r"data\.digest"):
         simulate(network(), blobs(samples=164), FedAvg(), resume=True, **options)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+def test_rare_checkpoints_lose_rounds_and_no_result(tmp_path, stop):
+    class Killed(Exception):
+        pass
+
+    def kill(record):
+        if record.round == stop:
+            raise Killed
+
+    whole = Run(network(), rarely(), tmp_path / "whole")
+    killed = Run(network(), rarely(), tmp_path / "killed", watch=kill)
+    expected = run_together([whole], blobs())[0]
+    with pytest.raises(Killed):
+        run_together([killed], blobs())
+    saved = tmp_path / "killed" / "rounds.jsonl"
+    assert len(saved.read_text().splitlines() if saved.exists() else []) == (
+        stop if stop == 5 else stop // 2 * 2
+    )
+    found = run_together([replace(killed, watch=None)], blobs(), resume=True)[0]
+    assert [r.test_accuracy for r in found.rounds] == [r.test_accuracy for r in expected.rounds]
+    assert to_bytes(found.best.model.params) == to_bytes(expected.best.model.params)
+
+
+def rarely() -> Experiment:
+    protocol = Protocol(clients=2, rounds=5, epochs=1)
+    method = compose(Scaffold())
+    return Experiment(
+        method, Partition("iid"), protocol, 0, "loop", client_states="disk", checkpoint_every=2
+    )

@@ -26,20 +26,20 @@ import torch
 import torch.nn.functional as F
 from bench.peer_runners.clock import Options, Watch
 from bench.peer_runners.work import Batches, Work, load
-from flwr.app import (  # type: ignore[import-not-found]  # installed in the runner's environment
+from flwr.app import (
     ArrayRecord,
     ConfigRecord,
     Message,
     MetricRecord,
     RecordDict,
 )
-from flwr.clientapp import ClientApp  # type: ignore[import-not-found]  # as above
-from flwr.serverapp import ServerApp  # type: ignore[import-not-found]  # as above
-from flwr.serverapp.strategy import FedAvg  # type: ignore[import-not-found]  # as above
-from flwr.simulation import run_simulation  # type: ignore[import-not-found]  # as above
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
 
 
-class Scheduled(FedAvg):  # type: ignore[misc]  # Flower is not installed where this is checked
+class Scheduled(FedAvg):
     """FedAvg whose clients are those of the schedule, without evaluation."""
 
     def __init__(self, work: Work, file: str) -> None:
@@ -94,7 +94,7 @@ def serve(options: Options, work: Work) -> Any:
             watch.report(options, "flwr", os.getpid())
 
     def main(grid: Any, _context: Any) -> None:
-        start = ArrayRecord(work.start)
+        start = ArrayRecord(dict(work.start))
         strategy = Scheduled(work, options.file)
         strategy.start(grid, start, num_rounds=options.total, evaluate_fn=after)
 
@@ -110,7 +110,7 @@ def main() -> None:
     client.train()(train)
     everything = {"num_cpus": options.processes * options.threads, "log_to_driver": False}
     each = {"num_cpus": options.threads, "num_gpus": 0.0}
-    backend = {"init_args": everything, "client_resources": each}
+    backend: dict[str, dict[str, Any]] = {"init_args": everything, "client_resources": each}
     run_simulation(serve(options, work), client, len(work.samples), backend_config=backend)
 
 

@@ -70,6 +70,8 @@ class Config(BaseModel):
     """Where what clients keep between rounds is held; "auto": on disk beyond a gigabyte."""
     threads: int = Field(default=0, ge=0)
     """CPU threads; 0: one for a network of under 50,000 parameters, else PyTorch's default."""
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Rounds between two checkpoints: what a crash costs at most."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     method: dict[str, dict[str, Any]] = {"fedfm": {}}
@@ -113,6 +115,7 @@ class Config(BaseModel):
             self.precision,
             self.privacy,
             self.deployment.minimum,
+            self.checkpoint_every,
         )
 
     def guard(self, sources: Sources) -> Guard | None:

@@ -33,6 +33,8 @@ class Experiment:
     privacy: Privacy | None = None
     fewest: int = 2
     """With privacy: no sum is over fewer clients (deployment.minimum)."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints; there is one after the last round, too."""
 
     @property
     def guard(self) -> Guard | None:
@@ -41,6 +43,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Refuse unknown choices, and a last round whose models would never be shared."""
+        require(self.checkpoint_every >= 1, "checkpoint_every must be at least 1")
         require(
             self.client_states in ("auto", "memory", "disk"),
             f"client_states is 'auto', 'memory' or 'disk', not '{self.client_states}'",
@@ -51,6 +54,13 @@ class Experiment:
             f"rounds must be a multiple of models_every = {every}, not {rounds}: "
             "what is trained after the last sharing would be lost",
         )
+
+    def unsaved(self, round: int) -> int:
+        """How many rounds a checkpoint after so many would save; 0 where none is due."""
+        since = round % self.checkpoint_every
+        if since and round < self.protocol.rounds:
+            return 0
+        return since or self.checkpoint_every
 
     def describe(self) -> dict[str, Any]:
         """The settings as plain values, for the records."""

@@ -110,15 +110,19 @@ def _finish(
         advanced = advance([simulations[i] for i in which], [progresses[i] for i in which])
         for i, progress in zip(which, advanced, strict=True):
             progresses[i] = progress
-            _keep(progress, folders[i], watchers[i])
+            unsaved = simulations[i].experiment.unsaved(progress.state.round)
+            _keep(progress, folders[i], watchers[i], unsaved)
     return [_result(*one) for one in zip(simulations, progresses, folders, strict=True)]
 
 
-def _keep(progress: Progress, folder: RunFolder | None, watch: Watcher | None) -> None:
-    if folder:
+def _keep(
+    progress: Progress, folder: RunFolder | None, watch: Watcher | None, unsaved: int
+) -> None:
+    if folder and unsaved:
         with phase("checkpoint"):
-            folder.save(progress)
-    progress.state.clients.tidy()
+            folder.save(progress, unsaved)
+    if unsaved or not folder:
+        progress.state.clients.tidy()
     if watch:
         watch(progress.records[-1])
 

@@ -89,10 +89,11 @@ class RunFolder:
         facts = {"executor": choice.name, "why": choice.why, "device": device.type, "name": name}
         write_atomically(self.path / "machine.json", (json.dumps(facts) + "\n").encode())
 
-    def save(self, progress: Progress) -> None:
-        """Add the last evaluated round's line, then replace the checkpoint."""
+    def save(self, progress: Progress, rounds: int = 1) -> None:
+        """Add the lines of the last `rounds` rounds, then replace the checkpoint."""
         with (self.path / "rounds.jsonl").open("a") as file:
-            file.writelines(json.dumps(last.as_dict()) + "\n" for last in progress.records[-1:])
+            new = progress.records[-rounds:]
+            file.writelines(json.dumps(record.as_dict()) + "\n" for record in new)
             file.flush()
             os.fsync(file.fileno())
         parts = {"state": (progress.state.round, to_tree(progress.state))}

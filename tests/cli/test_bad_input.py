@@ -44,7 +44,7 @@ SETTINGS = {
     ),
     "nothing like a key": (
         ["zzz=3"],
-        "unknown key 'zzz': known: client_states, data, deployment, device, executor",
+        "unknown key 'zzz': known: checkpoint_every, client_states, data, deployment",
     ),
     # names that do not exist
     "an unknown method": (["method=fedagv"], "unknown method 'fedagv': did you mean 'fedavg'?"),

@@ -123,7 +123,7 @@ def test_the_phases_of_a_run_add_up_to_the_whole(tmp_path, monkeypatch, executor
 
 
 def test_a_profile_changes_no_result():
-    def losses() -> list[float]:
+    def losses() -> list[float | None]:
         protocol = Protocol(clients=4, rounds=2, epochs=1, batch_size=4)
         module, data, piece = worlds.network(), worlds.images(), FedFM(start_round=0)
         result = simulate(

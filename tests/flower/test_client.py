@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomli_w
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 import fedfm
-from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.flower.client import explained
 from fedfm.flower.client_app import reply
 from fedfm.flower.packets import FACTS, TREES
-from tests.flower.conftest import NODES, Fault, Federation, facts_of, write_site
+from tests.flower.conftest import NODES, Federation, facts_of, write_site
 
 MARKER = "patients-of-ward-nine"
 GENERIC = "it could not answer; its own log says why"
@@ -50,14 +50,18 @@ class Eavesdropper:
 @pytest.fixture
 def table_sites(federation, table):
     """A federation whose clients have tables of their own, in a folder with a telling name."""
-    made = federation("scaffold", "protocol.rounds=2")
-    header, *rows = table.read_text().splitlines()
-    for k in range(3):
-        place = made.folder / f"c{k}"
-        (place / MARKER).mkdir()
-        (place / MARKER / f"{MARKER}.csv").write_text("\n".join([header, *rows[k::3]]) + "\n")
-        write_site(place, f"c{k}", {"source": '"csv"', "path": f'"{MARKER}/{MARKER}.csv"'})
-    return Federation(made.folder, made.config)
+
+    def make(*overrides: str) -> Federation:
+        made = federation("scaffold", "protocol.rounds=2", *overrides)
+        header, *rows = table.read_text().splitlines()
+        for k in range(3):
+            place = made.folder / f"c{k}"
+            (place / MARKER).mkdir()
+            (place / MARKER / f"{MARKER}.csv").write_text("\n".join([header, *rows[k::3]]) + "\n")
+            write_site(place, f"c{k}", {"source": '"csv"', "path": f'"{MARKER}/{MARKER}.csv"'})
+        return made
+
+    return make
 
 
 # --- what leaves a client -------------------------------------------------------------------------
@@ -65,26 +69,25 @@ def table_sites(federation, table):
 
 @pytest.mark.parametrize("secure", ["false", "true"])
 def test_no_path_leaves_a_client(table_sites, tmp_path, secure):
-    settings = table_sites.config.deployment
-    object.__setattr__(settings, "secure", secure == "true")
     ears = Eavesdropper()
-    result = table_sites.run(ears)
+    result = table_sites(f"deployment.secure={secure}").run(ears)
     assert len(result.rounds) == 2
     assert b"kind0" in ears.heard
     assert not ears.heard_of(tmp_path, MARKER, "site.toml", ".csv")
 
 
 def test_no_path_leaves_a_client_whose_data_are_gone(table_sites, tmp_path, warnings):
-    (table_sites.folder / "c1" / MARKER / f"{MARKER}.csv").unlink()
-    ears = Eavesdropper()
-    table_sites.run(ears)
+    run, ears = table_sites(), Eavesdropper()
+    (run.folder / "c1" / MARKER / f"{MARKER}.csv").unlink()
+    run.run(ears)
     assert not ears.heard_of(tmp_path, MARKER, "site.toml", ".csv", "No such file")
     assert [GENERIC in line for line in warnings()] == [True]
 
 
 @pytest.mark.parametrize("damage", ["bad cell", "no site", "bad site", "bad entry"])
 def test_no_text_of_an_error_leaves_a_client(table_sites, tmp_path, warnings, damage):
-    place = table_sites.folder / "c1"
+    run, ears = table_sites(), Eavesdropper()
+    place = run.folder / "c1"
     if damage == "bad cell":
         path = place / MARKER / f"{MARKER}.csv"
         path.write_text(path.read_text().replace(".", MARKER, 1))
@@ -93,10 +96,9 @@ def test_no_text_of_an_error_leaves_a_client(table_sites, tmp_path, warnings, da
     elif damage == "bad site":
         (place / "site.toml").write_text(f"{MARKER} = 1")
     else:
-        (place / "own.py").write_text(f"def made():\n    raise KeyError('{MARKER}')\n")
-        write_site(place, "c1", {"source": '"python"', "entry": '"own:made"'})
-    ears = Eavesdropper()
-    table_sites.run(ears)
+        (place / "leaky.py").write_text(f"def made():\n    raise KeyError('{MARKER}')\n")
+        write_site(place, "c1", {"source": '"python"', "entry": '"leaky:made"'})
+    run.run(ears)
     assert not ears.heard_of(tmp_path, MARKER, "KeyError", "site.toml")
     assert [GENERIC in line for line in warnings()] == [True]
 
@@ -112,7 +114,7 @@ def test_no_text_of_an_error_in_training_leaves_a_client(table_sites, warnings, 
             return ears(message, answer)
 
     ears = Eavesdropper()
-    table_sites.run(tamper)
+    table_sites().run(tamper)
     assert not ears.heard_of(MARKER)
     assert [GENERIC in line for line in warnings()] == [True, True]
 
@@ -128,7 +130,9 @@ def test_nothing_is_unpickled():
     source = Path(fedfm.__file__).parent
     for file in [*source.glob("flower/**/*.py"), *source.glob("core/**/*.py")]:
         text = file.read_text()
-        assert not re.search(r"\b(pickle|marshal|shelve|torch\.load|eval|exec)\b\(?", code(text)), file
+        assert not re.search(r"\b(pickle|marshal|shelve|torch\.load|eval|exec)\b\(?", code(text)), (
+            file
+        )
 
 
 def code(text: str) -> str:
@@ -180,13 +184,14 @@ def test_a_question_over_the_client_s_own_limit(federation, warnings):
 
 def test_a_client_with_another_config(federation, warnings):
     run = federation("fedavg", "protocol.rounds=1")
-    (run.folder / "c1/own.toml").write_text("[protocol]\nlr = 0.5\n")
+    own = run.config.as_toml() | {"device": "auto"}
+    own["protocol"] |= {"lr": 0.5}
+    (run.folder / "c1/own.toml").write_text(tomli_w.dumps(own))
     data = {"source": '"share"', "share": 1, "of": 3}
     write_site(run.folder / "c1", "c1", data, config='"own.toml"')
     run.run()
     (line,) = warnings()
-    assert "the server's config is not this client's" in line
-    assert "protocol.lr (there 0.5, here 0.02)" in line
+    assert line.endswith("config is not this client's: protocol.lr (there 0.5, here 0.02)")
 
 
 def test_a_federation_that_is_not_this_client_s(federation):

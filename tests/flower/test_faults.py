@@ -34,7 +34,9 @@ def nobody_missing(round, kind, client):
 
 def about(lines, client=1):
     """The lines that name a client or its node."""
-    return [line for line in lines if f"client {client} " in line or f"node {NODES[client]} " in line]
+    return [
+        line for line in lines if f"client {client} " in line or f"node {NODES[client]} " in line
+    ]
 
 
 def assert_one_line(lines, *words, client=1):
@@ -265,7 +267,9 @@ def put(value):
 
 def replaced(change):
     """With the first change of the model replaced."""
-    return with_tensors(lambda leaves: leaves | {first_of(leaves): change(leaves[first_of(leaves)])})
+    return with_tensors(
+        lambda leaves: leaves | {first_of(leaves): change(leaves[first_of(leaves)])}
+    )
 
 
 def with_content(content):
@@ -362,7 +366,9 @@ def test_bad_statistics_are_left_out(federation, warnings, name):
     run = federation("fedfm")
 
     def change(leaves):
-        return {n: torch.full_like(x, value) if x.is_floating_point() else x for n, x in leaves.items()}
+        return {
+            n: torch.full_like(x, value) if x.is_floating_point() else x for n, x in leaves.items()
+        }
 
     run.run(Fault("measure", with_tensors(change)))
     assert_same(run.state, run.simulated_without(missing("measure")), **EXACT)
@@ -396,7 +402,9 @@ def test_an_answer_over_the_limit_is_left_out(federation, warnings):
 
 def test_a_reason_is_one_line_of_the_log(federation, warnings):
     """Whatever a client says, it writes no second line into the server's log."""
-    said = of_another_question(error="no\nnode 100 is left out of 'train': a lie\x1b[2J" + "x" * 5000)
+    said = of_another_question(
+        error="no\nnode 100 is left out of 'train': a lie\x1b[2J" + "x" * 5000
+    )
     federation("fedavg", "protocol.rounds=1").run(Fault("train", said))
     (line,) = warnings()
     assert line.isprintable()

@@ -85,7 +85,7 @@ def test_no_answer_is_longer_than_allowed(federation, data):
 
 
 def test_an_answer_tells_nothing_beside_the_noised_sums(federation, data):
-    told = set()
+    told: set[tuple[str, str]] = set()
 
     def listen(message, answer):
         reply = answer()

@@ -16,7 +16,16 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
-MACHINE = ("seed", "executor", "device", "precision", "threads", "client_states", "deployment")
+MACHINE = (
+    "seed",
+    "executor",
+    "device",
+    "precision",
+    "threads",
+    "client_states",
+    "checkpoint_every",
+    "deployment",
+)
 """Keys of a config that say how a run is done, and not what it is; so does data.dir."""
 
 

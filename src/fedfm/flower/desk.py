@@ -38,9 +38,9 @@ class Desk:
             facts = json.loads((self.folder / "federation.json").read_text())
         except (OSError, ValueError):
             facts = {}
-        if facts.get("token") != token:
+        if not isinstance(facts, dict) or facts.get("token") != token:
             raise Lost("this client has not joined this federation yet")
-        return dict(facts)
+        return facts
 
     def states(self, client: int, round: int | None) -> OnDisk:
         """What the client kept after so many rounds, and nothing later.
