@@ -246,9 +246,8 @@ def assert_same(one: State, other: State, rtol: float = 0.0, atol: float = 0.0) 
         found, wanted = flatten(a), flatten(b)
         assert found.keys() == wanted.keys()
         for name, leaf in wanted.items():
-            torch.testing.assert_close(
-                found[name], leaf, rtol=rtol, atol=atol, msg=lambda text, n=name: f"{n}: {text}"
-            )
+            told = f"{name} differs by {(found[name].double() - leaf.double()).abs().max():.2g}"
+            torch.testing.assert_close(found[name], leaf, rtol=rtol, atol=atol, msg=told)
 
 
 @pytest.fixture

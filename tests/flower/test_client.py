@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -159,7 +160,7 @@ def test_a_pickle_is_refused(federation, kind):
     assert answer["error"].startswith("the message is no packet of ours")
 
 
-def asked(run: Federation, content: RecordDict, client: int = 1) -> dict:
+def asked(run: Federation, content: RecordDict, client: int = 1) -> dict[str, Any]:
     """The facts that a client answers to a question of this content."""
     message = Message(content, NODES[client], "query.hello", ttl=10)
     return facts_of(reply(message, run.grid.contexts[NODES[client]]))
@@ -207,6 +208,7 @@ def test_a_federation_that_is_not_this_client_s(federation):
 HUNGRY = """
 import json, sys
 from pathlib import Path
+from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedfm.config import load_config
 from fedfm.flower.client_app import reply
@@ -223,6 +225,7 @@ for megabytes in (1, 2000, 1):
 """
 OWN = """
 from pathlib import Path
+from typing import Any
 import torch
 from fedfm.data import Dataset, Split
 def made():
@@ -241,5 +244,6 @@ def test_a_client_that_wants_more_memory_than_it_may_take(tmp_path):
     command = [sys.executable, "-c", HUNGRY, str(tmp_path / "site.toml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     little, much, little_again = map(json.loads, done.stdout.splitlines())
-    assert "introduction" in little and "introduction" in little_again
+    assert "introduction" in little
+    assert "introduction" in little_again
     assert "its memory is not enough" in much["error"]

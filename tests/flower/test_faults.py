@@ -9,6 +9,7 @@ import shutil
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from safetensors.torch import load_file
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
@@ -51,7 +52,7 @@ def assert_one_line(lines, *words, client=1):
 
 
 @pytest.mark.parametrize("deed", [silent, unheard])
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "moon", "fedfm", "fedfm-lite"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "moon", "fedfm"])
 def test_dead_while_it_trains(federation, warnings, method, deed):
     """With its own state as it was before, whether it had trained or not."""
     run = federation(method)
@@ -84,7 +85,22 @@ def test_dead_while_it_judges_the_last_model(federation, warnings):
     run = federation()
     result = run.run(Fault("evaluate", silent))
     assert_same(run.state, run.simulated().state, **EXACT)
-    assert len(result.rounds) == 3
+    everyone = run.simulation.evaluate(run.state.model).clients
+    assert result.rounds[-1].val_accuracy == pytest.approx(float(everyone[[0, 2]].mean()), abs=1e-6)
+    assert_one_line(warnings(), "no answer within")
+
+
+def test_dead_when_the_model_is_delivered(federation, warnings):
+    """The others have it; the run is finished and whole."""
+    run = federation("fedavg", "protocol.rounds=1", "model.norm=batch")
+    result = run.run(Fault("deliver", silent))
+    model = {**result.best.model.params, **result.best.model.buffers}
+    for client in (0, 2):
+        kept = load_file(run.out(client) / "model.safetensors")
+        assert kept.keys() == model.keys()
+        assert all(torch.equal(kept[name], leaf) for name, leaf in model.items())
+    assert not (run.out(1) / "model.safetensors").exists()
+    assert (run.folder / "server/summary.json").exists()
     assert_one_line(warnings(), "no answer within")
 
 
@@ -191,17 +207,22 @@ def test_all_nodes_gone(federation):
     assert run.state.round == 1
 
 
-# --- late, twice, for another -----------------------------------------------------------------------
+# --- late, and twice ------------------------------------------------------------------------------
 
 
-def hoarding(grid: InProcessGrid):
-    """A transport that delivers whatever it has, asked for or not."""
-    grid.pull_messages = lambda ids: [grid.replies.pop(id) for id in list(grid.replies)]
+@pytest.fixture
+def eager_transport(monkeypatch):
+    """It delivers whatever it has, asked for or not."""
+
+    def pull_messages(grid, ids):
+        return [grid.replies.pop(id) for id in list(grid.replies)]
+
+    monkeypatch.setattr(InProcessGrid, "pull_messages", pull_messages)
 
 
+@pytest.mark.usefixtures("eager_transport")
 def test_an_answer_that_comes_late_is_not_used(federation, warnings):
     run = federation("scaffold")
-    hoarding(run.grid)
     kept = []
 
     def later(message, answer):
@@ -220,9 +241,9 @@ def test_an_answer_that_comes_late_is_not_used(federation, warnings):
     assert "nobody waits for" in warnings()[1]
 
 
+@pytest.mark.usefixtures("eager_transport")
 def test_an_answer_that_comes_twice_counts_once(federation, warnings):
     run = federation()
-    hoarding(run.grid)
 
     def twice(message, answer):
         reply = answer()
@@ -356,7 +377,9 @@ def test_a_bad_answer_is_left_out(federation, warnings, name):
     run = federation("scaffold", "protocol.rounds=2")
     result = run.run(Fault("train", deed))
     assert_same(run.state, run.simulated_without(missing("train", 0)), **EXACT)
-    assert [record.failed for record in result.rounds] == [1, 0]
+    first, second = result.rounds
+    assert (first.failed, second.failed) == (1, 0)
+    assert first.bytes_up == 2 / 3 * second.bytes_up
     assert_one_line(warnings(), reason)
 
 
@@ -422,7 +445,7 @@ def test_a_bad_introduction_is_refused(federation, warnings, told):
 # --- too few --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method, kind", [("fedavg", "train"), ("fedfm", "measure")])
+@pytest.mark.parametrize(("method", "kind"), [("fedavg", "train"), ("fedfm", "measure")])
 def test_too_few_answers_stop_the_run_and_it_can_go_on(federation, method, kind):
     run = federation(method)
 
@@ -442,7 +465,7 @@ def test_too_few_answers_stop_the_run_and_it_can_go_on(federation, method, kind)
 
 
 @pytest.mark.parametrize(
-    "method, what, reason",
+    ("method", "what", "reason"),
     [
         ("fedavg", "out", "has not joined"),
         ("fedavg", "out/federation.json", "has not joined"),
@@ -469,7 +492,7 @@ def test_a_lost_disk(federation, warnings, method, what, reason):
 
 
 @pytest.mark.parametrize("pattern", ["global-*", "state/*"])
-@pytest.mark.parametrize("damage", ["removed", "cut", "overwritten"])
+@pytest.mark.parametrize("damage", ["removed", "cut"])
 def test_a_lost_or_damaged_model(federation, warnings, pattern, damage):
     """Of a client that goes on from its own, between two sharings of models."""
     run = federation("fedfm-lite", *RARE)
@@ -480,7 +503,7 @@ def test_a_lost_or_damaged_model(federation, warnings, pattern, damage):
         if damage == "removed":
             file.unlink()
         else:
-            file.write_bytes(content[:-5] if damage == "cut" else b"\x00" * len(content))
+            file.write_bytes(content[:-5])
         return answer()
 
     run.run(Fault("train", disk_dies, at=(1,)))
@@ -492,7 +515,7 @@ def test_a_lost_or_damaged_model(federation, warnings, pattern, damage):
 
 
 @pytest.mark.parametrize("kind", ["keys", "shares", "measure", "train"])
-@pytest.mark.parametrize("deed", [silent, unheard, flower_error])
+@pytest.mark.parametrize("deed", [silent, unheard])
 def test_dead_in_a_secure_sum(federation, warnings, kind, deed):
     run = federation("fedfm", SECURE, "protocol.rounds=3")
     at = (2,) if kind in ("keys", "shares") else (1,) if kind == "train" else (0,)
@@ -517,50 +540,20 @@ def with_fact(name, value):
     return of_another_question(**{name: value})
 
 
-BAD_WORDS = {
-    "a word less": with_tensors(lambda words: {n: x[:-1] for n, x in words.items()}),
-    "floats": with_tensors(lambda words: {n: x.float() for n, x in words.items()}),
-    "half floats": with_tensors(lambda words: {n: x.bfloat16() for n, x in words.items()}),
-    "a number": with_tensors(lambda words: {n: x[0].double() for n, x in words.items()}),
-    "branches": with_tensors(lambda words: {f"{n}/deeper": x for n, x in words.items()}),
-    "no words": with_tensors(lambda words: {}),
-    "a piece more": with_tensors(lambda words: words | {"9": torch.ones(3)}),
-    "bytes at random": bytes_for_tensors(b"\x17" * 1000),
-}
-
-
-@pytest.mark.parametrize("name", BAD_WORDS)
-def test_bad_words_in_a_secure_sum(federation, warnings, name):
-    run = federation("fedavg", SECURE, "protocol.rounds=2")
-    run.run(Fault("train", BAD_WORDS[name]))
-    assert_same(run.state, run.simulated_without(missing("train", 0)), **QUANTISED)
-    assert_one_line(warnings())
-
-
 @pytest.mark.parametrize(
-    "kind, fact, value",
+    ("kind", "deed"),
     [
-        ("keys", "public", None),
-        ("keys", "public", "{}"),
-        ("keys", "public", ["x"]),
-        ("shares", "letters", None),
-        ("shares", "letters", {"0": "x"}),
-        ("shares", "letters", "x"),
+        ("keys", with_fact("public", "{}")),
+        ("shares", with_fact("letters", {"0": "x"})),
+        ("train", with_tensors(lambda words: {n: x[:-1] for n, x in words.items()})),
+        ("train", bytes_for_tensors(b"\x17" * 1000)),
     ],
 )
-def test_bad_facts_in_a_secure_sum(federation, warnings, kind, fact, value):
+def test_a_bad_answer_in_a_secure_sum_is_left_out(federation, warnings, kind, deed):
+    """More of them in test_sums.py."""
     run = federation("fedavg", SECURE, "protocol.rounds=2")
-    run.run(Fault(kind, with_fact(fact, value), at=(1,)))
+    run.run(Fault(kind, deed, at=(0,) if kind == "train" else (1,)))
     assert_same(run.state, run.simulated_without(missing("train", 0)), **QUANTISED)
-    assert_one_line(warnings())
-
-
-@pytest.mark.parametrize("value", [None, {}, {"0": "zz"}, {"0": 1}, "x", {"x": "00"}])
-def test_bad_shares_in_a_secure_sum(federation, warnings, value):
-    """The others' shares are enough."""
-    run = federation("fedavg", SECURE, "protocol.rounds=2")
-    run.run(Fault("reveal", with_fact("shares", value), at=(1,)))
-    assert_same(run.state, run.simulated().state, **QUANTISED)
     assert_one_line(warnings())
 
 

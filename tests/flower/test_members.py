@@ -8,7 +8,7 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.flower.members import Members, natural
-from tests.flower.conftest import NODES, Federation, Fault, facts_of, silent, write_site
+from tests.flower.conftest import NODES, Fault, Federation, facts_of, silent, write_site
 
 KINDS = ("apple", "brick", "cloud")
 CENTRES = 3 * np.eye(3, 4)
@@ -93,7 +93,7 @@ def test_classes_are_agreed_by_name(meeting, warnings, wanted):
 
 
 @pytest.mark.parametrize(
-    "misfit, settings, reason",
+    ("misfit", "settings", "reason"),
     [
         (table_of("odd", "apple", columns=5), (), "shape 5 (float32), the federation of shape 4"),
         (
@@ -174,7 +174,7 @@ def test_a_client_that_never_answers_a_greeting(meeting, warnings):
 # --- names and numbers ----------------------------------------------------------------------------
 
 
-def introduction(name: str) -> dict:
+def introduction(name: str) -> dict[str, object]:
     return {"name": name, "classes": ["a", "b"], "shape": [4], "dtype": "float32"}
 
 

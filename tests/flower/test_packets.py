@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
-from fedfm.flower.packets import FACTS, TREES, Packet, emptied, fitted, packed, unpacked
+from fedfm.flower.packets import FACTS, TREES, Arrays, Packet, emptied, fitted, packed, unpacked
 from fedfm.flower.post import in_a_line
 from tests.flower.test_faults import Trap
 
@@ -26,6 +26,10 @@ def content(data: bytes, text: str = "{}") -> RecordDict:
     return RecordDict(
         {FACTS: ConfigRecord({"json": text}), TREES: ArrayRecord(array_dict={"sum": array})}
     )
+
+
+def text_of(record: RecordDict) -> str:
+    return str(record.config_records[FACTS]["json"])
 
 
 # --- there and back -------------------------------------------------------------------------------
@@ -66,10 +70,10 @@ def test_facts_come_back(facts):
 
 
 def test_a_tree_that_goes_to_many_is_written_once():
-    arrays = {}
+    arrays: Arrays = {}
     contents = [packed(Packet({"to": k}, {"model": TREE}), arrays) for k in range(3)]
     assert len(arrays) == 1
-    assert len({id(each[TREES]["model"].data) for each in contents}) == 1
+    assert len({id(each.array_records[TREES]["model"].data) for each in contents}) == 1
 
 
 # --- what is no packet ----------------------------------------------------------------------------
@@ -89,6 +93,7 @@ def test_a_tree_that_goes_to_many_is_written_once():
         content(pickle.dumps(Trap())),
         content(save({"a": torch.ones(3)})[:-1]),
         content(save({"a": torch.ones(3), "a/b": torch.ones(3)})),
+        content(save({"a": torch.ones(3), "a/b/c": torch.ones(3)})),
         content(save({"a/b": torch.ones(3), "a": torch.ones(3), "a/b/c": torch.ones(2)})),
         content(save({"a": torch.ones(3)}), "nothing"),
         content(save({"a": torch.ones(3)}), "[" * 100_000),
@@ -97,7 +102,7 @@ def test_a_tree_that_goes_to_many_is_written_once():
     ],
 )
 def test_anything_else_is_refused(record):
-    with pytest.raises(UserError, match="no packet of ours|are no table"):
+    with pytest.raises(UserError, match=r"no packet of ours|are no table"):
         unpacked(record, LIMIT)
 
 
@@ -128,7 +133,8 @@ def test_the_limit_counts_facts_and_tensors(part):
         Packet({"x": "y" * 1000}) if part == "facts" else Packet({}, {"t": {"x": torch.ones(250)}})
     )
     record = packed(packet)
-    size = len(record[FACTS]["json"]) + sum(len(array.data) for array in record[TREES].values())
+    arrays = record.array_records[TREES].values()
+    size = len(text_of(record)) + sum(len(array.data) for array in arrays)
     unpacked(record, size)
     with pytest.raises(UserError, match=f"has {size:,} bytes; message_limit is {size - 1:,}"):
         unpacked(record, size - 1)
@@ -144,7 +150,7 @@ def test_what_fits_gets_its_empty_branches_back():
 
 
 @pytest.mark.parametrize(
-    "change, reason",
+    ("change", "reason"),
     [
         ({"n": None}, "'model/n' is missing"),
         ({"x": torch.ones(1)}, "'model/x' is not asked for"),
@@ -164,9 +170,10 @@ def test_what_does_not_fit_is_refused(change, reason):
 @pytest.mark.parametrize("said", ["a\nb", "a\tb\r\n\n", "\x1b[31mred", "x" * 9999, "", 3, "\u202e"])
 def test_what_others_say_is_one_short_line(said):
     line = in_a_line(said)
-    assert line.isprintable() and len(line) <= 500
+    assert line.isprintable()
+    assert len(line) <= 500
 
 
 def test_facts_are_json():
-    text = packed(Packet({"a": [1, None, "ä"]}))[FACTS]["json"]
-    assert json.loads(text) == {"a": [1, None, "ä"]}
+    facts = {"a": [1, None, "ä"]}
+    assert json.loads(text_of(packed(Packet(facts)))) == facts

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedfm.core.errors import UserError
-from fedfm.core.trees import flatten, unflatten
+from fedfm.core.trees import Tree, flatten, unflatten
 from fedfm.deployment import Deployment
 from fedfm.flower.hiding import Hiding, as_pieces, as_tree, divided, reunited
 from fedfm.flower.packets import Packet, emptied
@@ -14,7 +14,7 @@ from fedfm.flower.sums import InTheClear, Masked, added, checked, mean_counters
 CLIENTS = range(4)
 
 
-def answer_of(client: int) -> dict:
+def answer_of(client: int) -> Tree:
     """A client's answer: something of every kind."""
     draw = torch.Generator().manual_seed(client)
     return {
@@ -202,6 +202,46 @@ def test_no_answer_of_one_client_is_seen():
     large = first[0].float() * 2.0**-23
     own = answer_of(1)["change"]["large"].flatten()
     assert abs(torch.corrcoef(torch.stack([large[: len(own)], own]))[0, 1]) < 0.05
+
+
+WORDS = {
+    "a word less": lambda words: {name: leaf[:-1] for name, leaf in words.items()},
+    "floats": lambda words: {name: leaf.float() for name, leaf in words.items()},
+    "half floats": lambda words: {name: leaf.bfloat16() for name, leaf in words.items()},
+    "a number": lambda words: {name: leaf[0].double() for name, leaf in words.items()},
+    "branches": lambda words: {name: {"deeper": leaf} for name, leaf in words.items()},
+    "nothing": lambda words: {},
+    "a piece more": lambda words: words | {"9": torch.ones(3)},
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words_of_another_form_are_left_out(name, caplog):
+    def spoil(kind, client, packet):
+        bad = (kind, client) == ("train", 2)
+        return Packet({}, {"words": WORDS[name](packet.trees["words"])}) if bad else packet
+
+    assert_sum_of(collected(Clients(spoil)), [0, 1, 3])
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("client 2 is left out of 'train': ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fact"), [("keys", "public"), ("shares", "letters"), ("reveal", "shares")]
+)
+@pytest.mark.parametrize(
+    "value", [None, {}, [], 7, "x", "{}", {"0": "zz"}, {"0": 1}, {"x": "00"}, {"0": None}]
+)
+def test_facts_of_another_form_are_left_out(kind, fact, value, caplog):
+    """Of what reveals the sum, the others' part is enough."""
+
+    def spoil(asked, client, packet):
+        return Packet({fact: value}) if (asked, client) == (kind, 2) else packet
+
+    found = collected(Clients(spoil))
+    assert_sum_of(found, CLIENTS if kind == "reveal" else [0, 1, 3])
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith(f"client 2 is left out of '{kind}': ")
 
 
 def test_too_large_a_number_is_refused_by_the_client_itself():

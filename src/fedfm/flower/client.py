@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
+from fedfm.algorithms.base import Model
 from fedfm.config import Config, load_config, parse
 from fedfm.core.clients import begin, job, measured, trained
 from fedfm.core.exchange import Ask, Sums
 from fedfm.core.trees import Tree
 from fedfm.flower.agreement import Agreement, introduce
-from fedfm.flower.desk import Desk
+from fedfm.flower.desk import Desk, fitting
 from fedfm.flower.hiding import Hiding
-from fedfm.flower.moments import compact
 from fedfm.flower.memory import is_out_of_memory
+from fedfm.flower.moments import compact
 from fedfm.flower.packets import Packet
 from fedfm.flower.refusals import Refusal
 from fedfm.flower.secure import SecureError
@@ -120,9 +121,7 @@ class Client:
         agreement = Agreement.of(known["agreement"] | facts["norm"])
         config = parse(json.loads(known["config"]))
         shop = Workshop(self.site, config, agreement, known["client"])
-        if "model" in question.trees:
-            self.desk.keep_model(question.trees["model"], facts["version"])
-        model = self.desk.model(facts["version"], shop.start)
+        model = self._model(question, kind, shop)
         sent = question.trees.get("down", {})
         down = {piece.name: sent.get(piece.name, {}) for piece in shop.pieces(facts["round"])}
         states = self.desk.states(known["client"], facts["kept"])
@@ -137,6 +136,15 @@ class Client:
             sharing=facts["sharing"],
             unit=facts["unit"],
         ), shop
+
+    def _model(self, question: Packet, kind: str, shop: Workshop) -> Model:
+        """The global model: sent with the question, else kept from an earlier one."""
+        version, sent = question.facts["version"], question.trees.get("model")
+        if sent is None:
+            return self.desk.model(version, shop.start)
+        if kind == "measure" or shop.config.composed.share_every > 1:
+            self.desk.keep_model(sent, version)
+        return fitting(sent, shop.start)
 
     def _summed(
         self, question: Packet, shop: Workshop, ask: Ask, sums: Sums, total: Tree

@@ -65,12 +65,7 @@ class Desk:
     def model(self, version: int, like: Model) -> Model:
         """The global model after `version` rounds, as it was received."""
         with _or_lost(f"this client lacks the model after round {version}"):
-            tensors = load_file(self._model(version))
-        wanted = like._asdict()
-        if {k: v.shape for k, v in tensors.items()} != _shapes(wanted):
-            raise Refusal("the model has other shapes than this client's network")
-        device = next(iter(flatten(wanted).values())).device
-        return Model(**to_device(completed(unflatten(tensors), wanted), device))
+            return fitting(unflatten(load_file(self._model(version))), like)
 
     def keep_result(self, tensors: Tree) -> None:
         """Keep the federation's final model, as `load_state_dict` takes it."""
@@ -78,6 +73,15 @@ class Desk:
 
     def _model(self, version: int) -> Path:
         return self.folder / f"global-{version:06d}.safetensors"
+
+
+def fitting(model: Tree, like: Model) -> Model:
+    """A model that was received, if it has the shapes of this client's network."""
+    wanted = like._asdict()
+    if _shapes(model) != _shapes(wanted):
+        raise Refusal("the model has other shapes than this client's network")
+    device = next(iter(flatten(wanted).values())).device
+    return Model(**to_device(completed(model, wanted), device))
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from fedfm.core.trees import Tree, completed, flatten, tree_map, unflatten
 FACTS, TREES = "facts", "trees"
 FORMAT = "safetensors"
 
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError)
+"""What is raised by bytes that are no JSON, no safetensors, or not of our form."""
+
 
 class Packet(NamedTuple):
     """A question or an answer."""
@@ -58,11 +61,19 @@ def unpacked(content: RecordDict, limit: int) -> Packet:
         require(size <= limit, f"the message has {size:,} bytes; message_limit is {limit:,}")
         facts = json.loads(text)
         require(isinstance(facts, dict), "the message's facts are no table")
-        return Packet(facts, {name: unflatten(load(a.data)) for name, a in arrays.items()})
+        return Packet(facts, {name: _tree(array.data) for name, array in arrays.items()})
     except UserError:
         raise
-    except (KeyError, ValueError, TypeError, SafetensorError, RecursionError) as problem:
+    except _MALFORMED as problem:
         raise UserError(f"the message is no packet of ours ({problem})") from problem
+
+
+def _tree(data: bytes) -> Tree:
+    leaves = load(data)
+    tree = unflatten(leaves)
+    if flatten(tree).keys() != leaves.keys():
+        raise ValueError("a tensor has the name of a branch")
+    return tree
 
 
 def fitted(tree: Tree, like: Tree) -> Tree:

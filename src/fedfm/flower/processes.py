@@ -38,7 +38,9 @@ class Crew:
     def start(self, command: Sequence[str], log: str) -> "subprocess.Popen[bytes]":
         """Start a program that goes on in the background; what it says goes to the file `log`."""
         print(shlex.join(command), flush=True)
-        with (self.folder / log).open("wb") as file:
+        path = self.folder / log
+        path.unlink(missing_ok=True)  # what the last one left running may still write to it
+        with path.open("wb") as file:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

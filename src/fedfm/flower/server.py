@@ -30,6 +30,7 @@ from fedfm.flower.packets import Packet
 from fedfm.flower.post import PAUSE
 from fedfm.flower.scale import typical_weight
 from fedfm.flower.scores import SCORES, Score, judge
+from fedfm.flower.secure import SecureError
 from fedfm.flower.sums import Collected, Collector, InTheClear, Masked
 from fedfm.privacy.guard import Guard, secret
 from fedfm.records import Best, Progress, Result, RoundRecord
@@ -40,12 +41,12 @@ logger = logging.getLogger(__name__)
 
 
 class TooFew(UserError):
-    """Fewer clients than the minimum are left."""
+    """Fewer clients than a sum needs are left."""
 
-    def __init__(self, found: int, minimum: int, what: str) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{what}: {found} clients answered, deployment.minimum is {minimum}. The state before "
-            "is kept: go on with --resume when more clients are there."
+            f"{reason}. The state before this round is kept: go on with --resume when more clients "
+            "are there."
         )
 
 
@@ -143,10 +144,13 @@ class Server:
     def _collected(
         self, kind: str, questions: dict[int, Packet], like: Tree, purposes: Sequence[str]
     ) -> Collected:
-        found = self.collector.collect(kind, questions, like, purposes)
-        minimum = self.config.deployment.minimum
-        if len(found.clients) < minimum:
-            raise TooFew(len(found.clients), minimum, f"'{kind}'")
+        try:
+            found = self.collector.collect(kind, questions, like, purposes)
+        except SecureError as reason:
+            raise TooFew(str(reason)) from reason
+        clients, minimum = len(found.clients), self.config.deployment.minimum
+        if clients < minimum:
+            raise TooFew(f"'{kind}': {clients} clients answered, deployment.minimum is {minimum}")
         return found
 
     def _question(self, ask: Ask, client: int, scored: bool, model: Tree) -> Packet:

@@ -1,10 +1,12 @@
 """How the server gets a sum over clients: from answers in the clear, or from masked ones."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.errors import UserError, require
@@ -81,16 +83,24 @@ def checked(answer: Packet, like: Tree) -> Tree:
     require("sum" in answer.trees, "the answer holds no sum")
     tree = fitted(answer.trees["sum"], like)
     for name, leaf in flatten(tree).items():
-        good = not leaf.is_floating_point() or bool(torch.isfinite(leaf).all())
-        require(good, f"'{name}' is not finite")
+        require(_is_finite(leaf), f"'{name}' is not finite")
     return tree
+
+
+def _is_finite(leaf: Tensor) -> bool:
+    """Whether every number is finite: the extremes tell, in one pass that writes nothing."""
+    if not leaf.is_floating_point() or not leaf.numel():
+        return True
+    return all(math.isfinite(extreme) for extreme in torch.aminmax(leaf))
 
 
 def added(answers: Sequence[Tree]) -> Tree:
     """The sum of the clients' answers; of counters, the largest."""
     if not answers:
         return {}
-    total = trees.tree_map(lambda *leaves: torch.stack(leaves).sum(0), *answers)
+    total = trees.tree_map(torch.clone, answers[0])
+    for answer in answers[1:]:
+        trees.tree_map(Tensor.add_, total, answer)
     if "counters" in total:
         largest = trees.stack([answer["counters"] for answer in answers])
         total["counters"] = trees.tree_map(lambda leaf: leaf.amax(0), largest)

@@ -18,7 +18,7 @@ from fedfm.data.holdout import hold_out_at
 from fedfm.engine.choice import executor
 from fedfm.engine.executors import Executor
 from fedfm.engine.feed import Feed
-from fedfm.engine.nets import model_of
+from fedfm.engine.nets import carried, trainable
 from fedfm.engine.sweep import accuracy
 from fedfm.flower.agreement import Agreement, localised
 from fedfm.flower.site import Site, own_data
@@ -40,15 +40,18 @@ class Workshop:
 
     @cached_property
     def network(self) -> nn.Module:
-        """The network; its weights do not matter."""
-        network = build_model(self.config, self.data).to(device_of(self.config))
+        """The network with weights that are anything: those that count come from the server."""
+        with torch.device("meta"):
+            network = build_model(self.config, self.agreement)
+        network.to_empty(device=device_of(self.config))
         use_threads(self.config.threads, network)
         return network
 
-    @property
+    @cached_property
     def start(self) -> Model:
-        """A model of the network's shapes, leaves [...]."""
-        return model_of(self.network)
+        """A model of the network's shapes, leaves [...]; not to be written to."""
+        own = Model(trainable(self.network), carried(self.network))
+        return own.map(lambda tree: trees.tree_map(Tensor.detach, tree))
 
     def pieces(self, round: int) -> list[Piece]:
         """The pieces of the method that take part in a round."""

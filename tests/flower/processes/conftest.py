@@ -20,27 +20,34 @@ from safetensors.torch import load_file
 
 from fedfm.cli.running import run_config
 from fedfm.config import Config, load_config
+from fedfm.core.checkpoint import load_checkpoint
 from fedfm.core.trees import flatten
 from fedfm.flower.addresses import Address, free_address
 from tests.cli.tools import sets
+from tests.flower.conftest import SETTINGS as QUICK
 from tests.flower.conftest import Absent, Federation
-from tests.flower.processes.programs import Observer, Program
+from tests.flower.processes.programs import Observer, Program, stop
 
 if os.environ.get("FEDFM_DEPLOYMENT") != "1":
     collect_ignore_glob = ["test_*.py"]
 
 BIN = Path(sys.executable).parent
+FLOWER = {"flower-superlink", "flower-supernode", "flwr-serverapp", "flwr-clientapp"}
 CLIENTS = 3
 SETTINGS = (
     f"protocol.clients={CLIENTS}",
-    "protocol.epochs=1",
-    "protocol.lr=0.02",
-    "partition.kind=niid2",
     "executor=loop",
     "device=cpu",
     "deployment.wait=200",
     "deployment.timeout=200",
 )
+DIGITS = (*SETTINGS, "protocol.epochs=1", "protocol.lr=0.02", "partition.kind=niid2")
+
+
+@pytest.fixture
+def points(table) -> tuple[str, ...]:
+    """The settings of a small table and network: clients begin faster than with digits."""
+    return (*QUICK, f"data.path={table}", *SETTINGS)
 
 
 @dataclass
@@ -68,16 +75,15 @@ def machine(tmp_path) -> Iterator[Machine]:
     found, observer = Machine(tmp_path), Observer(tmp_path)
     observer.start()
     yield found
-    for program in found.programs:
-        if program.process.poll() is None:
-            program.stop()
-    left = observer.processes()
+    stop(found.programs)
+    left = observer.wait_for_the_end()
     for program in found.programs:
         program.kill()
         print(f"--- {program.said.name}", *program.words.splitlines()[-40:], sep="\n")
     observer.finish()
     assert left == []
     assert observer.hosts == {"127.0.0.1"}
+    assert observer.quiet >= FLOWER
     assert observer.talkative == set()
 
 
@@ -95,22 +101,25 @@ class Deployment:
         return load_config("digits", self.overrides)
 
     @property
+    def folder(self) -> Path:
+        """Everything that belongs to it."""
+        return self.machine.folder
+
+    @property
     def out(self) -> Path:
         """The server's folder."""
-        return self.machine.folder / "server"
+        return self.folder / "server"
 
     def serve(self, *options: object) -> Program:
         """Start the server."""
         at = ("--port", self.address.port, "--out", self.out)
         given = sets(*self.overrides)
-        return self.machine.start(
-            "server", BIN / "fedfm", "serve", "digits", *given, *at, *options
-        )
+        return self.machine.start("server", BIN / "fedfm", "serve", "digits", *given, *at, *options)
 
     def join(self, client: int, *options: object) -> Program:
         """Start a client."""
-        name, data = f"c{client}", f"share:{client}/{CLIENTS}"
-        who = ("--name", name, "--data", data, "--out", self.machine.folder / name)
+        name, data = f"c{client}", f"share:{client % CLIENTS}/{CLIENTS}"
+        who = ("--name", name, "--data", data, "--out", self.folder / name)
         where = ("--superlink", self.address)
         given = sets(*self.overrides)
         return self.machine.start(
@@ -122,24 +131,27 @@ class Deployment:
         manifest = self.out / "checkpoint" / "manifest.json"
         return json.loads(manifest.read_text())["facts"]["round"] if manifest.exists() else 0
 
-    def states(self, client: int) -> list[str]:
-        """The files of what a client keeps for itself."""
-        folder = self.machine.folder / f"c{client}" / "state"
-        return sorted(path.name for path in folder.glob("*.safetensors"))
+    def keeps_state_of(self, round: int) -> bool:
+        """Whether some client has finished a round and keeps its own state after it."""
+        return any(self.folder.glob(f"c*/state/*-{round:06d}.safetensors"))
 
-    def state_without(self, absent: Absent) -> dict[str, torch.Tensor]:
-        """What the simulation's model comes to where clients are absent at times."""
-        none = self.machine.folder / "simulation"
-        state = Federation(none, self.config).simulated_without(absent)
-        return flatten(state.model._asdict())
+    def assert_simulated(self) -> None:
+        """It has come to the simulation's result."""
+        assert_simulated(self.out, self.config)
+
+    def assert_simulated_without(self, absent: Absent) -> None:
+        """It has come to the simulation's last model where some clients were absent at times."""
+        parts, _ = load_checkpoint(self.out / "checkpoint") or ({}, {})
+        state = Federation(self.out / "nobody", self.config).simulated_without(absent)
+        assert_close(flatten(parts["state"]["model"]), flatten(state.model._asdict()))
 
 
 @pytest.fixture
 def deployment(machine) -> Callable[..., Deployment]:
-    """Makes a federation with overrides of its config."""
+    """Makes a federation with these settings."""
 
     def make(*overrides: str) -> Deployment:
-        return Deployment(machine, (*SETTINGS, *overrides), free_address())
+        return Deployment(machine, overrides, free_address())
 
     return make
 
@@ -150,8 +162,9 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) | {"seconds": 0.0} for line in lines]
 
 
-def assert_simulated(out: Path, config: Config, scratch: Path) -> None:
+def assert_simulated(out: Path, config: Config) -> None:
     """A run's folder holds what the simulation of the same config comes to."""
+    scratch = out.with_name(f"{out.name}-simulated")
     run_config(config, scratch, resume=False)
     ours, theirs = rounds_of(out), rounds_of(scratch)
     assert len(ours) == len(theirs) == config.protocol.rounds

@@ -5,13 +5,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from socket import AF_INET, AF_INET6, inet_ntop
 
-PATIENCE = 300.0
+PATIENCE = 900.0
 """Seconds until a test gives up: much more than anything takes, even on a busy machine."""
+GRACE = 30.0
+"""Seconds until what Flower's own programs have started must have noticed that they are over."""
 MARK = "FEDFM_TEST"
 """The environment variable by which the processes of a program are found."""
 LISTENING = "0A"
@@ -52,11 +54,6 @@ class Program:
                     os.kill(number, signal.SIGKILL)
             self.process.wait(PATIENCE)
 
-    def stop(self) -> int:
-        """Ask it to stop, as Ctrl-C does; its exit code."""
-        self.process.send_signal(signal.SIGINT)
-        return self.wait()
-
     def wait(self) -> int:
         """Until it ends; its exit code."""
         return self.process.wait(PATIENCE)
@@ -74,6 +71,13 @@ class Program:
             time.sleep(0.05)
 
 
+def stop(programs: Iterable[Program]) -> list[int]:
+    """Ask those that still run to stop, as Ctrl-C does; all exit codes."""
+    for program in programs:
+        program.process.send_signal(signal.SIGINT)
+    return [program.wait() for program in programs]
+
+
 class Observer(threading.Thread):
     """Looks at a test's processes all the while: where they listen, and who may call home."""
 
@@ -82,8 +86,9 @@ class Observer(threading.Thread):
         self.mark = f"{MARK}={folder}".encode()
         self.hosts: set[str] = set()
         """Addresses at which a process has listened."""
+        self.quiet: set[str] = set()
         self.talkative: set[str] = set()
-        """Flower's programs whose telemetry is not off."""
+        """Flower's programs that were seen with and without telemetry switched off."""
         self.over = threading.Event()
 
     def processes(self) -> list[tuple[int, list[bytes]]]:
@@ -96,17 +101,23 @@ class Observer(threading.Thread):
 
     def run(self) -> None:
         """Look, until it is over."""
-        while not self.over.wait(0.3):
+        while not self.over.wait(1.0):
             for number, variables in self.processes():
                 with suppress(OSError):
                     self._look(Path("/proc") / str(number), variables)
 
     def _look(self, process: Path, variables: list[bytes]) -> None:
-        words = (process / "cmdline").read_bytes().decode().split("\0")
-        is_flower = any(Path(word).name.startswith(("flwr", "flower")) for word in words[:2])
-        if is_flower and QUIET not in variables:
-            self.talkative.add(" ".join(words))
+        for word in (process / "cmdline").read_bytes().decode().split("\0")[:2]:
+            if (name := Path(word).name).startswith(("flwr", "flower")):
+                (self.quiet if QUIET in variables else self.talkative).add(name)
         self.hosts |= listening(process)
+
+    def wait_for_the_end(self) -> list[tuple[int, list[bytes]]]:
+        """The processes that do not end by themselves in a while."""
+        end = time.monotonic() + GRACE
+        while (found := self.processes()) and time.monotonic() < end:
+            time.sleep(0.1)
+        return found
 
     def finish(self) -> None:
         """Stop looking."""
@@ -125,7 +136,7 @@ def running() -> list[tuple[int, list[bytes]]]:
 
 def listening(process: Path) -> set[str]:
     """The hosts at which a process, a folder in /proc, listens for connections."""
-    own = {os.readlink(handle) for handle in (process / "fd").iterdir() if handle.is_symlink()}
+    own = {str(handle.readlink()) for handle in (process / "fd").iterdir()}
     hosts = set()
     for table, family in (("tcp", AF_INET), ("tcp6", AF_INET6)):
         for line in (process / "net" / table).read_text().splitlines()[1:]:

@@ -1,21 +1,49 @@
 """Deployed on this machine, a federation comes to the simulation's result."""
 
+import pytest
 from safetensors.torch import load_file
 
-from tests.flower.processes.conftest import CLIENTS, assert_close, assert_simulated
+from fedfm.cli.running import run_config
+from fedfm.flower.key_folders import make_keys
+from tests.flower.processes.conftest import CLIENTS, DIGITS, assert_close, rounds_of
+from tests.flower.processes.programs import stop
 
-FEDFM = ("method=fedfm", "fedfm.start_round=1", "protocol.rounds=3")
+MATCHING = ("method=fedfm", "fedfm.start_round=1")
+INTERRUPTED = 130
 
 
-def test_fedfm_with_its_two_handshakes(deployment, tmp_path):
-    run = deployment(*FEDFM)
+def test_fedfm_with_its_two_handshakes(deployment):
+    run = deployment(*DIGITS, *MATCHING, "protocol.rounds=3")
     server = run.serve()
     clients = [run.join(k) for k in range(CLIENTS)]
     assert server.wait() == 0
-    assert_simulated(run.out, run.config, tmp_path / "simulation")
-    for client in clients:
-        client.wait_for("zzz") if False else None
-    assert [client.stop() for client in clients] == [130] * CLIENTS
+    assert server.tree == []
+    run.assert_simulated()
+    assert [round["handshakes"] for round in rounds_of(run.out)] == [1, 2, 2]
+    assert stop(clients) == [INTERRUPTED] * CLIENTS
+    assert [client.tree for client in clients] == [[]] * CLIENTS
     for k in range(CLIENTS):
-        received = load_file(tmp_path / f"c{k}" / "model.safetensors")
+        received = load_file(run.folder / f"c{k}" / "model.safetensors")
         assert_close(received, load_file(run.out / "model.safetensors"))
+
+
+def test_tls_authentication_and_secure_sums(deployment):
+    """The simulation's accuracy, by a server that sees sums; a stranger's key is refused."""
+    run = deployment(*DIGITS, *MATCHING, "protocol.rounds=2", "deployment.secure=true")
+    keys, forged = run.folder / "keys", run.folder / "forged"
+    make_keys(keys, ["127.0.0.1"], [f"c{k}" for k in range(CLIENTS)], days=1)
+    make_keys(forged, ["127.0.0.1"], ["c3"], days=1)
+    (forged / "c3" / "ca.pem").write_bytes((keys / "c0" / "ca.pem").read_bytes())
+    server = run.serve("--keys", keys / "server")
+    server.wait_for("fedfm.flower.gate")
+    stranger = run.join(3, "--keys", forged / "c3")
+    for k in range(CLIENTS):
+        run.join(k, "--keys", keys / f"c{k}")
+    stranger.wait_for("Failed to activate SuperNode")
+    stop([stranger])
+    assert server.wait() == 0
+    assert "c3" not in (run.out / "members.json").read_text()
+    simulated = run_config(run.config, None, resume=False)
+    for ours, theirs in zip(rounds_of(run.out), simulated.rounds, strict=True):
+        assert ours["val_accuracy"] == pytest.approx(theirs.val_accuracy, abs=0.02)
+        assert ours["test_accuracy"] == pytest.approx(theirs.test_accuracy, abs=0.02)
