@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-gpu test-browser check format bench clean
+.PHONY: demo test test-gpu test-browser test-deployment check format bench clean
 
 demo: $(READY)
 	$(BIN)/fedfm demo
@@ -20,6 +20,10 @@ test-gpu: $(if $(findstring $(BIN),$(PYTEST)),$(READY))
 # The report in a real browser: needs chromium and chromium-driver
 test-browser: $(READY)
 	FEDFM_BROWSER=1 $(BIN)/python -m pytest tests/browser
+
+# Federations of real Flower processes on this machine, killed and cut off: takes minutes; Linux
+test-deployment: $(READY)
+	FEDFM_DEPLOYMENT=1 $(BIN)/python -m pytest -rs tests/flower/processes
 
 check: $(READY)
 	$(BIN)/ruff check .

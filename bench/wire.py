@@ -1,21 +1,22 @@
 """Deployed rounds without a network: bytes on the wire, our own time, and what a secure sum adds.
 
-Server and clients are the ones that Flower runs; an in-process grid carries their messages. Bytes
-are those of the objects that Flower would send. Time is everything that fedfm does in a round but
-training (and measuring accuracy and anchors): one client's, since clients work at the same time,
-and the server's. What is written to disk, with fsync, is shown apart.
+Server and clients are those that Flower runs; an in-process grid carries their messages. Bytes are
+those of the objects that Flower sends. Time is all that fedfm does in a round but training and
+measuring: one client's, since clients work at the same time, and the server's. It is processor time
+of one thread, which others on the machine do not change. Files are shown apart, by the clock.
 """
 
 import argparse
+import json
 import platform
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -28,108 +29,151 @@ from fedfm.config import Config, load_config
 from fedfm.core.ledger import Traffic
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.profile import Profile, phase
-from fedfm.flower import client, client_app, post, server, sums
+from fedfm.flower import client, client_app, post, server, sums, workshop
 from fedfm.flower.desk import Desk
+from fedfm.flower.hiding import Hiding
 from fedfm.flower.inprocess import InProcessGrid
 from fedfm.flower.packets import FACTS
 from fedfm.flower.server import Server
-from fedfm.flower.workshop import Workshop
 from fedfm.records import Progress
 from fedfm.runs import RunFolder
 
-CLIENTS, ROUNDS = 10, 3
-LIMITS = {"bytes against the ledger": 0.02, "seconds": 0.5, "secure time": 3.0, "secure bytes": 2.2}
+CLIENTS, ROUNDS, FIRST_NODE = 10, 4, 100
 SETTINGS = (
     f"protocol.clients={CLIENTS}",
     f"protocol.rounds={ROUNDS}",
     "protocol.epochs=1",
     "protocol.batch_size=2",
-    "protocol.lr=0.001",
+    "protocol.lr=1e-6",
     "device=cpu",
 )
-MODELS = {
-    "resnet18": ("model={name='resnet18'}", (3, 32, 32)),
-    "digits' cnn": ("model={name='cnn'}", (1, 8, 8)),
-}
-METHODS = {
-    "FedAvg": "fedavg",
-    "FedFM": "fedfm",
-    "FedFM-Lite": "fedfm-lite",
-}
-DATA = """
+SHAPES = {"resnet18": (3, 32, 32), "cnn": (1, 8, 8)}
+METHODS = {"FedAvg": "fedavg", "FedFM": "fedfm", "FedFM-Lite": "fedfm-lite"}
+TINY = """
 import torch
 from fedfm.data import Dataset, Split
 
+torch.manual_seed(0)
+inputs, labels = torch.randint(256, (6, *{shape}), dtype=torch.uint8), torch.arange(6) % 2
+
+
 def images():
-    inputs = torch.randint(256, (6, *{shape}), dtype=torch.uint8)
-    labels = torch.arange(6) % 2
-    return Dataset("tiny", Split(inputs[:4], labels[:4]), Split(inputs[4:], labels[4:]), CLASSES)
-
-CLASSES = tuple("0123456789")
+    train, test = Split(inputs[:4], labels[:4]), Split(inputs[4:], labels[4:])
+    return Dataset("tiny", train, test, tuple("0123456789"))
 """
-SITE = 'name = "c{k}"\nout = "out"\nthreads = {threads}\n[data]\nsource = "python"\nentry = "{entry}"\n'
+SITE = """
+name = "c{k}"
+out = "out"
+threads = 1
+data = {{ source = "python", entry = "{module}:images" }}
+"""
 AWAY = ("training", "measuring")
-"""Phases that are not ours to save: they are what a federation is for."""
-DISK = "to disk"
+FILES, COUNTING = "files", "counting"
+PHASES: Sequence[tuple[Any, str, str]] = (
+    (LoopExecutor, "train", "training"),
+    (LoopExecutor, "measure", "measuring"),
+    (post, "packed", "write messages"),
+    (post, "unpacked", "read messages"),
+    (client_app, "packed", "write messages"),
+    (client_app, "unpacked", "read messages"),
+    (workshop, "own_data", "load data"),
+    (workshop, "build_model", "build the network"),
+    (workshop, "executor", "build the network"),
+    (client, "trained", "contribution"),
+    (Hiding, "masked", "encode, mask"),
+    (Hiding, "keys", "keys, letters"),
+    (Hiding, "shares", "keys, letters"),
+    (Desk, "keep_model", FILES),
+    (Desk, "model", FILES),
+    (RunFolder, "save", FILES),
+    (server, "expected", "expected answers"),
+    (sums, "checked", "check"),
+    (sums, "added", "add"),
+    (sums, "add", "add"),
+    (sums, "unmasked", "unmask"),
+    (sums, "decode", "decode"),
+)
+Seconds = dict[str, float]
 
 
-@dataclass
-class Handshake:
-    """A question to all clients and their answers: bytes down and up, of all of them."""
+class Handshake(NamedTuple):
+    """A question to a client and its answer, in bytes."""
 
     kind: str
-    down: int = 0
-    up: int = 0
+    down: int
+    up: int
 
 
-@dataclass
 class Watch(Profile):
-    """Seconds of each round, by who spends them (server, clients) and on what."""
+    """Seconds of each round, by who spends them on what; the handshakes of the last round."""
 
-    rounds: list[dict[str, float]] = field(default_factory=list)
-    handshakes: list[list[Handshake]] = field(default_factory=list)
-    role: str = "server"
-
-    def __post_init__(self) -> None:
-        """Begin with nothing."""
-        Profile.__init__(self)
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds: list[Seconds] = []
+        self.handshakes: list[Handshake] = []
+        self.role, self._clock = "server", 0.0
 
     def push(self, name: str) -> None:
-        """Enter a phase of whoever is at work; parts of training are training."""
-        away = next((p.split(": ")[1] for p in self._phases if p.endswith(AWAY)), name)
-        super().push(f"{self.role}: {away}")
+        """Enter a phase of whoever is at work; all parts of training are training."""
+        above = self._phases[-1].split(": ")[1] if self._phases else ""
+        super().push(f"{self.role}: {above if above in AWAY else name}")
+
+    def _account(self) -> None:
+        processor, clock = time.process_time(), time.perf_counter()
+        if self._phases:
+            files = self._phases[-1].endswith(FILES)
+            spent = clock - self._clock if files else processor - self._since
+            self.seconds[self._phases[-1]] += spent
+        self._since, self._clock = processor, clock
 
     def begin_round(self) -> None:
         """Count for a new round."""
         self._account()
         self.seconds = defaultdict(float)
         self.rounds.append(self.seconds)
-        self.handshakes.append([])
 
-    def tamper(self, message: Message, answer: Callable[[], Message]) -> Message:
+    def between(self, message: Message, answer: Callable[[], Message]) -> Message:
         """Stand between the server and a client."""
-        kind = message_kind(message)
-        if self.handshakes and (not self.handshakes[-1] or self.last.kind != kind):
-            self.handshakes[-1].append(Handshake(kind))
         self.role = "client"
         with phase("other"):
             reply = answer()
         self.role = "server"
-        if self.handshakes:
-            with phase("not counted"):
-                self.last.down += wire_bytes(message)
-                self.last.up += wire_bytes(reply)
+        if len(self.rounds) == ROUNDS and message.metadata.dst_node_id == FIRST_NODE:
+            with phase(COUNTING):
+                found = Handshake(kind_of(message), wire_bytes(message), wire_bytes(reply))
+                self.handshakes.append(found)
         return reply
 
+
+class Watched(Server):
+    """A server whose rounds are watched."""
+
+    def _round(self, progress: Progress) -> Progress:
+        assert isinstance(Profile.active, Watch)
+        Profile.active.begin_round()
+        return super()._round(progress)
+
+    def _keep(self, progress: Progress) -> None:
+        super()._keep(progress)
+        assert isinstance(Profile.active, Watch)
+        if progress.state.round == ROUNDS:  # what follows is no round
+            Profile.active.rounds.append({})
+
+
+class Run(NamedTuple):
+    """A run, watched, and what the ledger says of its rounds."""
+
+    watch: Watch
+    ledger: list[Traffic]
+
     @property
-    def last(self) -> Handshake:
-        """The handshake that is under way."""
-        return self.handshakes[-1][-1]
+    def best(self) -> Seconds:
+        """Our own seconds in the quickest round of those that are alike."""
+        rounds = map(ours, self.watch.rounds[1:ROUNDS])
+        return min(rounds, key=in_all)
 
 
-def message_kind(message: Message) -> str:
-    import json
-
+def kind_of(message: Message) -> str:
     return str(json.loads(str(message.content.config_records[FACTS]["json"]))["kind"])
 
 
@@ -138,111 +182,66 @@ def wire_bytes(message: Message) -> int:
     return sum(len(each.deflate()) for each in get_all_nested_objects(message).values())
 
 
-def in_phase(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, timed."""
+def ours(round: Seconds) -> Seconds:
+    """Of one client and of the server, without what a federation is for."""
+    parts = {name: name.split(": ") for name in round}
+    return {
+        name: seconds / (CLIENTS if parts[name][0] == "client" else 1)
+        for name, seconds in round.items()
+        if parts[name][1] not in (*AWAY, COUNTING)
+    }
 
-    @wraps(function)
-    def timed(*args: Any, **options: Any) -> Any:
-        with phase(name):
-            return function(*args, **options)
 
-    return timed
-
-
-PHASES: Sequence[tuple[Any, str, str]] = (
-    (LoopExecutor, "train", "training"),
-    (LoopExecutor, "measure", "measuring"),
-    (post, "packed", "write messages"),
-    (post, "unpacked", "read messages"),
-    (client_app, "packed", "write messages"),
-    (client_app, "unpacked", "read messages"),
-    (client, "own_data", "load data"),
-    (client, "contribution", "contribution") if hasattr(client, "contribution") else
-    (client, "trained", "contribution"),
-    (client.Hiding, "masked", "encode, mask"),
-    (client.Hiding, "keys", "keys, letters"),
-    (client.Hiding, "shares", "keys, letters"),
-    (Desk, "keep_model", DISK),
-    (Desk, "model", "read the model"),
-    (RunFolder, "save", DISK),
-    (server, "expected", "expected answers"),
-    (sums, "checked", "check"),
-    (sums, "added", "add"),
-    (sums, "add", "add"),
-    (sums, "unmasked", "unmask"),
-    (sums, "decode", "decode"),
-)  # fmt: skip
+def in_all(round: Seconds) -> float:
+    """Without files."""
+    return sum(seconds for name, seconds in round.items() if not name.endswith(FILES))
 
 
 @contextmanager
 def phases() -> Iterator[None]:
     """Time the parts of a round."""
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapper(*args: Any, **options: Any) -> Any:
+            with phase(name):
+                return function(*args, **options)
+
+        return wrapper
+
     with ExitStack() as stack:
         for owner, name, what in PHASES:
-            timed = in_phase(what, getattr(owner, name))
-            stack.enter_context(patch.object(owner, name, timed))
-        build = Workshop.__dict__["network"].func
-        stack.enter_context(
-            patch.object(Workshop.__dict__["network"], "func", in_phase("build the network", build))
-        )
+            stack.enter_context(patch.object(owner, name, timed(what, getattr(owner, name))))
         yield
-
-
-class Watched(Server):
-    """A server that says when a round begins."""
-
-    watch_: Watch
-
-    def _round(self, progress: Progress) -> Progress:
-        self.watch_.begin_round()
-        with phase("other"):
-            return super()._round(progress)
 
 
 def config_of(model: str, method: str, secure: bool) -> Config:
     matching = [f"{method}.start_round=0"] if method.startswith("fedfm") else []
-    given = (MODELS[model][0], f"method={method}", f"deployment.secure={str(secure).lower()}")
+    given = (f"model={{name='{model}'}}", f"method={method}", f"deployment.secure={secure}".lower())
     return load_config("digits", (*SETTINGS, *given, *matching))
 
 
-def watched(model: str, method: str, secure: bool, threads: int) -> tuple[Watch, list[Traffic]]:
-    """A run, watched; and what the ledger says of its rounds."""
-    config, shape = config_of(model, method, secure), MODELS[model][1]
-    module = f"tiny_{shape[0]}"
-    with TemporaryDirectory() as folder:
-        sites = {}
-        for k in range(CLIENTS):
-            place = Path(folder) / f"c{k}"
-            place.mkdir()
-            (place / f"{module}.py").write_text(DATA.format(shape=shape))
-            site = SITE.format(k=k, threads=threads, entry=f"{module}:images")
-            (place / "site.toml").write_text(site)
-            sites[100 + k] = str(place / "site.toml")
+def place_sites(folder: Path, model: str) -> dict[int, str]:
+    """Clients with a handful of random images each; their site files by node."""
+    module = f"tiny_{model}"
+    sites = {}
+    for k in range(CLIENTS):
+        place = folder / f"c{k}"
+        place.mkdir()
+        (place / f"{module}.py").write_text(TINY.format(shape=SHAPES[model]))
+        (place / "site.toml").write_text(SITE.format(k=k, module=module))
+        sites[FIRST_NODE + k] = str(place / "site.toml")
+    return sites
+
+
+def watched(model: str, method: str, secure: bool) -> Run:
+    config, watch = config_of(model, method, secure), Watch()
+    with TemporaryDirectory() as folder, phases():
+        grid = InProcessGrid(client_app.app, place_sites(Path(folder), model), watch.between)
         out = RunFolder.open(Path(folder) / "server", config.as_toml(), False)
-        watch = Watch()
-        grid = InProcessGrid(client_app.app, sites, watch.tamper)
-        with phases(), watch:
-            federation = Watched(grid, config, out, lambda record: None, pause=0.0)
-            federation.watch_ = watch
-            result = federation.run()
-    return watch, [record.traffic for record in result.rounds]
-
-
-def own_seconds(round: dict[str, float], with_disk: bool = False) -> dict[str, float]:
-    """Seconds of one client and of the server, by phase, without what is not ours."""
-    ours: dict[str, float] = {}
-    for name, seconds in round.items():
-        role, what = name.split(": ")
-        if what in (*AWAY, "not counted") or (what == DISK and not with_disk):
-            continue
-        ours[name] = seconds / CLIENTS if role == "client" else seconds
-    return ours
-
-
-def best_round(watch: Watch, with_disk: bool = False) -> dict[str, float]:
-    """The quickest of the rounds that are like each other: all but the first."""
-    each = [own_seconds(round, with_disk) for round in watch.rounds[1:]]
-    return min(each, key=lambda round: sum(round.values()))
+        with watch:
+            result = Watched(grid, config, out, lambda record: None, pause=0.0).run()
+    return Run(watch, [record.traffic for record in result.rounds])
 
 
 def table(title: str, *headings: str) -> Table:
@@ -252,80 +251,88 @@ def table(title: str, *headings: str) -> Table:
     return made
 
 
-def bytes_table(runs: dict[tuple[str, str], tuple[Watch, list[Traffic]]]) -> Table:
+def bytes_table(runs: Mapping[str, Run]) -> Table:
     made = table(
-        "bytes of a round and client, on the wire and by the ledger",
+        "bytes of a round and client: on the wire, by the ledger, the difference",
         "", "down", "ledger", "more", "up", "ledger ", "more ",
     )  # fmt: skip
-    for (model, name), (watch, ledger) in runs.items():
-        sent, counted = watch.handshakes[-1], ledger[len(watch.handshakes) - 1]
+    for name, (watch, ledger) in runs.items():
         cells = []
-        for wire, ours in (
-            (sum(each.down for each in sent), counted.bytes_down),
-            (sum(each.up for each in sent), counted.bytes_up),
+        for wire, counted in (
+            (sum(each.down for each in watch.handshakes), ledger[-1].bytes_down // CLIENTS),
+            (sum(each.up for each in watch.handshakes), ledger[-1].bytes_up // CLIENTS),
         ):
-            cells += [f"{wire / CLIENTS:,.0f}", f"{ours / CLIENTS:,.0f}", f"{wire / ours - 1:.2%}"]
-        made.add_row(f"{name}, {model}", *cells)
+            cells += [f"{wire:,}", f"{counted:,}", f"{wire / counted - 1:.2%}"]
+        made.add_row(name, *cells)
     return made
 
 
-def handshakes_table(runs: dict[tuple[str, str], tuple[Watch, list[Traffic]]]) -> Table:
-    made = table("handshakes of a round, bytes of a client", "", "number", "kind: down / up")
-    for (model, name), (watch, _) in runs.items():
-        sent = watch.handshakes[-1]
-        parts = [f"{s.kind} {s.down / CLIENTS:,.0f} / {s.up / CLIENTS:,.0f}" for s in sent]
-        made.add_row(f"{name}, {model}", f"{len(sent)}", "\n".join(parts))
+def handshakes_table(runs: Mapping[str, Run]) -> Table:
+    made = table("handshakes of a round: bytes of a client", "", "handshakes", "kind", "down", "up")
+    for name, (watch, _) in runs.items():
+        columns = zip(
+            *((h.kind, f"{h.down:,}", f"{h.up:,}") for h in watch.handshakes), strict=True
+        )
+        made.add_row(name, f"{len(watch.handshakes)}", *map("\n".join, columns))
     return made
 
 
-def times_table(rounds: dict[str, dict[str, float]]) -> Table:
-    made = table("milliseconds of one client and of the server in a round", "", *rounds)
+def times_table(rounds: Mapping[str, Seconds]) -> Table:
+    made = table("milliseconds of a client and of the server in a round", "", *rounds)
     for name in sorted({name for round in rounds.values() for name in round}):
         made.add_row(name, *(f"{1e3 * round.get(name, 0):.0f}" for round in rounds.values()))
     made.add_section()
-    apart = f": {DISK}"
-    made.add_row(
-        "sum, without the disk",
-        *(f"{1e3 * sum(s for n, s in r.items() if not n.endswith(apart)):.0f}" for r in rounds.values()),
-    )
+    made.add_row("sum without files", *(f"{1e3 * in_all(round):.0f}" for round in rounds.values()))
     return made
 
 
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
+def ratios(rounds: Mapping[str, Seconds], runs: Mapping[str, Run]) -> Iterator[str]:
+    """What the secure sum adds, in time and bytes."""
+    for name in METHODS:
+        seconds = [in_all(rounds[each]) for each in (name, f"secure {name}")]
+        sent = [
+            sum(h.down + h.up for h in runs[f"{each}, resnet18"].watch.handshakes)
+            for each in (name, f"secure {name}")
+        ]
+        time, size = seconds[1] / seconds[0], sent[1] / sent[0]
+        yield f"secure / plain {name}: time {time:.2f}, bytes {size:.4f}"
+
+
+def machine() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(": ")[1] for line in lines if line.startswith("model name")]
+    return f"{' and '.join(set(names)) or platform.machine()}, {len(names) or 1} cores"
 
 
 def main() -> None:
-    """Every method, plain and secure."""
+    """Every method, plain and secure, in turns."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    console = Console(width=120, highlight=False)
-    console.print(f"{processor()}, {platform.system()}, Python {platform.python_version()}, ")
-    runs = {}
-    best: dict[str, dict[str, float]] = {}
+    torch.set_num_threads(1)
+    kinds = [
+        (f"secure {name}" if secure else name, method, secure)
+        for name, method in METHODS.items()
+        for secure in (False, True)
+    ]
+    runs: dict[str, Run] = {}
+    best: dict[str, Seconds] = {}
     for _ in range(options.repeat):
-        for name, method in METHODS.items():
-            for secure in (False, True):
-                title = f"{'secure ' if secure else ''}{name}"
-                run = watched("resnet18", method, secure, options.threads)
-                runs["resnet18", title] = run
-                found = best_round(run[0], with_disk=True)
-                if title not in best or sum(found.values()) < sum(best[title].values()):
-                    best[title] = found
-    for name, method in METHODS.items():
-        for secure in (False, True):
-            title = f"{'secure ' if secure else ''}{name}"
-            runs["digits' cnn", title] = watched("digits' cnn", method, secure, options.threads)
-    console.print(bytes_table(runs))
-    console.print(handshakes_table(runs))
-    console.print(times_table(best))
+        for name, method, secure in kinds:
+            run = runs[f"{name}, resnet18"] = watched("resnet18", method, secure)
+            best[name] = min(run.best, best.get(name, run.best), key=in_all)
+    for name, method, secure in kinds:
+        runs[f"{name}, cnn"] = watched("cnn", method, secure)
+    console = Console(width=110, highlight=False)
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    console.print(f"{machine()}, {platform.system()}, {versions}")
+    console.print(f"{CLIENTS} clients, one thread, best of {options.repeat} x {ROUNDS - 1} rounds")
+    for made in (bytes_table(runs), handshakes_table(runs), times_table(best)):
+        console.print(made)
+    for line in ratios(best, runs):
+        console.print(line)
+    console.print("wanted: bytes within 2% of the ledger; 500 ms; secure: time below 3, bytes 2.2")
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from fedfm.analysis.feature_space import (
 )
 from fedfm.analysis.motivation import LocalSpaces, local_models
 from fedfm.config import load_config
+from fedfm.core.clients import sizes
 from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
-from fedfm.core.clients import sizes
 from fedfm.core.rounds import run_round
 from fedfm.experiment import Experiment
 from fedfm.simulation import Simulation

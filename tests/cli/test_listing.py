@@ -138,6 +138,7 @@ OPTIONS = {
     "demo": ["--out", "--seeds"],
     "features": ["RUN", "--out", "--points", "--format"],
     "table": ["name", "--only", "--seeds", "--budget", "--jobs", "--quick", "--set", "--results"],
+    "reproduce": ["--budget", "--with", "--collect", "--document", "--readme", "--no-run"],
     "merge": ["folders", "--into"],
     "export": ["results", "--out", "--rounds"],
     "report": ["RUNS", "--out", "--title"],

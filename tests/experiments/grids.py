@@ -60,5 +60,6 @@ def timeless(results: Path) -> list[str]:
     lines = [json.loads(line) for line in (results / "results.jsonl").read_text().splitlines()]
     for line in lines:
         line["totals"].pop("seconds")
-        line.pop("finished")
+        for key in ("finished", "clock", "together"):
+            line.pop(key)
     return sorted(json.dumps(line, sort_keys=True) for line in lines)

@@ -116,5 +116,5 @@ def test_a_job_that_does_not_fit_waits_for_those_that_do(tmp_path, whole):
     budget = Budget(time.time() + 0.75 * rate)
     grid = Grid(tmp_path, budget, Here(tmp_path, budget), Lines(0, budget))
     dear_first = sorted(jobs, key=lambda job: -job.cost)
-    assert dear_first[grid._next(dear_first)].labels[0]["epochs"] == "E = 1"
+    assert dear_first[grid._next(dear_first) or 0].labels[0]["epochs"] == "E = 1"
     assert grid._next(dear_first[:1]) == 0, "what does not fit is begun if there is nothing else"

@@ -11,7 +11,9 @@ from fedfm.cli import (
     exporting,
     features,
     listing,
+    merging,
     reporting,
+    reproducing,
     running,
     tabling,
     verifying,
@@ -32,7 +34,8 @@ app.command("data")(listing.data)
 app.command("demo")(demonstration.demo)
 app.command("verify")(verifying.verify)
 app.command("table")(tabling.table)
-app.command("merge")(tabling.merge)
+app.command("reproduce")(reproducing.reproduce)
+app.command("merge")(merging.merge)
 app.command("export")(exporting.export)
 app.command("features")(features.features)
 app.command("report")(reporting.report)

@@ -38,10 +38,7 @@ def numeric_table(title: str, first: str, heads: Sequence[str]) -> Table:
 def describe(record: RoundRecord) -> str:
     """A round in a line."""
     loss = "" if record.train_loss is None else f"loss {record.train_loss:.4f}  "
-    return (
-        f"{loss}val {100 * record.val_accuracy:.2f}%  "
-        f"test {100 * record.test_accuracy:.2f}%"
-    )
+    return f"{loss}val {100 * record.val_accuracy:.2f}%  test {100 * record.test_accuracy:.2f}%"
 
 
 @contextmanager

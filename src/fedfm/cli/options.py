@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -15,4 +16,20 @@ Overrides = Annotated[
 ]
 Format = Annotated[
     Literal["text", "json"], typer.Option("--format", help="For people, or for programs.")
+]
+With = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with", metavar="FILE", help="A TOML file of settings for all cells. Repeatable."
+    ),
+]
+Results = Annotated[Path, typer.Option(help="The folder of the results.")]
+Time = Annotated[str | None, typer.Option(metavar="TIME", help="Stop in time, e.g. 25m or 1h30m.")]
+Collect = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Bring results there after every job, without models; also to a .tgz file. For a "
+        "machine that is taken away: no job begins that the budget is too short for.",
+    ),
 ]

@@ -16,8 +16,12 @@ from fedfm.experiments.store import Summary
 
 MODELS = {"mlp": 0.001, "cnn": 0.01, "resnet18": 1.0, "resnet50": 35.0}
 """Multiplications per sample in units of ResNet18 on 32x32 images, in orders of magnitude."""
-METHODS = {"moon": 5 / 3}
-"""Passes through the network per step in units of plain training; unnamed methods: 1."""
+METHODS = {"moon": 2.0, "fedprox": 1.1, "scaffold": 1.1, "feddyn": 1.1, "fedfm": 1.1}
+"""What a step takes in units of plain training (bench/results/h200.txt); unnamed methods: 1."""
+MARGIN = 1.1
+"""A job may take so much longer than jobs like it took."""
+UNCOUNTED = 1.2
+"""What the clock shows per second of rounds, for runs of which only that is known."""
 SAMPLES = 50_000
 """Training samples of data whose size is known only once they are read."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -39,26 +43,36 @@ def _kind_and_cost(config: str) -> tuple[tuple[str, str], float]:
     return (known.model.name, known.data.name), cost(known)
 
 
+Kind = tuple[tuple[str, str], int]
+"""(network, data set), and how many runs are trained together; 0: unknown."""
+
+
 @dataclass(frozen=True)
 class Speed:
-    """Seconds per unit of cost, by network and data set, as finished runs took."""
+    """Seconds by the clock per run and unit of cost, as finished jobs took."""
 
-    rates: dict[tuple[str, str], float]
+    rates: dict[Kind, float]
 
     @staticmethod
     def of(summaries: Iterable[Summary], device: str) -> "Speed":
-        """What runs on such a device took."""
-        found: dict[tuple[str, str], list[float]] = {}
+        """What runs on such a device took, set-up, checkpoints and measures included."""
+        found: dict[Kind, list[float]] = {}
         for each in summaries:
             if each.device == device and "seconds" in each.totals:
                 kind, work = _kind_and_cost(json.dumps(each.config | {"seed": 0}))
-                found.setdefault(kind, []).append(each.totals["seconds"] / work)
+                taken = each.clock or UNCOUNTED * each.totals["seconds"]
+                found.setdefault((kind, each.together), []).append(taken / work)
         return Speed({kind: median(rates) for kind, rates in found.items()})
 
-    def seconds(self, config: Config) -> float | None:
-        """How long a run should take; None if nothing like it has been run."""
-        rate = self.rates.get((config.model.name, config.data.name))
-        return None if rate is None else rate * cost(config)
+    def seconds(self, config: Config, runs: int = 1) -> float | None:
+        """How long so many runs should take together; None if nothing like it has been run.
+
+        Where jobs of another number of runs are all there is, the slowest of them counts.
+        """
+        kind = config.model.name, config.data.name
+        like = [rate for (other, _), rate in self.rates.items() if other == kind]
+        rate = self.rates.get((kind, runs)) or max(like, default=None)
+        return None if rate is None else MARGIN * rate * cost(config) * runs
 
 
 @dataclass(frozen=True)
@@ -67,18 +81,20 @@ class Budget:
 
     end: float = inf
     """By the clock of all machines (seconds since 1970)."""
+    whole: bool = False
+    """Whether half a job is worth nothing: nobody goes on with it when the time is over."""
 
     @staticmethod
-    def parse(text: str | None) -> "Budget":
+    def parse(text: str | None, whole: bool = False) -> "Budget":
         """'25m', '90s', '1h30m'; no text is no limit."""
         if text is None:
-            return Budget()
+            return Budget(whole=whole)
         parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
             raise UserError(f"--budget is like 90s, 25m or 1h30m, not '{text}'")
         seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
         require(seconds > 0, "--budget must be above 0")
-        return Budget(time.time() + seconds)
+        return Budget(time.time() + seconds, whole)
 
     @property
     def limited(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Protocol
 from fedfm.experiments.budget import Budget, Speed
 from fedfm.experiments.engines import Engine
 from fedfm.experiments.jobs import Job, in_order, missing
+from fedfm.experiments.merging import collected
 from fedfm.experiments.store import Store
 from fedfm.experiments.worker import Outcome
 from fedfm.records import RoundRecord
@@ -33,9 +34,16 @@ class Display(Protocol):
 class Grid:
     """Jobs to be run on an engine, and how those that were run ended."""
 
-    def __init__(self, results: Path, budget: Budget, engine: Engine, display: Display) -> None:
+    def __init__(
+        self,
+        results: Path,
+        budget: Budget,
+        engine: Engine,
+        display: Display,
+        collect: Path | None = None,
+    ) -> None:
         self.store, self.budget = Store(results), budget
-        self.engine, self.display = engine, display
+        self.engine, self.display, self.collect = engine, display, collect
         self.speed = Speed({})
         self.outcomes: list[Outcome] = []
         self.interrupted = False
@@ -49,7 +57,8 @@ class Grid:
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run what is missing of some jobs."""
         left = missing(jobs, self.store)
-        waiting = in_order(left, self.store.folder, spread=self.budget.limited)
+        self._learn(left)
+        waiting = in_order(left, self.store.folder, spread=not self._time_for(left))
         running: dict[Future[Outcome], Job] = {}
         with self._stopped_by_signals():
             while (waiting and not self.stopping) or running:
@@ -60,22 +69,41 @@ class Grid:
     def _fill(self, waiting: list[Job], running: dict["Future[Outcome]", Job]) -> None:
         """Begin as many jobs as the engine takes at a time."""
         while waiting and len(running) < self.engine.slots and not self.stopping:
-            job = waiting.pop(self._next(waiting))
+            chosen = self._next(waiting)
+            if chosen is None:
+                waiting.clear()
+                return
+            job = waiting.pop(chosen)
             self.display.begin(job)
             running[self.engine.submit(job, partial(self.display.round, job))] = job
 
-    def _next(self, waiting: Sequence[Job]) -> int:
-        """The first job that should end in time; if none does, the first: it can go on later."""
+    def _next(self, waiting: Sequence[Job]) -> int | None:
+        """The first job that should end in time; if none does, the first: it can go on later.
+
+        Where nobody would go on with it, none.
+        """
         if not self.budget.limited:
             return 0
-        if any(self.speed.seconds(job.config) is None for job in waiting):
-            self.speed = Speed.of(self.store.summaries(), self.engine.device)
-        fitting = (n for n, job in enumerate(waiting) if self._fits(job))
-        return next(fitting, 0)
+        self._learn(waiting)
+        fitting = (n for n, job in enumerate(waiting) if self._estimate(job) < self.budget.left)
+        return next(fitting, None if self.budget.whole else 0)
 
-    def _fits(self, job: Job) -> bool:
-        each = self.speed.seconds(job.config)
-        return each is None or each * job.work_left(self.store.folder) < self.budget.left
+    def _learn(self, jobs: Sequence[Job]) -> None:
+        """See how long finished jobs took, if some of these are of a kind that is not known."""
+        unknown = (self.speed.seconds(job.config) is None for job in jobs)
+        if self.budget.limited and any(unknown):
+            self.speed = Speed.of(self.store.summaries(), self.engine.device)
+
+    def _time_for(self, jobs: Sequence[Job]) -> bool:
+        """Whether all jobs should end in time, as far as is known."""
+        known = all(self.speed.seconds(job.config) is not None for job in jobs)
+        needed = sum(map(self._estimate, jobs)) / self.engine.slots
+        return not self.budget.limited or (known and needed < self.budget.left)
+
+    def _estimate(self, job: Job) -> float:
+        """Seconds that a job should take; nothing like it has been run: 0."""
+        seconds = self.speed.seconds(job.config, len(job.seeds)) or 0.0
+        return seconds * job.work_left(self.store.folder) / len(job.seeds)
 
     def _collect(self, running: dict["Future[Outcome]", Job]) -> None:
         """Wait for a job to end."""
@@ -89,6 +117,8 @@ class Grid:
                 outcome = Outcome(job, stopped=self.interrupted, problem=said)
             self.outcomes.append(outcome)
             self.display.end(outcome)
+            if self.collect and outcome.finished:
+                collected(self.store.folder, self.collect)
 
     @contextmanager
     def _stopped_by_signals(self) -> Iterator[None]:

@@ -14,6 +14,8 @@ from fedfm.experiments.recipe import Cell, Recipe, cells
 from fedfm.experiments.store import Store, Summary, digest
 
 logger = logging.getLogger(__name__)
+FEATURES = ("nmi", "silhouette")
+"""Measures that are taken of the best model, apart from the run."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def all_jobs(
     """Every experiment of a recipe with every seed; cells that cannot be run are named."""
     found: dict[str, Job] = {}
     chosen = selected(list(cells(recipe, quick, overrides)), only)
-    extra = tuple(name for name in recipe.measures if name in ("nmi", "silhouette"))
+    drawn = recipe.output == "features"
+    extra = tuple(name for name in FEATURES if drawn or name in recipe.measures)
     for cell in chosen:
         try:
             job = Job(recipe.name, quick, (cell.labels,), cell.resolved, tuple(seeds), extra)

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedfm.analysis.feature_space import features_of, measures
 from fedfm.analysis.motivation import LocalSpaces, local_spaces
 from fedfm.config import parse
+from fedfm.experiments.points import NAME, Points, read_points, write_measures
 from fedfm.experiments.recipe import Recipe, cells
 from fedfm.experiments.store import Summary
 from fedfm.experiments.table_parts import REDUCED, Table
@@ -14,12 +14,14 @@ from fedfm.report import table_curves
 from fedfm.report.feature_pictures import Panel, draw_clients, draw_methods
 
 
-def draw(recipe: Recipe, table: Table, results: Path, quick: bool) -> Path | None:
-    """The picture of a table's runs, in the folder of the results; none where there is none."""
+def draw(
+    recipe: Recipe, table: Table, results: Path, quick: bool, path: Path | None = None
+) -> Path | None:
+    """The picture of a table's runs, by default in the folder of the results, if there is one."""
     runs = {tuple(entry.labels.values()): entry.runs[0] for entry in _run(table)}
     if not runs or recipe.output not in ("curve", "features"):
         return None
-    path = _path(recipe, results, quick)
+    path = path or _path(recipe, results, quick)
     if recipe.output == "curve":
         return table_curves.draw(table, results, path)
     return _draw_features(runs, results, _title(recipe, quick), path)
@@ -41,17 +43,26 @@ def _title(recipe: Recipe, quick: bool) -> str:
 
 def _draw_features(
     runs: dict[tuple[str, ...], Summary], results: Path, title: str, path: Path
-) -> Path:
-    """The best models' test features, the first seed of every cell (Fig. 5)."""
-    from fedfm.assembly import load_data
+) -> Path | None:
+    """The best models' test features, the first seed of every cell that kept them (Fig. 5)."""
+    kept = {labels: (run, _points(run, results)) for labels, run in runs.items()}
+    panels = [
+        Panel(" / ".join(labels), points.features, points.labels, run.measures)
+        for labels, (run, points) in kept.items()
+        if points and run.measures
+    ]
+    classes = next((points.classes for _, points in kept.values() if points), ())
+    return draw_methods(panels, classes, path, title=title) if panels else None
 
-    dataset = load_data(parse(next(iter(runs.values())).config))
-    panels = []
-    for labels, run in runs.items():
-        features, classes = features_of(results / run.folder, dataset)
-        found = measures(features, classes, run.seed)
-        panels.append(Panel(" / ".join(labels), features, classes, found))
-    return draw_methods(panels, dataset.classes, path, title=title)
+
+def _points(run: Summary, results: Path) -> Points | None:
+    """What a run kept; of one that kept nothing, as far as its model is there."""
+    folder = results / run.folder
+    if not (folder / NAME).exists() and (folder / "model.safetensors").exists():
+        from fedfm.assembly import load_data
+
+        write_measures(folder, load_data(parse(run.config)))
+    return read_points(folder)
 
 
 def draw_local_models(

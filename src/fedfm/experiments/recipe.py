@@ -19,8 +19,9 @@ from fedfm.core.errors import UserError, require, unknown
 
 Settings = dict[str, Any]
 """A nested table of a config, whole or in part."""
-Output = Literal["table", "curve", "features", "clients", "partitions"]
-"""What people look at: numbers, lines along the columns' axis, feature spaces, who holds what."""
+Output = Literal["table", "curve", "features", "clients", "partitions", "choice"]
+"""What people look at: numbers, lines along the columns' axis, feature spaces, who holds what; or
+which settings of methods did best, and so are chosen."""
 
 _FOLDER = resources.files("fedfm.experiments") / "recipes"
 
@@ -100,6 +101,8 @@ def cells(recipe: Recipe, quick: bool = False, overrides: Iterable[str] = ()) ->
     """The experiments of a recipe, after 'key=value' changes to all of them."""
     recipe = recipe.reduced if quick else recipe
     changes = [_change(text) for text in overrides]
+    if recipe.output == "choice":  # between settings of methods, so nobody else sets them
+        changes = [(path, change) for path, change in changes if path[0] != "method"]
     for combination in product(*recipe.axes.values()):
         labels = dict(zip(recipe.axes, combination, strict=True))
         if recipe.skips(labels):

@@ -63,6 +63,11 @@ class Summary:
     device: str = ""
     finished: str = ""
     """When, in UTC."""
+    clock: float = 0.0
+    """Its share of the job's seconds by the clock: set-up, checkpoints and measures are in it,
+    which `totals` leaves out. 0: unknown, as for a run that was resumed."""
+    together: int = 0
+    """How many runs that job trained together; 0: unknown."""
     format: int = FORMAT
 
     @property

@@ -100,22 +100,24 @@ def as_text(table: Table) -> str:
 def as_markdown(table: Table) -> str:
     """For GitHub and its like."""
     heads = [table.row_head, *("\0".join(head) for head in table.heads)]
-    lines = [_markdown_row([_markdown(head).replace("\0", "<br>") for head in heads])]
-    lines.append(_markdown_row(["---", *["---:"] * len(table.columns)]))
+    lines = [markdown_row([markdown_text(head).replace("\0", "<br>") for head in heads])]
+    lines.append(markdown_row(["---", *["---:"] * len(table.columns)]))
     for row, entries in table.lines:
         ours = [MARKDOWN.ours(entry, table.seeds) for entry in entries]
-        lines.append(_markdown_row([_markdown(" / ".join(row)), *ours]))
+        lines.append(markdown_row([markdown_text(" / ".join(row)), *ours]))
         if papers := MARKDOWN.papers_row(entries):
-            lines.append(_markdown_row(papers))
-    said = "\n".join(f"- {_markdown(note)}" for note in notes(table))
-    return f"**{_markdown(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{said}\n"
+            lines.append(markdown_row(papers))
+    said = "\n".join(f"- {markdown_text(note)}" for note in notes(table))
+    return f"**{markdown_text(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{said}\n"
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """A line of a table."""
     return f"| {' | '.join(cells)} |"
 
 
-def _markdown(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """A text that means itself."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text)
 
 

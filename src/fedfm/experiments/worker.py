@@ -1,6 +1,7 @@
 """One job in one process: its runs are trained together, and their summaries go to the store."""
 
 import fcntl
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from fedfm.experiments.store import Store, Summary
 from fedfm.records import RoundRecord
 from fedfm.running import Run, run_together
 
+logger = logging.getLogger(__name__)
 THREADS = torch.get_num_threads()
 """PyTorch's default, for networks that are not small."""
 Told = Callable[[RoundRecord], None]
@@ -27,7 +29,7 @@ Told = Callable[[RoundRecord], None]
 
 
 class Stopped(Exception):
-    """The time is over or the user wants to stop; the last round is saved."""
+    """The time is over or the user wants to stop."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ def work(
         try:
             if seeds := _left(job, own, results):
                 left = replace(job, seeds=seeds)
+                fresh = not any(left.folder(results, seed).exists() for seed in seeds)
                 _run(left, results, budget, threads, told, stop)
-                _report(left, results)
+                _report(left, results, began if fresh else None)
                 outcome = replace(outcome, finished=len(seeds))
         except Stopped:
             outcome = replace(outcome, stopped=True)
@@ -116,7 +119,8 @@ def _run(
     torch.set_num_threads(threads or THREADS)
     use_threads(job.config.threads, networks[0])
     rounds = {seed: job.rounds_done(results, seed) for seed in seeds}
-    watch = Watch(rounds, job.config.protocol.rounds, budget, stop, told)
+    every = job.config.checkpoint_every
+    watch = Watch(rounds, job.config.protocol.rounds, every, budget, stop, told)
     runs = [
         Run(network, c.experiment, folders[c.seed], c.as_toml(), watch.of(c.seed))
         for network, c in zip(networks, configs, strict=True)
@@ -139,6 +143,8 @@ class Watch:
     rounds: dict[int, int]
     """The last round of each seed."""
     of_all: int
+    every: int
+    """Rounds between two checkpoints."""
     budget: Budget
     stop: Callable[[], bool]
     told: Told | None
@@ -151,17 +157,32 @@ class Watch:
         self.rounds[seed] = record.round
         if self.told and seed == min(self.rounds):
             self.told(record)
-        another = record.seconds * len(self.rounds)
-        saved = record.round <= min(self.rounds.values())
-        if saved and record.round < self.of_all and (self.stop() or self.budget.left < another):
+        if record.round <= min(self.rounds.values()) and self._enough(record):
             raise Stopped
 
+    def _enough(self, record: RoundRecord) -> bool:
+        """Whether to stop after a round: a saved one, with no time to save another.
 
-def _report(job: Job, results: Path) -> None:
+        Where half a job is worth nothing, it stops if its first tenth says that it cannot end.
+        """
+        left, saved = self.of_all - record.round, record.round % self.every == 0
+        another = record.seconds * len(self.rounds)
+        if self.budget.whole:
+            hopeless = self.budget.left < another * left and record.round <= self.of_all / 10
+            return left > 0 and (self.stop() or hopeless)
+        ends = self.stop() or self.budget.left < another * min(self.every, left)
+        return left > 0 and saved and ends
+
+
+def _report(job: Job, results: Path, began: float | None) -> None:
     """Add the finished runs to the store, for every cell that asked for them."""
     summaries = [_summary(job, results, seed) for seed in job.seeds]
+    runs = len(summaries) if began else 0
+    clock = (time.perf_counter() - began) / runs if began else 0.0
     Store(results).append(
-        replace(summary, recipe=job.recipe, quick=job.quick, cell=labels)
+        replace(
+            summary, recipe=job.recipe, quick=job.quick, cell=labels, clock=clock, together=runs
+        )
         for summary in summaries
         for labels in job.labels
     )
@@ -172,10 +193,14 @@ def _summary(job: Job, results: Path, seed: int) -> Summary:
     found = summary_of(folder, results)
     if job.satisfied_by(found):
         return found
-    from fedfm.analysis.feature_space import write_measures
-
     require(
         (folder / "model.safetensors").exists(),
         f"{folder} has no model to measure: merge with --models, or remove it to run it again",
     )
-    return replace(found, measures=write_measures(folder, _dataset(job.config.data)))
+    try:
+        from fedfm.experiments.points import write_measures
+
+        return replace(found, measures=write_measures(folder, _dataset(job.config.data)))
+    except ImportError as problem:  # the run itself is worth keeping
+        logger.warning("%s is not measured: %s", folder, problem)
+        return found

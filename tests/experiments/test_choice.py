@@ -1,0 +1,85 @@
+"""Settings chosen on validation, and taken over by other recipes."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedfm.core.errors import UserError
+from fedfm.experiments.choice import choices, write_choice
+from fedfm.experiments.recipe import cells, load_recipe
+from fedfm.experiments.settings import settings_in
+from fedfm.experiments.tables import build
+from tests.experiments.results import result
+
+TUNE = load_recipe("tune")
+FOUND = {"FedProx, mu = 0.01": 0.66, "FedProx, mu = 0.1": 0.68, "MOON, mu = 1": 0.67}
+
+
+@pytest.fixture
+def table():
+    """Validation accuracies that are not those on the test set."""
+    return build(
+        TUNE,
+        [
+            result({"setting": label}, 0, 99 - 100 * value, val_accuracy=value, recipe="tune")
+            for label, value in FOUND.items()
+        ],
+    )
+
+
+def test_the_best_by_validation_is_chosen(table):
+    found = {each.method: each for each in choices(TUNE, table)}
+    assert found.keys() == {"fedprox", "moon"}
+    assert found["fedprox"].settings == {"mu": 0.1}
+    assert found["fedprox"].words == "fedprox: mu = 0.1 (68.00 %)"
+    assert "also tried: mu = 0.001 (not run), mu = 0.01 (66.00 %)" in found["fedprox"].toml
+
+
+def test_the_choice_is_a_file_that_other_recipes_take(table, tmp_path):
+    path = write_choice(TUNE, table, tmp_path)
+    assert path is not None
+    assert path == tmp_path / "tune" / "chosen.toml"
+    assert tomllib.loads(path.read_text()) == {
+        "method": {"fedprox": {"mu": 0.1}, "moon": {"mu": 1.0}}
+    }
+    changes = settings_in([path])
+    assert changes == ["method.fedprox.mu=0.1", "method.moon.mu=1.0"]
+    methods = {
+        cell.title: cell.resolved.method
+        for cell in cells(load_recipe("modularity"), overrides=changes)
+    }
+    assert methods["FedProx / with FM"]["fedprox"] == {"mu": 0.1}
+    assert methods["MOON / without FM"]["moon"] == {"mu": 1.0, "tau": 0.5}
+    assert methods["FedAvg / without FM"] == {"fedavg": {}}
+
+
+def test_what_is_compared_is_not_set_by_anything_else():
+    changed = list(cells(TUNE, overrides=["fedprox.mu=7", "rounds=3"]))
+    assert {cell.resolved.protocol.rounds for cell in changed} == {3}
+    own = [cell.resolved.method["fedprox"]["mu"] for cell in changed[:4]]
+    assert own == [0.001, 0.01, 0.1, 1.0]
+
+
+def test_nothing_run_is_no_choice(tmp_path):
+    assert write_choice(TUNE, build(TUNE, []), tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_and_lists_in_files_of_settings(tmp_path):
+    path = tmp_path / "data.toml"
+    path.write_text('[data]\nname = "folder"\npath = "my images.tar"\n[model]\nchannels = [4, 8]\n')
+    (cell, *_) = cells(load_recipe("anchors"), overrides=settings_in([path]))
+    assert (cell.config["data"]["path"], cell.config["model"]["channels"]) == (
+        "my images.tar",
+        [4, 8],
+    )
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "there is no file"), ("a =", "not valid TOML")])
+def test_bad_files_are_named(tmp_path, text, said):
+    path = Path(tmp_path / "settings.toml")
+    if text:
+        path.write_text(text)
+    with pytest.raises(UserError, match=said):
+        settings_in([path])
