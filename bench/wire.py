@@ -25,8 +25,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from rich.console import Console
 from rich.table import Table
 
+from fedfm.algorithms.base import Model
 from fedfm.config import Config, load_config
 from fedfm.core.ledger import Traffic
+from fedfm.core.state import State
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.profile import Profile, phase
 from fedfm.flower import client, client_app, post, server, sums, workshop
@@ -34,11 +36,12 @@ from fedfm.flower.desk import Desk
 from fedfm.flower.hiding import Hiding
 from fedfm.flower.inprocess import InProcessGrid
 from fedfm.flower.packets import FACTS
+from fedfm.flower.scores import Score
 from fedfm.flower.server import Server
 from fedfm.records import Progress
 from fedfm.runs import RunFolder
 
-CLIENTS, ROUNDS, FIRST_NODE = 10, 4, 100
+CLIENTS, ROUNDS, FIRST_NODE = 10, 3, 100
 SETTINGS = (
     f"protocol.clients={CLIENTS}",
     f"protocol.rounds={ROUNDS}",
@@ -153,11 +156,12 @@ class Watched(Server):
         Profile.active.begin_round()
         return super()._round(progress)
 
-    def _keep(self, progress: Progress) -> None:
-        super()._keep(progress)
-        assert isinstance(Profile.active, Watch)
-        if progress.state.round == ROUNDS:  # what follows is no round
-            Profile.active.rounds.append({})
+    def _final_score(self, state: State) -> Score:
+        """Left out, as the delivery: what is measured is over."""
+        return Score(0.0, 0.0)
+
+    def _deliver(self, model: Model) -> None:
+        pass
 
 
 class Run(NamedTuple):
@@ -169,7 +173,7 @@ class Run(NamedTuple):
     @property
     def best(self) -> Seconds:
         """Our own seconds in the quickest round of those that are alike."""
-        rounds = map(ours, self.watch.rounds[1:ROUNDS])
+        rounds = map(ours, self.watch.rounds[1:])
         return min(rounds, key=in_all)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -47,8 +48,12 @@ class LoopExecutor:
 
     def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
         self.net, self.feed = Net(module, low), feed
-        self.random = draws_numbers(module, feed.shape)
         self.lanes = Lanes(self.net)
+
+    @cached_property
+    def random(self) -> bool:
+        """Whether training draws numbers, as dropout does."""
+        return draws_numbers(self.net.original, self.feed.shape)
 
     def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
         """S cohorts of one client."""

@@ -42,7 +42,8 @@ def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]
 
 def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether a training pass on inputs [2, *shape] draws random numbers, as dropout does."""
-    copied = copy.deepcopy(module).cpu().train()
+    unchanged = {id(p): p for p in module.parameters() if p.device.type == "cpu"}
+    copied = copy.deepcopy(module, unchanged).cpu().train()
     like = next(copied.parameters())
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()

@@ -1,5 +1,6 @@
 """Secure sums over Flower: which parts of an answer go into which words, and a client's steps."""
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -23,6 +24,8 @@ from fedfm.flower.secure import (
     shared,
 )
 
+logger = logging.getLogger(__name__)
+TOO_LARGE = "its answer does not fit into a secure sum; raise deployment.range or lower lr"
 LARGE = 4096
 """Leaves of model changes with more numbers than this go into 32-bit words, others into 64."""
 BULK = ("change", "pieces")
@@ -104,7 +107,7 @@ class Hiding:
         facts = question.facts
         letters = {int(k): letter.encode() for k, letter in facts["letters"].items()}
         session = accepted(self._session(), letters)
-        words = encode(*divided(tree), len(letters) + 1, facts["range"])
+        words = _encoded(tree, len(letters) + 1, facts["range"])
         session, noise = masked(session, purpose, words)
         self._keep(session)
         return Packet({}, {"words": as_tree(noise)})
@@ -126,6 +129,15 @@ class Hiding:
 
     def _keep(self, session: Session) -> None:
         self.drawer.put(session.to_bytes())
+
+
+def _encoded(tree: Tree, clients: int, range: float) -> Words:
+    """An answer as words; which number is too large is said in the client's own log only."""
+    try:
+        return encode(*divided(tree), clients, range)
+    except SecureError as problem:
+        logger.warning("%s", problem)
+        raise Refusal(TOO_LARGE) from problem
 
 
 __all__ = ["Drawer", "Hiding", "SecureError", "as_pieces", "as_tree", "divided", "reunited"]

@@ -13,8 +13,7 @@ from fedfm.core.errors import UserError
 from fedfm.data.folder import ARCHIVES
 from fedfm.flower.addresses import Address, free_address
 from fedfm.flower.key_folders import ClientKeys
-from fedfm.flower.processes import FlowerError, crew, quiet
-from fedfm.flower.serving import POLL
+from fedfm.flower.processes import FlowerError, crew, variables
 from fedfm.flower.talk import show
 
 PATIENCE = 90.0
@@ -44,15 +43,6 @@ class Joining:
     def flower(self) -> Path:
         """Flower's files."""
         return self.out.resolve() / "flower"
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What the processes find in their environment."""
-        return {
-            "FLWR_HOME": str(self.flower),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL,
-            **quiet(self.telemetry),
-        }
 
 
 def data_section(text: str, label: str | None, size: int | None) -> dict[str, Any]:
@@ -108,7 +98,7 @@ def join(joining: Joining) -> None:
 
     A supernode that ends by itself starts again, for `PATIENCE` seconds after it was last in.
     """
-    with crew(joining.flower, joining.variables) as workers:
+    with crew(joining.flower, variables(joining.flower, joining.telemetry)) as workers:
         end = time.monotonic() + PATIENCE
         while True:
             command = supernode_command(joining, free_address())

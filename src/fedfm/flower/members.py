@@ -108,7 +108,7 @@ class Members:
             return None
         client = self.numbers.setdefault(told.name, len(self.numbers))
         self.nodes[client] = node
-        logger.info("client %d is '%s'", client, told.name)
+        logger.info("client %d is '%s', node %d", client, told.name, node)
         return client
 
     def _refuse(self, node: int, reason: str) -> None:

@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 from fedfm.core.errors import UserError, require
 from fedfm.flower.strays import MARK, die_with_parent, end_strays
 
+POLL = "0.2"
+"""Seconds between two looks of Flower for a process to start (its own default is 1)."""
 GRACE = 8.0
 """Seconds that a process has to stop by itself."""
 
@@ -104,6 +106,12 @@ def programs() -> Path:
 def quiet(telemetry: bool) -> dict[str, str]:
     """What keeps Flower from reporting to its makers, unless that is wanted."""
     return {} if telemetry else {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+def variables(home: Path, telemetry: bool) -> dict[str, str]:
+    """What all of Flower's programs find in their environment."""
+    polling = {"FLWR_HOME": str(home), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL}
+    return polling | quiet(telemetry)
 
 
 def last_words(log: Path, lines: int = 12) -> str:

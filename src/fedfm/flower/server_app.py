@@ -23,7 +23,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's config describes."""
-    logging.getLogger("fedfm").setLevel(logging.INFO)
+    show_log()
     config = config_of(str(context.run_config.get("config", "digits")))
     out = Path(os.environ.get("FEDFM_OUT") or str(context.run_config.get("out", "runs/flower")))
     resume = os.environ.get("FEDFM_RESUME") == "1"
@@ -32,6 +32,14 @@ def main(grid: Grid, context: Context) -> None:
     with watching([title], config.protocol.rounds) as (watch,):
         result = Server(grid, config, folder, watch).run()
     print(f"{result.method}: test accuracy {100 * result.test_accuracy:.2f}%", file=sys.stderr)
+
+
+def show_log() -> None:
+    """Show what the server does, not only what goes wrong: Flower's own log is another one."""
+    logger = logging.getLogger("fedfm")
+    logger.setLevel(logging.INFO)
+    if not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
 
 
 def config_of(text: str) -> Config:

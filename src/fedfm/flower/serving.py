@@ -15,12 +15,10 @@ from fedfm.flower.addresses import (
 )
 from fedfm.flower.app_folder import CONNECTION, FEDFM, Components, write_app, write_connection
 from fedfm.flower.key_folders import ServerKeys
-from fedfm.flower.processes import Crew, FlowerError, crew, last_words, quiet
+from fedfm.flower.processes import Crew, FlowerError, crew, last_words, variables
 from fedfm.flower.talk import show
 from fedfm.runs import RunFolder
 
-POLL = "0.2"
-"""Seconds between two looks of Flower for a process to start (its own default is 1)."""
 FINISHED = "finished:completed"
 Needed = dict[str, "subprocess.Popen[bytes]"]
 """The processes without which a run cannot go on, by name."""
@@ -53,12 +51,9 @@ class Serving:
     @property
     def variables(self) -> dict[str, str]:
         """What the processes find in their environment; the ServerApp inherits it."""
-        return {
-            "FLWR_HOME": str(self.flower),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL,
+        return variables(self.flower, self.telemetry) | {
             "FEDFM_OUT": str(self.out.resolve()),
             "FEDFM_RESUME": "1",  # `serve` has seen to it that the folder holds this run
-            **quiet(self.telemetry),
         }
 
 

@@ -81,7 +81,8 @@ def _outputs(model: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     like = next(model.parameters(), torch.empty(0))
     try:
         with torch.no_grad():
-            found = copy.deepcopy(model).eval()(like.new_zeros(1, *shape))
+            unchanged = {id(p): p for p in model.parameters()}
+            found = copy.deepcopy(model, unchanged).eval()(like.new_zeros(1, *shape))
     except RuntimeError as error:
         name = type(model).__name__
         raise UserError(f"{name} does not take inputs of shape {shape}: {error}") from error

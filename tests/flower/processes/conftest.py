@@ -110,6 +110,12 @@ class Deployment:
         """The server's folder."""
         return self.folder / "server"
 
+    def make_keys(self, folder: Path, *clients: str) -> None:
+        """Make the keys of a federation with these clients."""
+        who = [word for client in clients for word in ("--client", client)]
+        command = (BIN / "fedfm", "keys", folder, "--server", self.address.host, *who)
+        assert self.machine.start("keys", *command).wait() == 0
+
     def serve(self, *options: object) -> Program:
         """Start the server."""
         at = ("--port", self.address.port, "--out", self.out)

@@ -51,6 +51,7 @@ def test_a_client_is_killed_and_comes_back(deployment, points):
     missed = [round for round, floats in enumerate(sent) if floats < max(sent)]
     assert missed[0] == 1
     assert missed[-1] < 5
+    assert server.words.count("client 2 is 'c2'") == 2
     run.assert_simulated_without(lambda round, kind, client: client == 2 and round in missed)
 
 

@@ -8,6 +8,7 @@ import tomli_w
 
 from fedfm.config import Config, load_config
 from fedfm.flower.addresses import free_address, wait_until_listening
+from tests.flower.conftest import FEATURE_MATCHING
 from tests.flower.processes.conftest import BIN, CLIENTS, Machine, assert_simulated
 from tests.flower.processes.programs import Program
 
@@ -32,10 +33,11 @@ CONNECTION = """
 address = "{address}"
 insecure = true
 """
+MATCHING = tuple(f"fedfm-lite.{each}" for each in FEATURE_MATCHING)
 RUNS = {
     "fedavg": ("protocol.rounds=2",),
     "scaffold": ("protocol.rounds=2",),
-    "fedfm-lite": ("protocol.rounds=4", "fedfm-lite.start_round=1", "fedfm-lite.models_every=2"),
+    "fedfm-lite": ("protocol.rounds=4", "fedfm-lite.models_every=2", *MATCHING),
 }
 
 

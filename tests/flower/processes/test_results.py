@@ -4,7 +4,6 @@ import pytest
 from safetensors.torch import load_file
 
 from fedfm.cli.running import run_config
-from fedfm.flower.key_folders import make_keys
 from tests.flower.processes.conftest import CLIENTS, DIGITS, assert_close, rounds_of
 from tests.flower.processes.programs import stop
 
@@ -31,8 +30,8 @@ def test_tls_authentication_and_secure_sums(deployment):
     """The simulation's accuracy, by a server that sees sums; a stranger's key is refused."""
     run = deployment(*DIGITS, *MATCHING, "protocol.rounds=2", "deployment.secure=true")
     keys, forged = run.folder / "keys", run.folder / "forged"
-    make_keys(keys, ["127.0.0.1"], [f"c{k}" for k in range(CLIENTS)], days=1)
-    make_keys(forged, ["127.0.0.1"], ["c3"], days=1)
+    run.make_keys(keys, *(f"c{k}" for k in range(CLIENTS)))
+    run.make_keys(forged, "c3")
     (forged / "c3" / "ca.pem").write_bytes((keys / "c0" / "ca.pem").read_bytes())
     server = run.serve("--keys", keys / "server")
     server.wait_for("fedfm.flower.gate")
