@@ -5,6 +5,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from flwr.proto.node_pb2 import NodeInfo
 
 from fedfm.core.errors import UserError
 from fedfm.flower.members import Members, natural
@@ -224,3 +225,16 @@ def test_damaged_files_are_told(tmp_path, text):
     (tmp_path / "members.json").write_text(text)
     with pytest.raises(UserError, match="is damaged"):
         Members.load(tmp_path / "members.json", ())
+
+
+def test_nobody_takes_part_under_the_name_of_anothers_key(meeting, warnings, monkeypatch):
+    """Flower knows which key a node has, and fedfm serve registers keys by name."""
+    met = meeting(
+        *(lambda place, n=name: write_table(place, n, KINDS) for name in ("one", "two", "three"))
+    )
+    registered = dict(zip(NODES, ("one", "two", "two"), strict=True))
+    nodes = [NodeInfo(node_id=node, name=name) for node, name in registered.items()]
+    monkeypatch.setattr(met.grid, "get_nodes", lambda: nodes)
+    met.run()
+    assert set(met.server.clients.members.numbers) == {"one", "two"}
+    assert [line for line in warnings() if "calls itself 'three'" in line]

@@ -127,7 +127,8 @@ class Gathering:
         question = Packet({"config": self._config})
         answers = self.post.ask("hello", dict.fromkeys(strangers, question))
         self.members.refused |= set(strangers) - set(answers) - self.post.silent
-        return self.members.admit({n: a.facts.get("introduction") for n, a in answers.items()})
+        told = {node: answer.facts.get("introduction") for node, answer in answers.items()}
+        return self.members.admit(told, self.post.registered())
 
     @property
     def _config(self) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.core.checkpoint import damaged, write_atomically
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, require
 from fedfm.flower.agreement import Agreement, Introduction, admit, agree
 
 logger = logging.getLogger(__name__)
@@ -78,13 +78,18 @@ class Members:
         self.refused &= here
         return sorted(here - set(self.nodes.values()) - self.refused)
 
-    def admit(self, told: Mapping[int, Any]) -> list[int]:
-        """Give those a number who fit, by what their nodes told; the numbers, ascending."""
+    def admit(self, told: Mapping[int, Any], keys: Mapping[int, str] | None = None) -> list[int]:
+        """Give those a number who fit, by what their nodes told; the numbers, ascending.
+
+        `keys` has the names under which nodes' public keys are registered: nobody has another's.
+        """
         introductions = {}
         for node, values in told.items():
             try:
                 introductions[node] = Introduction.of(values)
+                check_name(introductions[node].name, (keys or {}).get(node))
             except UserError as reason:
+                introductions.pop(node, None)
                 self._refuse(node, str(reason))
         if self.agreement is None and introductions:
             self.agreement, misfits = agree(introductions, self.wanted or None)
@@ -124,6 +129,14 @@ class Members:
     def lose(self, client: int) -> None:
         """A client's node is to introduce itself anew."""
         self.nodes.pop(client, None)
+
+
+def check_name(name: str, registered: str | None) -> None:
+    """Refuse a client under another name than its key has."""
+    require(
+        registered in (None, name),
+        f"it calls itself '{name}', but its key is registered as '{registered}'; use that name",
+    )
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:

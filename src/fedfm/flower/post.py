@@ -46,6 +46,10 @@ class Post:
         """The nodes that are connected now."""
         return sorted(self.grid.get_node_ids())
 
+    def registered(self) -> dict[int, str]:
+        """The names of those nodes whose public keys were registered with one."""
+        return {info.node_id: info.name for info in self.grid.get_nodes() if info.name}
+
     def ask(self, kind: str, questions: Mapping[int, Packet]) -> dict[int, Packet]:
         """The answers of those nodes, by number, that gave a proper one in time."""
         self.asked += 1
