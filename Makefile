@@ -22,8 +22,9 @@ test-browser: $(READY)
 	FEDFM_BROWSER=1 $(BIN)/python -m pytest tests/browser
 
 # Federations of real Flower processes on this machine, killed and cut off: takes minutes; Linux
+FEDERATIONS ?= tests/flower/processes
 test-deployment: $(READY)
-	FEDFM_DEPLOYMENT=1 $(BIN)/python -m pytest -rs tests/flower/processes
+	FEDFM_DEPLOYMENT=1 $(BIN)/python -m pytest -rs $(FEDERATIONS)
 
 check: $(READY)
 	$(BIN)/ruff check .
