@@ -189,11 +189,16 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """The keys in which two configs differ, with both values."""
+def differences(
+    old: dict[str, Any],
+    new: dict[str, Any],
+    prefix: str = "",
+    sides: tuple[str, str] = ("there", "here"),
+) -> Iterator[str]:
+    """The keys in which two configs differ, with both values; `sides` says whose they are."""
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            yield from differences(before, after, f"{prefix}{key}.")
+            yield from differences(before, after, f"{prefix}{key}.", sides)
         elif before != after:
-            yield f"{prefix}{key} (there {before!r}, here {after!r})"
+            yield f"{prefix}{key} ({sides[0]} {before!r}, {sides[1]} {after!r})"

@@ -259,7 +259,8 @@ def warnings(caplog) -> Callable[[], list[str]]:
         return [
             record.getMessage()
             for record in caplog.records
-            if record.levelno >= logging.WARNING and record.name != "fedfm.flower.client_app"
+            if record.levelno >= logging.WARNING
+            and not record.name.startswith("fedfm.flower.client")
         ]
 
     return lines

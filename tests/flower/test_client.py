@@ -192,7 +192,7 @@ def test_a_client_with_another_config(federation, warnings):
     write_site(run.folder / "c1", "c1", data, config='"own.toml"')
     run.run()
     (line,) = warnings()
-    assert line.endswith("config is not this client's: protocol.lr (there 0.5, here 0.02)")
+    assert line.endswith("config is not this client's: protocol.lr (client 0.5, server 0.02)")
 
 
 def test_a_federation_that_is_not_this_client_s(federation):

@@ -43,7 +43,7 @@ def test_the_keys_are_explained(command: Command):  # noqa: F811
 
 
 SERVE = ("serve", "digits", "--out", "out")
-JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/2")
+JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypat
 
 
 def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):  # noqa: F811
-    data = '\n[data]\nsource = "share"\nshare = 0\nof = 2\n'
+    data = '\n[data]\nsource = "share"\nshare = 0\nof = 10\n'
     (tmp_path / "s.toml").write_text('name = "a"' + data)
     join = ("join", "digits", "--superlink", "127.0.0.1:1", "--site", "s.toml")
     assert "add `config" in command(*join).err
@@ -235,7 +235,7 @@ def test_a_federation_with_tls_and_authentication(standin, tmp_path):
     (forged / "c" / "ca.pem").write_bytes((keys / "a" / "ca.pem").read_bytes())
     server = standin("server", "serve", *CONFIG, "--port", port, "--keys", keys / "server")
     server.wait_for("fedfm.flower.gate")
-    join = ("join", *CONFIG, "--superlink", f"127.0.0.1:{port}", "--data", "share:0/2")
+    join = ("join", *CONFIG, "--superlink", f"127.0.0.1:{port}", "--data", "share:0/10")
     clients = [
         standin(name, *join, "--name", name, "--keys", folder / name)
         for name, folder in (("a", keys), ("b", keys), ("c", forged))

@@ -238,3 +238,26 @@ def test_nobody_takes_part_under_the_name_of_anothers_key(meeting, warnings, mon
     met.run()
     assert set(met.server.clients.members.numbers) == {"one", "two"}
     assert [line for line in warnings() if "calls itself 'three'" in line]
+
+
+def test_who_was_refused_at_the_start_mends_it_and_comes_again(meeting, caplog):
+    """A typing mistake at one client is no end of the federation, and that client hears of it."""
+    wrong = table_of("two", "apple", "brick", shown={"brick": "birck"})
+    met = meeting(
+        table_of("one", *KINDS),
+        wrong,
+        settings=("deployment.classes=['apple', 'brick', 'cloud']", "deployment.wait=60"),
+    )
+
+    def mended(message, answer):
+        reply = answer()
+        if facts_of(message)["kind"] == "refused":
+            write_table(met.folder / "c1", "two", ("apple", "brick"))
+            context = met.grid.contexts.pop(NODES[1])
+            met.grid.contexts[NODES[2]] = context
+        return reply
+
+    met.run(mended)
+    assert set(met.server.clients.members.numbers) == {"one", "two"}
+    (heard,) = [line for line in caplog.messages if "the server refuses this client" in line]
+    assert "class birck" in heard

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.flower.packets import FACTS, TREES, Arrays, Packet, emptied, fitted, packed, unpacked
-from fedfm.flower.post import in_a_line
+from fedfm.flower.values import in_a_line
 from tests.flower.test_faults import Trap
 
 LIMIT = 2**20

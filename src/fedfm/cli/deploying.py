@@ -19,7 +19,7 @@ from fedfm.flower.key_folders import SERVER, client_keys, make_keys, server_keys
 from fedfm.flower.processes import FlowerError
 from fedfm.flower.serving import Serving
 from fedfm.flower.serving import serve as run_server
-from fedfm.flower.site import load_site
+from fedfm.flower.site import load_site, own_data
 
 PORT = 9092
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help=SOURCE_HELP)]
@@ -140,6 +140,8 @@ def join(
         _require_same(config, found.config, site)
         name, folder = found.name, out or found.out
     secrets = client_keys(keys, str(name)) if keys else None
+    print("reading the data", flush=True)
+    own_data(load_site(site), config)
     joining = Joining(site.resolve(), folder, address, secrets, telemetry)
     try:
         run_client(joining)

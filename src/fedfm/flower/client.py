@@ -4,6 +4,7 @@ Its part of a round is the simulation's, with a cohort of one (core/clients.py).
 """
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,11 @@ from fedfm.flower.packets import Packet
 from fedfm.flower.refusals import Refusal
 from fedfm.flower.secure import SecureError
 from fedfm.flower.site import Site, own_data, own_moments
+from fedfm.flower.values import in_a_line
 from fedfm.flower.workshop import Workshop
 from fedfm.runs import differences
 
+logger = logging.getLogger(__name__)
 PRIVATE = ("executor", "device", "precision", "client_states", "threads", "data")
 """Keys of a config that are a machine's own business."""
 
@@ -53,6 +56,7 @@ class Client:
             "train": self.train,
             "evaluate": self.evaluate,
             "deliver": self.deliver,
+            "refused": self.refused,
             **self.hiding.answers,
         }
         if kind not in answers:
@@ -70,7 +74,7 @@ class Client:
         if self.site.config is None:
             return
         own, theirs = (_essence(each) for each in (load_config(self.site.config), config))
-        different = list(differences(own, theirs))
+        different = list(differences(own, theirs, sides=("client", "server")))
         if different:
             raise Refusal("the server's config is not this client's: " + "; ".join(different[:5]))
 
@@ -107,6 +111,11 @@ class Client:
         """Measure the last model."""
         ask, shop = self._task(question, "evaluate")
         return self._sent("evaluate", question, shop.config, {"scores": shop.scores(ask.model)})
+
+    def refused(self, question: Packet) -> Packet:
+        """The server does not take this client; its people have to know why."""
+        logger.warning("the server refuses this client: %s", in_a_line(question.facts["reason"]))
+        return Packet({})
 
     def deliver(self, question: Packet) -> Packet:
         """Keep the model that the federation has come to."""

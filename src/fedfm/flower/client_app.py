@@ -70,5 +70,5 @@ def _question(message: Message, site: Site) -> Packet:
 
 app.train()(reply)
 app.evaluate()(reply)
-for kind in ("hello", "join", "measure", "deliver", "keys", "shares", "reveal"):
+for kind in ("hello", "join", "measure", "deliver", "refused", "keys", "shares", "reveal"):
     app.query(kind)(reply)

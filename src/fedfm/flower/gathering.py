@@ -83,9 +83,8 @@ class Gathering:
 
     def gather(self, collector: Collector) -> None:
         """Wait for the clients, let them introduce themselves, and agree."""
-        self._wait()
-        new = self.members.agreement is None
-        clients, given = self._introduced(), self.config.deployment
+        new, given = self.members.agreement is None, self.config.deployment
+        clients = self._arrived()
         self._check_minimum(clients)
         if new and given.mean:
             self.members.agreement = self.agreement.having(mean=given.mean, std=given.std)
@@ -100,7 +99,8 @@ class Gathering:
         require(
             found >= given.minimum,
             f"{found} of at least {given.minimum} clients have joined (deployment.minimum) after "
-            f"{given.wait:g} s; start them with 'fedfm join', or raise deployment.wait",
+            f"{given.wait:g} s; start them with 'fedfm join', or raise deployment.wait"
+            + "".join(f"\nrefused: {reason}" for reason in self.members.refused.values() if reason),
         )
 
     def welcome(self) -> None:
@@ -110,15 +110,21 @@ class Gathering:
             self._enrol(clients)
             self.members.save()
 
-    def _wait(self) -> None:
-        """Until all clients are there, or it takes too long."""
-        wanted, deadline = (
-            self.config.protocol.clients,
-            time.monotonic() + self.config.deployment.wait,
-        )
+    def _arrived(self) -> list[int]:
+        """The clients that are there and fit, when they are as many as wanted or it takes too long.
+
+        Who is refused has until then to mend it and come again.
+        """
+        wanted = self.config.protocol.clients
+        deadline = time.monotonic() + self.config.deployment.wait
         logger.info("waiting for %d clients", wanted)
         while len(self.post.nodes()) < wanted and time.monotonic() < deadline:
             time.sleep(self.post.pause)
+        self._introduced()
+        while len(self.present) < wanted and time.monotonic() < deadline:
+            time.sleep(self.post.pause)
+            self._introduced()
+        return self.present
 
     def _introduced(self) -> list[int]:
         strangers = self.members.strangers(self.post.nodes())
@@ -126,9 +132,13 @@ class Gathering:
             return []
         question = Packet({"config": self._config})
         answers = self.post.ask("hello", dict.fromkeys(strangers, question))
-        self.members.refused |= set(strangers) - set(answers) - self.post.silent
+        failed = set(strangers) - set(answers) - self.post.silent
+        self.members.refused |= dict.fromkeys(failed, "")
         told = {node: answer.facts.get("introduction") for node, answer in answers.items()}
-        return self.members.admit(told, self.post.registered())
+        admitted = self.members.admit(told, self.post.registered())
+        refused = {node: self.members.refused.get(node) for node in strangers}
+        self.post.tell("refused", {n: Packet({"reason": why}) for n, why in refused.items() if why})
+        return admitted
 
     @property
     def _config(self) -> str:

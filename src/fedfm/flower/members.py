@@ -38,8 +38,8 @@ class Members:
     """The node of every client that is there, by its number."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """Names this federation, so that no client answers for another."""
-    refused: set[int] = field(default_factory=set)
-    """Nodes that were told no."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Why nodes were told no; nothing where they said no themselves."""
     deferred: set[int] = field(default_factory=set)
     """Nodes whose name another one has, as long as that one is there."""
 
@@ -75,8 +75,8 @@ class Members:
         """Nodes that have not introduced themselves; forgets nodes that are gone."""
         here = set(nodes)
         self.nodes = {client: node for client, node in self.nodes.items() if node in here}
-        self.refused &= here
-        return sorted(here - set(self.nodes.values()) - self.refused)
+        self.refused = {node: why for node, why in self.refused.items() if node in here}
+        return sorted(here - set(self.nodes.values()) - self.refused.keys())
 
     def admit(self, told: Mapping[int, Any], keys: Mapping[int, str] | None = None) -> list[int]:
         """Give those a number who fit, by what their nodes told; the numbers, ascending.
@@ -117,7 +117,7 @@ class Members:
         return client
 
     def _refuse(self, node: int, reason: str) -> None:
-        self.refused.add(node)
+        self.refused[node] = reason
         logger.warning("node %d is refused: %s", node, reason)
 
     def _defer(self, node: int, name: str) -> None:

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedfm.core.errors import UserError, require
 from fedfm.deployment import Deployment
 from fedfm.flower.packets import Arrays, Packet, packed, unpacked
+from fedfm.flower.values import in_a_line
 
 logger = logging.getLogger(__name__)
 PAUSE = 0.2
@@ -49,6 +50,10 @@ class Post:
     def registered(self) -> dict[int, str]:
         """The names of those nodes whose public keys were registered with one."""
         return {info.node_id: info.name for info in self.grid.get_nodes() if info.name}
+
+    def tell(self, kind: str, news: Mapping[int, Packet]) -> None:
+        """Say something to nodes, and not wait for what they say to it."""
+        self._push(kind, news, {"token": self.token, "kind": kind, "number": 0})
 
     def ask(self, kind: str, questions: Mapping[int, Packet]) -> dict[int, Packet]:
         """The answers of those nodes, by number, that gave a proper one in time."""
@@ -123,9 +128,3 @@ def reason_of(reply: Message) -> str:
     """Why there is an error instead of an answer, in a line."""
     lines = (reply.error.reason or "").strip().splitlines()
     return lines[-1] if lines else f"error {reply.error.code}"
-
-
-def in_a_line(said: object) -> str:
-    """What another machine said, short and printable, so that it cannot forge lines of the log."""
-    text = " ".join(str(said)[:500].split())
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -126,7 +126,7 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
-            raise UserError(f"another command is at work in {folder.parent}") from problem
+            raise UserError(f"another command is at work in {folder.parent}: stop it, or choose another --out") from problem
         yield
 
 

@@ -87,3 +87,9 @@ class Told(BaseModel):
         where = f", {key}" if key in cls.model_fields else ""
         said = error["msg"].removeprefix("Value error, ")
         return f"no valid {cls.__name__.lower()}{where}: {said}"
+
+
+def in_a_line(said: object) -> str:
+    """What another machine said, short and printable, so that it cannot forge lines of the log."""
+    text = " ".join(str(said)[:500].split())
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

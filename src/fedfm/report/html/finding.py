@@ -11,7 +11,7 @@ from fedfm.report.html.reading import FoundRun, from_line, read_run
 
 PICTURES = ("features", "tsne", "motivation")
 """How the names of feature-space pictures begin."""
-NOT_RUNS = {"checkpoint", "clients"}
+NOT_RUNS = {"checkpoint", "clients", "flower", "app"}
 """Folders within a run's."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError)
 """What reading a file raises that another version, or a person, has written."""
