@@ -126,7 +126,9 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
-            raise UserError(f"another command is at work in {folder.parent}: stop it, or choose another --out") from problem
+            place = folder.parent
+            said = f"another command is at work in {place}: stop it, or choose another --out"
+            raise UserError(said) from problem
         yield
 
 
