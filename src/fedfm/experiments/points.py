@@ -40,7 +40,7 @@ def read_points(folder: Path) -> Points | None:
     """Those of a run, if there are any."""
     if not (folder / NAME).exists():
         return None
-    with np.load(folder / NAME, allow_pickle=False) as found:
+    with np.load(folder / NAME) as found:
         classes = tuple(map(str, found["classes"]))
         return Points(found["features"].astype(np.float32), found["labels"], classes)
 
