@@ -102,12 +102,15 @@ class Observer(threading.Thread):
     def run(self) -> None:
         """Look, until it is over."""
         while not self.over.wait(1.0):
-            for number, variables in self.processes():
+            for number, _ in self.processes():
                 with suppress(OSError):
-                    self._look(Path("/proc") / str(number), variables)
+                    self._look(Path("/proc") / str(number))
 
-    def _look(self, process: Path, variables: list[bytes]) -> None:
-        for word in (process / "cmdline").read_bytes().decode().split("\0")[:2]:
+    def _look(self, process: Path) -> None:
+        """A process that has its name by now has its own environment, too."""
+        words = (process / "cmdline").read_bytes().decode().split("\0")[:2]
+        variables = (process / "environ").read_bytes().split(b"\0")
+        for word in words:
             if (name := Path(word).name).startswith(("flwr", "flower")):
                 (self.quiet if QUIET in variables else self.talkative).add(name)
         self.hosts |= listening(process)
