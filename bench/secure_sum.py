@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from flwr.common import Array
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -72,8 +75,11 @@ def copied(array: Array, client: int) -> Numbers:
 
 
 def in_place(array: Array, client: int) -> Numbers:
-    """An array as the secure sum reads it."""
-    return secure.in_place(array.data, client)
+    """An array where it lies in the bytes that came."""
+    file = BytesIO(array.data)
+    npy.read_magic(file)
+    shape, _, dtype = npy.read_array_header_1_0(file)
+    return np.frombuffer(array.data, dtype, prod(shape), file.tell()).reshape(shape)
 
 
 def plain(trees: list[Tree], read: Callable[[Array, int], Numbers], record: Record) -> Tree:

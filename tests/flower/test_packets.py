@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from fedfm.core.errors import UserError
-from fedfm.core.trees import flatten
-from fedfm.flower.packets import FACTS, TREES, Arrays, Packet, emptied, fitted, packed, unpacked
+from fedfm.core.trees import flatten, to_device
+from fedfm.flower.packets import FACTS, TREES, Arrays, Packet, fitted, packed, unpacked
 from fedfm.flower.values import in_a_line
 from tests.flower.test_faults import Trap
 
@@ -146,7 +146,7 @@ def test_the_limit_counts_facts_and_tensors(part):
 def test_what_fits_gets_its_empty_branches_back():
     found = unpacked(packed(Packet({}, {"t": TREE})), LIMIT).trees["t"]
     assert "empty" not in found
-    assert fitted(found, emptied(TREE)).keys() == TREE.keys()
+    assert fitted(found, to_device(TREE, "meta")).keys() == TREE.keys()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_fits_gets_its_empty_branches_back():
 def test_what_does_not_fit_is_refused(change, reason):
     given = {name: leaf for name, leaf in (TREE["model"] | change).items() if leaf is not None}
     with pytest.raises(UserError) as told:
-        fitted({"model": given}, emptied(TREE))
+        fitted({"model": given}, to_device(TREE, "meta"))
     assert reason in str(told.value)
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from fedfm.core.errors import UserError
-from fedfm.core.trees import Tree, flatten, unflatten
+from fedfm.core.trees import Tree, flatten, to_device, unflatten
 from fedfm.deployment import Deployment
 from fedfm.flower.hiding import Hiding, as_pieces, as_tree, divided, reunited
-from fedfm.flower.packets import Packet, emptied
+from fedfm.flower.packets import Packet
 from fedfm.flower.secure import Words
 from fedfm.flower.sums import InTheClear, Masked, added, checked, mean_counters
 
@@ -29,7 +29,7 @@ def answer_of(client: int) -> Tree:
     }
 
 
-LIKE = emptied(answer_of(0))
+LIKE = to_device(answer_of(0), "meta")
 
 
 class Drawer:

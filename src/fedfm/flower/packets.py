@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedfm.core.checkpoint import to_bytes
 from fedfm.core.errors import UserError, require
-from fedfm.core.trees import Tree, completed, flatten, tree_map, unflatten
+from fedfm.core.trees import Tree, completed, flatten, unflatten
 
 FACTS, TREES = "facts", "trees"
 FORMAT = "safetensors"
@@ -92,8 +92,3 @@ def _check_leaf(name: str, leaf: Tensor, like: Tensor) -> None:
         ("type", leaf.dtype, like.dtype),
     ):
         require(got == expected, f"'{name}' has {what} {got} where {expected} was expected")
-
-
-def emptied(tree: Tree) -> Tree:
-    """The shapes and types of a tree alone."""
-    return tree_map(lambda leaf: leaf.to("meta"), tree)

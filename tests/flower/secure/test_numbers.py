@@ -1,8 +1,5 @@
 """Numbers as words: what fits comes back, what does not is refused by the client."""
 
-from io import BytesIO
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -109,32 +106,3 @@ def test_a_sum_of_another_number_of_clients_is_lost():
         secure.decode(words, bulk, {}, clients=2, range=1.0)
     with pytest.raises(SecureError, match="another number of words"):
         secure.decode(words, {}, {}, clients=1, range=1.0)
-
-
-def npy(array, **options):
-    file = BytesIO()
-    np.save(file, array, **options)
-    return file.getvalue()
-
-
-def test_arrays_are_read_where_they_lie():
-    words = np.arange(5, dtype=np.uint32)
-    read = secure.in_place(npy(words), client=0)
-    assert np.array_equal(read, words)
-    assert not read.flags.owndata
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"garbage",
-        npy(np.arange(5))[:-1],
-        npy(np.array([{}], dtype=object), allow_pickle=True),
-        npy(np.array(["a"])),
-        npy(np.arange(5)).replace(b"(5,)", b"(-1)"),
-    ],
-)
-def test_arrays_that_are_none(data):
-    with pytest.raises(SecureError, match="client 4: its array"):
-        secure.in_place(data, client=4)

@@ -29,7 +29,6 @@ from fedfm.flower.secure.errors import SecureError
 from fedfm.flower.secure.numbers import decode, encode, sizes, step
 from fedfm.flower.secure.server import Answers, check_answer, unmasked
 from fedfm.flower.secure.session import PublicKeys, Session
-from fedfm.flower.secure.wire import in_place
 from fedfm.flower.secure.words import Words, add
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
     "check_answer",
     "decode",
     "encode",
-    "in_place",
     "masked",
     "opened",
     "revealed",
