@@ -182,18 +182,25 @@ def test_a_batch_of_another_shape_is_refused_after_capture():
         step(step.indices[:, :1], None)
 
 
+def memory_in_use() -> int:
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
 def test_a_cohort_that_does_not_fit_is_split(caplog):
     shape, piece = (3, 32, 32), FedAvg()
-    settings = {"shape": shape, "clients": worlds.samples((16, 16, 16)), "epochs": 1}
+    settings = {"shape": shape, "clients": worlds.samples((8,) * 6), "epochs": 1}
+    before = memory_in_use()
+    torch.cuda.reset_peak_memory_stats()
     expected = played(
         "stacked", (piece,), 1, module=worlds.network("resnet18", shape=shape), **settings
     )
+    needed = torch.cuda.max_memory_reserved() - before
     fed, state = federation(
         "stacked", (piece,), module=worlds.network("resnet18", shape=shape), **settings
     )
-    gc.collect()
-    torch.cuda.empty_cache()
-    enough = torch.cuda.memory_reserved() + 340 * 2**20
+    enough = before + needed * 2 // 3
     torch.cuda.set_per_process_memory_fraction(enough / torch.cuda.mem_get_info()[1])
     try:
         found, _ = run_round(state, fed)

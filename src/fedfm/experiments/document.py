@@ -95,9 +95,9 @@ def text(made: Document) -> str:
         "## Which claims hold\n",
         "The difference is how much better, over the seeds that both cells have.\n",
         grid(HEADS, claims),
-        *sections,
         "## Discussion\n",
         made.discussion,
+        *sections,
     ]
     return "\n".join(parts)
 

@@ -1,6 +1,7 @@
 """The README's first screen: the main table and one picture, once there are results."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedfm.core.checkpoint import write_atomically
@@ -37,16 +38,17 @@ def headline(made: Document, readme: Path) -> str:
     table, folder = made.tables["main"], readme.parent
     runs = {run.key: run for entry in table.entries.values() for run in entry.runs}.values()
     machine = " and ".join(machines(made.results, runs)) or "one machine"
-    link = os.path.relpath(made.path, folder)
+    link, shown = os.path.relpath(made.path, folder), _table(table)
+    starred = f" {MARKDOWN.star} p < 0.05 against FedAvg." if MARKDOWN.star in shown else ""
     said = (
         f"CIFAR-10 under the paper's protocol, test accuracy in percent (in brackets the paper's): "
-        f"{len(runs)} runs, {in_words(seconds(runs))} on {machine}. [Everything that was measured, "
-        f"and the command for each number]({link}).\n"
+        f"{len(runs)} runs, {in_words(seconds(runs))} on {machine}.{starred}{_missing(table)} "
+        f"[Everything that was measured, and the command for each number]({link}).\n"
     )
     picture = made.picture("lite")
     drawn = picture.exists() and any(e.runs for e in made.tables["lite"].entries.values())
     image = f"\n![accuracy against floats sent]({os.path.relpath(picture, folder)})\n"
-    return f"{_table(table)}\n{said}{image if drawn else ''}"
+    return f"{shown}\n{said}{image if drawn else ''}"
 
 
 def _table(table: Table) -> str:
@@ -54,8 +56,18 @@ def _table(table: Table) -> str:
     rows = (
         [" / ".join(row), *(_cell(entry, table.seeds) for entry in entries)]
         for row, entries in table.lines
+        if _run(entries)
     )
     return grid(heads, rows)
+
+
+def _missing(table: Table) -> str:
+    rows = [" / ".join(row) for row, entries in table.lines if not _run(entries)]
+    return f" Not run yet: {', '.join(rows)}." if rows else ""
+
+
+def _run(entries: Sequence[Entry | None]) -> bool:
+    return any(entry is not None and entry.runs for entry in entries)
 
 
 def _cell(entry: Entry | None, seeds: int) -> str:
