@@ -187,6 +187,35 @@ def test_max_pools(layer):
     assert_stacks(layer, 3, 7, 7)
 
 
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1, ceil_mode=True)], ids=str)
+def test_pooling_goes_before_relu_with_the_same_bits(pool):
+    layers = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(inplace=True), pool, nn.Flatten())
+    swapped = stacked(layers)
+    assert isinstance(swapped, nn.Sequential)
+    assert [type(layer).__name__.strip("_") for layer in swapped] == [
+        *("Conv2d", "MaxPool2d", "ReLU", "Flatten")
+    ]
+    torch.manual_seed(0)
+    x = torch.randint(-2, 3, (8, 1, 7, 7)).float()  # many are equal, many zero
+    x[0, 0, 0, 0] = torch.nan
+    results = []
+    for tail in (layers[1:], swapped[1:]):
+        own = x.clone().requires_grad_()
+        y = tail(own * 1)
+        (grad,) = torch.autograd.grad((y * torch.arange(1.0, y.numel() + 1).view_as(y)).sum(), own)
+        results.append((y, grad))
+    torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)
+
+
+def test_layers_stay_where_swapping_them_would_change_something():
+    kinds = nn.ReLU6(), nn.MaxPool2d(2), nn.ReLU(), nn.AvgPool2d(2)
+    kept = stacked(nn.Sequential(*kinds))
+    assert isinstance(kept, nn.Sequential)
+    assert all(isinstance(layer, type(kind)) for layer, kind in zip(kept, kinds, strict=True))
+    indices = stacked(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)))
+    assert len(indices(torch.ones(1, 1, 2, 2))) == 2
+
+
 class Attention(nn.Module):
     """A transformer's block in plain tensor operations: tokens [B, T, d] -> [B, T, d]."""
 
