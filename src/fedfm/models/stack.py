@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedfm.models.pooling import StackedMaxPool2d
+
 PATCHES = {"cpu": 200_000, "cuda": 4_000_000}
 """Numbers in a client's patches beyond which fp32 convolutions are done client by client."""
 
@@ -161,20 +163,6 @@ class _BatchNorm(nn.BatchNorm2d):
         return affine(input, scale, shift if self.bias is None else shift + self.bias, 1)
 
 
-class _MaxPool2d(nn.MaxPool2d):
-    """[S*B, C, H, W] -> [S*B, C, H', W']; on a GPU with a gradient that is always the same."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        sizes: Any = self.kernel_size, self.stride, self.padding
-        plain = self.dilation == 1 and not self.ceil_mode and not self.return_indices
-        if not (input.is_cuda and plain and all(isinstance(size, int) for size in sizes)):
-            pooled: Tensor = super().forward(input)
-            return pooled
-        from fedfm.engine.kernels.pooling import max_pool2d
-
-        return max_pool2d(input, *sizes)
-
-
 class _GroupNorm(nn.GroupNorm):
     """weight, bias [S, C]; [S*B, C, ...] -> the same shape."""
 
@@ -197,7 +185,7 @@ _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm2d: _BatchNorm,
     nn.GroupNorm: _GroupNorm,
     nn.LayerNorm: _LayerNorm,
-    nn.MaxPool2d: _MaxPool2d,
+    nn.MaxPool2d: StackedMaxPool2d,
 }
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 

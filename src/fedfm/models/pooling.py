@@ -1,0 +1,78 @@
+"""Max-pooling of stacked networks."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+VECTOR = 8
+"""Channels from which on torch's own max-pooling on a CPU uses vector instructions."""
+
+
+class StackedMaxPool2d(nn.MaxPool2d):
+    """[S*B, C, H, W] -> [S*B, C, H', W']; on a GPU with a gradient that is always the same."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """By the fastest way that there is."""
+        sizes: Any = self.kernel_size, self.stride, self.padding
+        plain = self.dilation == 1 and not self.ceil_mode and not self.return_indices
+        if plain and input.is_cuda and all(isinstance(size, int) for size in sizes):
+            from fedfm.engine.kernels.pooling import max_pool2d
+
+            return max_pool2d(input, *sizes)
+        if plain and sizes == (2, 2, 0) and _narrow(input):
+            return halves(input)
+        pooled: Tensor = super().forward(input)
+        return pooled
+
+
+def _narrow(x: Tensor) -> bool:
+    channels, height, width = x.shape[-3:]
+    return not x.is_cuda and channels < VECTOR and height % 2 == width % 2 == 0
+
+
+def halves(x: Tensor) -> Tensor:
+    """The maximum of every 2x2 block, [N, C, 2h, 2w] -> [N, C, h, w]; the gradient is torch's, too.
+
+    Among equal numbers the first in reading order has the gradient: left before right within a row,
+    then the upper row before the lower.
+    """
+    pooled: Tensor = _Halves.apply(x)  # type: ignore[no-untyped-call]  # torch does not type it
+    return pooled
+
+
+class _Halves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        rows = torch.maximum(*_columns(x))
+        ctx.save_for_backward(x, rows)
+        return torch.maximum(*_rows(rows))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x, rows = ctx.saved_tensors
+        through_rows, through_x = torch.empty_like(rows), torch.empty_like(x)
+        _deal(grad, _rows(rows), _rows(through_rows))
+        _deal(through_rows, _columns(x), _columns(through_x))
+        return through_x
+
+
+def _columns(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x[..., 0::2], x[..., 1::2]
+
+
+def _rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x[..., 0::2, :], x[..., 1::2, :]
+
+
+def _deal(grad: Tensor, pair: tuple[Tensor, Tensor], into: tuple[Tensor, Tensor]) -> None:
+    """Give the gradient to the larger one of a pair.
+
+    By numbers 0 and 1, not by truth values, which would take twice the time to multiply with.
+    """
+    to_first = torch.empty_like(grad)
+    torch.ge(*pair, out=to_first)
+    torch.mul(grad, to_first, out=into[0])
+    torch.sub(grad, into[0], out=into[1])
