@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-gpu test-browser test-deployment check format bench clean
+.PHONY: install demo test test-gpu test-browser test-deployment check format bench clean
+
+install: $(READY)
 
 demo: $(READY)
 	$(BIN)/fedfm demo

@@ -27,7 +27,10 @@ class Deployment:
     std: tuple[float, ...] = ()
     """Their standard deviation, where `mean` is given."""
     evaluate: Literal["clients", "server"] = "clients"
-    """Who measures the model: clients on what they held out, or the server on the config's data."""
+    """Who measures models: clients on what they held out, to choose the best round, or the server.
+
+    The server has the test split of the config's data, and the last model counts.
+    """
     secure: bool = False
     """Whether the server sees sums over clients only."""
     threshold: int = 0

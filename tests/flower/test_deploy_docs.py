@@ -58,10 +58,11 @@ def test_options_of_flower_s_commands_are_there(command):
 
 
 def test_the_configs_parse():
-    config, secure, app_file = map(tomllib.loads, blocks(DEPLOY, "toml"))
+    config, secure, app_file, connection = map(tomllib.loads, blocks(DEPLOY, "toml"))
     assert parse(config).deployment.minimum == 2
     assert parse(config).protocol.clients == 2
-    assert parse({**config, **secure}).deployment.secure
+    assert parse(config | {"deployment": config["deployment"] | secure}).deployment.secure
+    assert connection["superlink"]["here"] == {"address": "127.0.0.1:9092", "insecure": True}
     components = app_file["tool"]["flwr"]["app"]["components"]
     assert components == {"serverapp": FEDFM.server, "clientapp": FEDFM.client}
 

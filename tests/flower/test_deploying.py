@@ -53,6 +53,8 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*SERVE, "--keys", "nowhere"), "server.key is not there"),
         ((*SERVE, "--keys", "x", "--insecure"), "exclude each other"),
         ((*SERVE, "--set", "round=1"), "did you mean 'protocol.rounds'"),
+        ((*SERVE, "--set", "privacy.noise=1.0"), "set evaluate = 'server' in [deployment]"),
+        ((*SERVE, *sets("privacy.noise=1.0", "deployment.evaluate=server")), "give mean and std"),
         ((*JOIN, "--superlink", "192.0.2.7:9092"), "without --keys anybody"),
         ((*JOIN, "--superlink", "127.0.0.1"), "no HOST:PORT"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "a.key is not there"),
@@ -65,6 +67,27 @@ def test_mistakes(command: Command, arguments, said):  # noqa: F811
     answer = command(*arguments)
     assert answer.code == 2
     assert said in " ".join(answer.err.split())
+
+
+def test_a_private_federation_without_an_accountant_does_not_begin(
+    command: Command,  # noqa: F811
+    monkeypatch,
+):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    private = ("privacy.noise=1.0", "deployment.evaluate=server")
+    answer = command(*SERVE, *sets(*private, "deployment.mean=[0.3]", "deployment.std=[0.4]"))
+    assert answer.code == 2
+    assert "pip install 'fedfm[privacy]'" in answer.err
+
+
+def test_a_model_that_cannot_take_the_data_is_refused_by_the_client(
+    command: Command,  # noqa: F811
+    tmp_path,
+):
+    (tmp_path / "patients.csv").write_text("age,label\n" + "40,ill\n50,well\n" * 10)
+    answer = command(*JOIN[:-1], "patients.csv", "--superlink", "127.0.0.1:1")
+    assert answer.code == 2
+    assert "use the model 'mlp'" in answer.err
 
 
 def test_a_port_in_use(command: Command):  # noqa: F811
@@ -165,10 +188,45 @@ def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypat
     answer = command(*JOIN, "--superlink", "127.0.0.1:1")
     assert answer.code == 1
     assert "does not let this client in" in answer.err
+    assert answer.out.count("not let in yet") == 1
+    assert "joining 127.0.0.1:1" in answer.out
     assert answer.out.count("flower-supernode --superlink 127.0.0.1:1 ") >= 2
     site = load_site(tmp_path / "out" / "site.toml")
     assert (site.name, site.out) == ("a", tmp_path / "out")
     assert load_config(str(site.config)) == load_config("digits")
+
+
+@pytest.mark.parametrize("said", ["CERTIFICATE_VERIFY_FAILED", "[SSL: WRONG_VERSION_NUMBER]"])
+def test_a_client_that_does_not_trust_the_server(command: Command, fake, said):  # noqa: F811
+    fake("flower-superlink", "")
+    fake("flower-supernode", f"#!/bin/sh\necho '{said}'\nexit 1\n")
+    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
+    assert answer.code == 1
+    assert "its certificate is for another name" in answer.err
+    assert "public key" not in answer.err
+
+
+def test_a_certificate_that_the_server_itself_does_not_trust(
+    command: Command,  # noqa: F811
+    fake,
+):
+    make_keys(Path("keys"), ["fl.example.org"], ["a"], 1)
+    fake("flower-superlink", LISTEN)
+    fake("flwr", "#!/bin/sh\necho Connection to the SuperLink is unavailable.\nexit 1\n")
+    answer = command(*SERVE, "--port", free_address().port, "--keys", "keys/server")
+    assert answer.code == 1
+    assert "Is server.pem valid for 127.0.0.1, too?" in answer.err
+
+
+def test_two_clients_cannot_hide_from_each_other(command: Command, fake):  # noqa: F811
+    fake("flower-superlink", LISTEN)
+    fake("flwr", FLWR, "finished:completed")
+    secure = sets("deployment.secure=true")
+    for clients, warned in ((2, True), (3, False)):
+        out = ("--out", f"out{clients}", "--port", free_address().port)
+        answer = command("serve", "digits", *out, *secure, *sets(f"clients={clients}"))
+        assert answer.code == 0, answer.err
+        assert ("each can take its own part off the sum" in answer.err) == warned
 
 
 def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):  # noqa: F811

@@ -10,6 +10,7 @@ from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.flower.packets import unpacked
+from fedfm.flower.scores import Score
 from fedfm.running import Run, run_together
 from tests.flower.conftest import LIMIT
 
@@ -135,8 +136,8 @@ def test_the_noise_of_a_sum_has_the_size_it_should(federation, data):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["deployment.evaluate=clients"], "deployment.evaluate = 'server'"),
-        (["deployment.mean=[]", "deployment.std=[]"], "deployment.mean and deployment.std"),
+        (["deployment.evaluate=clients"], "set evaluate = 'server'"),
+        (["deployment.mean=[]", "deployment.std=[]"], "give mean and std"),
     ],
 )
 def test_a_federation_that_would_tell_more_is_refused(federation, data, changes, said):
@@ -160,6 +161,15 @@ def test_a_method_that_would_tell_more_is_refused(federation, data, method, chan
 def test_uniform_anchors_are_refused_under_a_secure_sum():
     with pytest.raises(UserError, match="uniform anchors need to know how many clients hold"):
         load_config("digits", ["fedfm.anchors=uniform", "deployment.secure=true"])
+
+
+def test_the_last_model_counts_where_the_server_evaluates(federation, data, monkeypatch):
+    """One split cannot both choose a round and judge the choice."""
+    scores = iter([Score(0.9, 0.9), Score(0.8, 0.8), Score(0.7, 0.7)])
+    monkeypatch.setattr("fedfm.flower.server.judge", lambda *_: lambda model: next(scores))
+    result = federation("fedavg", *private(data)).run()
+    assert result.best.round == 3
+    assert result.test_accuracy == 0.7
 
 
 def test_epsilon_stands_with_the_result(federation, data):

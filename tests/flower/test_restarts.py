@@ -56,6 +56,18 @@ def test_the_server_killed_at_any_message(federation, tmp_path, method):
     assert_goes_on(run, Photographer(run.folder, tmp_path / "album"))
 
 
+def test_the_log_says_who_is_there_and_from_where_it_goes_on(federation, tmp_path, caplog):
+    run = federation("fedavg", "protocol.rounds=2")
+    photographer = Photographer(run.folder, tmp_path / "album")
+    with caplog.at_level("INFO"):
+        run.run(photographer)
+    assert "3 clients, 4 classes: kind0, kind1, kind2, kind3" in caplog.text
+    assert "going on after round" not in caplog.text
+    with caplog.at_level("INFO"):
+        Federation(photographer.pictures[-1], run.config).run(resume=True)
+    assert "going on after round 2" in caplog.text
+
+
 def test_the_server_killed_while_models_are_shared_rarely(federation, tmp_path):
     every = ("fedfm-lite.models_every=2", "protocol.rounds=4")
     run = federation("fedfm-lite", *every, clients=2)

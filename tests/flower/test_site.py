@@ -62,7 +62,7 @@ def test_the_documented_site_files_work_as_they_are(folder, monkeypatch, capsys)
     write_data(folder)
     module, show = blocks(DOCUMENT, "python")
     (folder / "archive.py").write_text(module)
-    (folder / "scans-config.toml").write_text("seed = 1\n")
+    (folder / "federation.toml").write_text("seed = 1\n")
     sites = {}
     for text in blocks(DOCUMENT, "toml"):
         name = text.split('"')[1]
@@ -73,7 +73,7 @@ def test_the_documented_site_files_work_as_they_are(folder, monkeypatch, capsys)
     assert loaded["hospital-a"].classes == loaded["hospital-c"].classes == ("healthy", "ill")
     assert loaded["hospital-b"].classes == ("no", "yes")
     assert sites["hospital-a"].out == folder / "runs/hospital-a"
-    assert sites["hospital-a"].config == str(folder / "scans-config.toml")
+    assert sites["hospital-a"].config == str(folder / "federation.toml")
     assert sites["hospital-b"].out == folder / "runs/hospital-b"
     assert sites["hospital-b"].columns == ("age", "pressure")
     assert len(loaded["digits-0"].test) == 36

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from fedfm.config import parse
 from fedfm.core.errors import UserError
+from fedfm.flower.checks import check_deployable
 from fedfm.privacy import Privacy, describe, noise_for, spent, spent_alone
 from tests.test_docs import ROOT, blocks, run_blocks
 
@@ -131,8 +133,10 @@ def test_without_the_package_the_message_says_what_to_install(monkeypatch):
 
 
 def test_the_documented_section_has_every_key_and_its_default():
-    (text,) = blocks(ROOT / "docs/privacy.md", "toml")
-    assert tomllib.loads(text) == {"privacy": asdict(Privacy())}
+    section, deployment = blocks(ROOT / "docs/privacy.md", "toml")
+    assert tomllib.loads(section) == {"privacy": asdict(Privacy())}
+    whole = parse(tomllib.loads(f"{section}\n[data]\nname = 'digits'\n[deployment]\n{deployment}"))
+    check_deployable(whole)
 
 
 def test_the_documents_examples_print_what_it_shows(capsys):

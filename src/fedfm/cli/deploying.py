@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from fedfm.assembly import build_model
 from fedfm.cli.options import Overrides
 from fedfm.cli.running import SOURCE_HELP
 from fedfm.config import Config, load_config
 from fedfm.core.errors import require
 from fedfm.flower.addresses import LOOPBACK, Address
 from fedfm.flower.app_folder import FEDFM
+from fedfm.flower.checks import check_deployable, warnings
 from fedfm.flower.joining import Joining, data_section, write_site
 from fedfm.flower.joining import join as run_client
 from fedfm.flower.key_folders import SERVER, client_keys, make_keys, server_keys
@@ -85,6 +87,9 @@ def serve(
     """Be the server of a federation: a Flower superlink and one run on it."""
     config, address = load_config(source, overrides or []), Address(host, port)
     _require_security(address, keys, insecure)
+    check_deployable(config)
+    for warning in warnings(config):
+        print(f"fedfm: warning: {warning}", file=sys.stderr)
     name = f"{Path(source).stem}-{config.composed.name}-{config.seed}-server"
     serving = Serving(
         config.as_toml(),
@@ -141,7 +146,7 @@ def join(
         name, folder = found.name, out or found.out
     secrets = client_keys(keys, str(name)) if keys else None
     print("reading the data", flush=True)
-    own_data(load_site(site), config)
+    build_model(config, own_data(load_site(site), config))
     joining = Joining(site.resolve(), folder, address, secrets, telemetry)
     try:
         run_client(joining)

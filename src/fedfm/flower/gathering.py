@@ -93,6 +93,8 @@ class Gathering:
         else:
             self._check_minimum(self._enrol(clients))
         self.members.save()
+        classes = self.agreement.classes
+        logger.info("%d clients, %d classes: %s", len(self.present), len(classes), _some(classes))
 
     def _check_minimum(self, clients: Sequence[int]) -> None:
         found, given = len(clients), self.config.deployment
@@ -176,3 +178,8 @@ class Gathering:
 
         moments = {"count": empty(), "sum": empty(channels), "square": empty(channels)}
         return {"moments": moments, "samples": torch.empty((), dtype=torch.int64, device="meta")}
+
+
+def _some(names: Sequence[str], shown: int = 12) -> str:
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")

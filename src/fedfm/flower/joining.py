@@ -18,11 +18,21 @@ from fedfm.flower.talk import show
 
 PATIENCE = 90.0
 """Seconds to try again: for a minute a superlink does not let in anew who vanished."""
+SEEKING = "joining {}: until a server answers there, Flower tries again and again to connect"
 WAS_IN = "SuperNode ID:"
 NOT_NOW = "[code: 2004]"
+WAITING = (
+    "not let in yet: the server does not know this client's public key, or takes its old "
+    f"connection for alive, as it does for a minute; trying for {PATIENCE:.0f} s"
+)
 REFUSED = (
     "the server does not let this client in (Flower's reason is above): it must know the client's "
     "public key, and nobody else may be there with the same"
+)
+NO_TLS = re.compile("CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|SSL_ERROR|SSL routines")
+DISTRUSTED = (
+    "no secure connection to this server (Flower's reason is above): ca.pem is not the server's, "
+    "its certificate is for another name than that in --superlink, or it runs without --keys"
 )
 PAUSE = 2.0
 _SHARE = re.compile(r"share:(\d+)/(\d+)")
@@ -98,14 +108,25 @@ def join(joining: Joining) -> None:
 
     A supernode that ends by itself starts again, for `PATIENCE` seconds after it was last in.
     """
+    print(SEEKING.format(joining.superlink), flush=True)
     with crew(joining.flower, variables(joining.flower, joining.telemetry)) as workers:
-        end = time.monotonic() + PATIENCE
+        last_in, told = time.monotonic(), False
         while True:
-            command = supernode_command(joining, free_address())
-            supernode = workers.start(command, "supernode.log")
+            supernode = workers.start(supernode_command(joining, free_address()), "supernode.log")
             said = show(supernode, workers.folder / "supernode.log")
-            end = time.monotonic() + PATIENCE if WAS_IN in said else end
-            if WAS_IN not in said and (NOT_NOW not in said or time.monotonic() > end):
-                raise FlowerError(REFUSED)
+            if WAS_IN in said:
+                last_in, told = time.monotonic(), False
+            else:
+                _check_refusal(said, time.monotonic() - last_in)
+                print("" if told else f"{WAITING}\n", end="")
+                told = True
             print(f"the supernode ended; starting it again in {PAUSE:.0f} s", flush=True)
             time.sleep(PAUSE)
+
+
+def _check_refusal(said: str, waited: float) -> None:
+    """Give up where trying again will not help, or has not helped."""
+    if NO_TLS.search(said):
+        raise FlowerError(DISTRUSTED)
+    if NOT_NOW not in said or waited > PATIENCE:
+        raise FlowerError(REFUSED)

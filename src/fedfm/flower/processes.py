@@ -145,6 +145,7 @@ def _signals(handler: Any) -> Iterator[None]:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    print("stopping, which can take some seconds", flush=True)
     raise SystemExit(128 + number)
 
 

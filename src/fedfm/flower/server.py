@@ -17,13 +17,14 @@ from fedfm.algorithms.base import Model, Task
 from fedfm.assembly import build_model
 from fedfm.config import Config
 from fedfm.core.client_states import Elsewhere
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import UserError
 from fedfm.core.exchange import Ask, Sums
 from fedfm.core.federation import drawn
 from fedfm.core.rounds import RoundLog, conversation
 from fedfm.core.state import State, initial_state
 from fedfm.core.trees import Tree
 from fedfm.engine.nets import model_of
+from fedfm.flower.checks import check_deployable
 from fedfm.flower.expected import expected
 from fedfm.flower.gathering import Gathering
 from fedfm.flower.packets import Packet
@@ -56,7 +57,7 @@ class Server:
     def __init__(
         self, grid: Grid, config: Config, folder: RunFolder, watch: Watcher, pause: float = PAUSE
     ) -> None:
-        _check_privacy(config)
+        check_deployable(config)
         self.config, self.folder, self.watch = config, folder, watch
         self.method = config.experiment.method
         self.clients = Gathering(grid, config, folder.path / "members.json", pause)
@@ -86,6 +87,8 @@ class Server:
         self.start = self._start()
         self.judge = judge(self.config, self.clients.agreement)
         progress = self.folder.load(self.start) or Progress(self.start)
+        if progress.state.round:
+            logger.info("going on after round %d", progress.state.round)
         while progress.state.round < self.config.protocol.rounds:
             progress = self._round(progress)
             self._keep(progress)
@@ -201,11 +204,15 @@ class Server:
         self.clients.ask("deliver", {client: Packet({}, trees) for client in self.clients.present})
 
     def _scored(self, progress: Progress, score: Score) -> Progress:
-        """The progress with a record of the round that was waiting for its score."""
+        """The progress with a record of the round that was waiting for its score.
+
+        The server has one split only: it cannot both choose a round and judge the choice, so with
+        it the last model counts.
+        """
         record, best = progress.pending, progress.best
         assert record is not None
         record = replace(record, val_accuracy=score.validation, test_accuracy=score.test)
-        if best is None or score.validation > best.val_accuracy:
+        if best is None or self.judge or score.validation > best.val_accuracy:
             best = Best(record.round, score.validation, score.test, progress.state.model)
         return Progress(progress.state, best, (*progress.records, record))
 
@@ -232,16 +239,3 @@ class Server:
         self.folder.save(progress)
         if progress.records:
             self.watch(progress.records[-1])
-
-
-def _check_privacy(config: Config) -> None:
-    """Refuse a private federation whose clients would tell more than clipped and noised sums."""
-    given, private = config.deployment, config.privacy is not None
-    require(
-        not private or given.evaluate == "server",
-        "[privacy] keeps accuracies at the clients: set deployment.evaluate = 'server'",
-    )
-    require(
-        not private or bool(given.mean),
-        "[privacy] keeps sums of inputs at the clients: give deployment.mean and deployment.std",
-    )

@@ -32,6 +32,8 @@ def main(grid: Grid, context: Context) -> None:
     with watching([title], config.protocol.rounds) as (watch,):
         result = Server(grid, config, folder, watch).run()
     print(f"{result.method}: test accuracy {100 * result.test_accuracy:.2f}%", file=sys.stderr)
+    if result.privacy:
+        print(result.privacy, file=sys.stderr)
 
 
 def show_log() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.flower.addresses import (
+    LOOPBACK,
     Address,
     free_address,
     require_free,
@@ -103,13 +104,25 @@ def _open(workers: Crew, serving: Serving) -> Needed:
     superlink = workers.start(superlink_command(inside, keys), "superlink.log")
     write_connection(serving.flower, inside, keys.ca if keys else None)
     wait_until_listening(superlink, inside, serving.flower / "superlink.log")
-    for name, public_key in keys.clients.items() if keys else ():
-        workers.ask("supernode", "register", str(public_key), CONNECTION, "--name", name)
+    if keys:
+        _register(workers, keys)
     if not serving.guarded:
         return {"superlink": superlink}
     gate = workers.start(gate_command(serving.address, inside, keys), "gate.log")
     wait_until_listening(gate, serving.address, serving.flower / "gate.log")
     return {"superlink": superlink, "gate": gate}
+
+
+def _register(workers: Crew, keys: ServerKeys) -> None:
+    """Tell the superlink whom to let in."""
+    try:
+        for name, public_key in keys.clients.items():
+            workers.ask("supernode", "register", str(public_key), CONNECTION, "--name", name)
+    except FlowerError as problem:
+        raise FlowerError(
+            f"{problem}\nIs {keys.certificate.name} valid for {LOOPBACK}, too? The server's own "
+            "processes talk over it."
+        ) from problem
 
 
 def _follow(workers: Crew, needed: Needed, run: str) -> None:

@@ -48,7 +48,7 @@ def noise_for(epsilon: float, delta: float, rounds: int, anchor_rounds: int = 0)
     require(0 < epsilon < math.inf, f"epsilon must be positive, not {epsilon}")
     require(0 < delta < 1, f"delta must be in (0, 1), not {delta}")
     require(min(rounds, anchor_rounds) >= 0, "rounds must be >= 0")
-    once: float = _accountant().get_sigma_gaussian(epsilon, delta)
+    once: float = accountant().get_sigma_gaussian(epsilon, delta)
     return once * math.sqrt(rounds + anchor_rounds)
 
 
@@ -73,11 +73,12 @@ def _loss(privacy: Privacy, rounds: int, anchor_rounds: int) -> float:
 def _epsilon(privacy: Privacy, loss: float) -> float:
     if loss in (0, math.inf):
         return loss
-    value: float = _accountant().get_epsilon_gaussian(1 / math.sqrt(loss), privacy.delta)
+    value: float = accountant().get_epsilon_gaussian(1 / math.sqrt(loss), privacy.delta)
     return float(value)
 
 
-def _accountant() -> Any:
+def accountant() -> Any:
+    """The library that counts; an error if it is not there."""
     try:
         import dp_accounting
     except ImportError as problem:
