@@ -8,24 +8,12 @@ import torch
 from fedfm.flower.hiding import Hiding
 from fedfm.flower.packets import Packet
 from fedfm.flower.refusals import Refusal
-
-
-class Memory:
-    """A drawer for tests."""
-
-    def __init__(self):
-        self.session = None
-
-    def take(self):
-        return self.session
-
-    def put(self, session):
-        self.session = session
+from tests.flower.test_sums import Drawer
 
 
 def prepared() -> list[tuple[Hiding, Packet]]:
     """Two clients after the exchange of keys and letters, each with its next question."""
-    clients = [Hiding(Memory()) for _ in range(2)]
+    clients = [Hiding(Drawer()) for _ in range(2)]
     opening = Packet({"purposes": ["train"]})
     public = {str(k): each.keys(opening).facts["public"] for k, each in enumerate(clients)}
     letters = [

@@ -33,6 +33,8 @@ LIKE = to_device(answer_of(0), "meta")
 
 
 class Drawer:
+    """Where a client keeps the session of a sum."""
+
     def __init__(self):
         self.session = None
 

@@ -33,3 +33,7 @@ Collect = Annotated[
         "machine that is taken away: no job begins that the budget is too short for.",
     ),
 ]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Reduced runs on digits: they show that it works.")
+]
+RunFirst = Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing first.")]

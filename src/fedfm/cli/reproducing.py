@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedfm.cli.gridding import conclude, engine_for, log, run_all
-from fedfm.cli.options import Collect, Overrides, Results, Time, With
+from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.config import full_key
 from fedfm.core.errors import require
 from fedfm.experiments.budget import Budget
@@ -20,9 +20,7 @@ from fedfm.experiments.store import Store
 
 def reproduce(
     budget: Time = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Reduced runs on digits: they show that it works.")
-    ] = False,
+    quick: Quick = False,
     overrides: Overrides = None,
     settings: With = None,
     results: Results = Path("results"),
@@ -33,7 +31,7 @@ def reproduce(
     readme: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Put the headline into it, if there is one.")
     ] = None,
-    run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing first.")] = True,
+    run: RunFirst = True,
 ) -> None:
     """Run the reproduction, step by step, as far as there is time; write what is known by now.
 

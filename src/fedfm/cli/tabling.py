@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedfm.cli.display import print_table
 from fedfm.cli.gridding import conclude, engine_for, log, run_all
-from fedfm.cli.options import Collect, Overrides, Results, Time, With
+from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.core.errors import require
 from fedfm.experiments.budget import Budget
 from fedfm.experiments.jobs import Job, adopt, all_jobs, current, missing
@@ -41,9 +41,7 @@ def table(
     ] = None,
     budget: Time = None,
     jobs: Annotated[int, typer.Option(min=1, help="So many cells at a time, in processes.")] = 1,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Reduced runs on digits: they show that it works.")
-    ] = False,
+    quick: Quick = False,
     overrides: Overrides = None,
     settings: With = None,
     results: Results = Path("results"),
@@ -53,7 +51,7 @@ def table(
         str | None, typer.Option(help="Of a Ray cluster; without it, one of this machine alone.")
     ] = None,
     format: TableFormat = "text",
-    run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing first.")] = True,
+    run: RunFirst = True,
 ) -> None:
     """Run what a table or figure of the paper still needs, and print it.
 
