@@ -169,3 +169,10 @@ def test_a_command_line_that_makes_no_sense_is_refused(command, tmp_path, wrong)
     assert "Error" in answer.err
     assert "Traceback" not in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version(command):
+    from fedfm import __version__
+
+    answer = command("--version")
+    assert (answer.code, answer.out) == (0, f"fedfm {__version__}\n")

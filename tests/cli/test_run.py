@@ -199,7 +199,7 @@ def test_for_people_the_end_is_the_accuracy_the_cost_and_the_folder(command):
     answer = command(*RUN, "--out", "run")
     found = summary(Path("run"))
     assert f"test accuracy {100 * found['test_accuracy']:.2f}%" in answer.out
-    assert f"in round {found['best_round']})" in answer.out
+    assert f"(of round {found['best_round']}, validation " in answer.out
     assert f"sent {found['totals']['floats_up']:,} floats up" in answer.out
     assert answer.out.endswith("files in run\n")
 

@@ -1,6 +1,7 @@
 """Differential privacy of a federation: what leaves a client, and what becomes of the sums."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from fedfm.core.trees import flatten
 from fedfm.flower.packets import unpacked
 from fedfm.flower.scores import Score
 from fedfm.running import Run, run_together
-from tests.flower.conftest import LIMIT
+from tests.flower.conftest import LIMIT, Federation
 
 LONG = 1e6
 """A length that no answer has."""
@@ -161,6 +162,22 @@ def test_a_method_that_would_tell_more_is_refused(federation, data, method, chan
 def test_uniform_anchors_are_refused_under_a_secure_sum():
     with pytest.raises(UserError, match="uniform anchors need to know how many clients hold"):
         load_config("digits", ["fedfm.anchors=uniform", "deployment.secure=true"])
+
+
+def test_a_mean_of_images_from_0_to_1_is_refused(federation):
+    """It would make inputs so large that training ends in infinity."""
+    small = ("clients=3", "partition.kind=iid", "deployment.wait=0.1")
+    given = (*small, "deployment.mean=[0.3]", "deployment.std=[0.4]")
+    digits = Federation(federation().folder, load_config("digits", given))
+    with pytest.raises(UserError, match="values from 0 to 255"):
+        digits.run()
+
+
+def test_the_server_needs_data_like_the_clients(federation, data, monkeypatch):
+    other = replace(data, classes=("a", "b", "c", "d"))
+    monkeypatch.setattr("fedfm.flower.scores.load_data", lambda config: other)
+    with pytest.raises(UserError, match=r"must have the clients' classes and shape: .* no class a"):
+        federation("fedavg", *private(data)).run()
 
 
 def test_the_last_model_counts_where_the_server_evaluates(federation, data, monkeypatch):

@@ -1,9 +1,11 @@
 """The command line: `fedfm COMMAND`; one module per group of commands."""
 
 import sys
+from typing import Annotated
 
 import typer
 
+from fedfm import __version__
 from fedfm.cli import (
     costing,
     demonstration,
@@ -24,8 +26,25 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Federated learning for parties whose data differ: FedFM, its baselines, exact costs.",
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedfm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Federated learning for parties whose data differ: FedFM, its baselines, exact costs."""
+
+
 app.command("run")(running.run)
 app.command("cost")(costing.cost)
 app.command("partition")(listing.partition)

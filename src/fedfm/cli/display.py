@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fedfm.records import RoundRecord
+from fedfm.records import Result, RoundRecord
 from fedfm.running import Watcher
 
 
@@ -39,6 +39,16 @@ def describe(record: RoundRecord) -> str:
     """A round in a line."""
     loss = "" if record.train_loss is None else f"loss {record.train_loss:.4f}  "
     return f"{loss}val {100 * record.val_accuracy:.2f}%  test {100 * record.test_accuracy:.2f}%"
+
+
+def describe_result(result: Result) -> str:
+    """What came out, and what was promised."""
+    best = result.best
+    said = (
+        f"{result.method}: test accuracy {100 * best.test_accuracy:.2f}% "
+        f"(of round {best.round}, validation {100 * best.val_accuracy:.2f}%)"
+    )
+    return f"{said}\n{result.privacy}" if result.privacy else said
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from fedfm.assembly import build_model, device_of, load_data, use_threads
-from fedfm.cli.display import numeric_table, print_table, watching
+from fedfm.cli.display import describe_result, numeric_table, print_table, watching
 from fedfm.cli.options import Format, Overrides
 from fedfm.config import Config, builtin_names, load_config
 from fedfm.engine.profile import Profile, phase
@@ -139,13 +139,10 @@ def show_result(result: Result, folder: Path, format: str) -> None:
     if format == "json":
         print(json.dumps(summary(result) | {"folder": str(folder)}))
         return
-    best, totals = result.best, result.totals
+    totals = result.totals
     print(
-        f"{result.method}: test accuracy {100 * best.test_accuracy:.2f}% "
-        f"(best validation {100 * best.val_accuracy:.2f}% in round {best.round})\n"
+        f"{describe_result(result)}\n"
         f"sent {totals.floats_up:,} floats up and {totals.floats_down:,} down "
         f"in {totals.handshakes} handshakes\n"
         f"files in {folder}"
     )
-    if result.privacy:
-        print(result.privacy)

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedfm.config import Config
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
+from fedfm.deployment import Deployment
 from fedfm.flower.agreement import Agreement
 from fedfm.flower.members import Members
 from fedfm.flower.packets import Packet
@@ -87,6 +88,7 @@ class Gathering:
         clients = self._arrived()
         self._check_minimum(clients)
         if new and given.mean:
+            _check_unit(self.agreement, given)
             self.members.agreement = self.agreement.having(mean=given.mean, std=given.std)
         if new and not given.mean:
             self._normalise(collector, clients)
@@ -178,6 +180,15 @@ class Gathering:
 
         moments = {"count": empty(), "sum": empty(channels), "square": empty(channels)}
         return {"moments": moments, "samples": torch.empty((), dtype=torch.int64, device="meta")}
+
+
+def _check_unit(agreement: Agreement, given: Deployment) -> None:
+    """Refuse what was meant for images from 0 to 1: training would end in infinity."""
+    require(
+        agreement.dtype != "uint8" or max(given.std) >= 1,
+        f"deployment.std = {list(given.std)}: the clients' images have values from 0 to 255, and "
+        "mean and std are of those; multiply both by 255",
+    )
 
 
 def _some(names: Sequence[str], shown: int = 12) -> str:

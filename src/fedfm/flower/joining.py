@@ -18,7 +18,10 @@ from fedfm.flower.talk import show
 
 PATIENCE = 90.0
 """Seconds to try again: for a minute a superlink does not let in anew who vanished."""
-SEEKING = "joining {}: until a server answers there, Flower tries again and again to connect"
+SEEKING = (
+    "joining {}: until a server answers there, Flower tries to connect again and again; if that "
+    "takes long, check the address and the port"
+)
 WAS_IN = "SuperNode ID:"
 NOT_NOW = "[code: 2004]"
 WAITING = (
@@ -106,20 +109,21 @@ def _tls(keys: ClientKeys) -> list[str]:
 def join(joining: Joining) -> None:
     """Work as a client until told to stop; raise `FlowerError` if the server does not let it in.
 
-    A supernode that ends by itself starts again, for `PATIENCE` seconds after it was last in.
+    A supernode that ends by itself starts again, for `PATIENCE` seconds after the first refusal.
     """
     print(SEEKING.format(joining.superlink), flush=True)
     with crew(joining.flower, variables(joining.flower, joining.telemetry)) as workers:
-        last_in, told = time.monotonic(), False
+        refused_since: float | None = None
         while True:
             supernode = workers.start(supernode_command(joining, free_address()), "supernode.log")
             said = show(supernode, workers.folder / "supernode.log")
             if WAS_IN in said:
-                last_in, told = time.monotonic(), False
+                refused_since = None
             else:
-                _check_refusal(said, time.monotonic() - last_in)
-                print("" if told else f"{WAITING}\n", end="")
-                told = True
+                now = time.monotonic()
+                _check_refusal(said, now - (refused_since or now))
+                print("" if refused_since else f"{WAITING}\n", end="")
+                refused_since = refused_since or now
             print(f"the supernode ended; starting it again in {PAUSE:.0f} s", flush=True)
             time.sleep(PAUSE)
 

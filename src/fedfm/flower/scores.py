@@ -9,7 +9,9 @@ from fedfm.algorithms.base import Model
 from fedfm.assembly import build_model, load_data
 from fedfm.config import Config
 from fedfm.core import trees
+from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree
+from fedfm.data.dataset import Dataset
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.sweep import accuracy
 from fedfm.flower.agreement import Agreement, localised
@@ -43,7 +45,7 @@ def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | No
     """The server's own judgement, on the test split of the config's data; None: clients judge."""
     if config.deployment.evaluate == "clients":
         return None
-    data = localised(load_data(config), agreement)
+    data = _own(config, agreement)
     network = build_model(config, data)
     executor = LoopExecutor(network, feeds(network, data)[0])
     test = feeds(network, data)[1]
@@ -55,3 +57,16 @@ def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | No
         return Score(share, share)
 
     return score
+
+
+def _own(config: Config, agreement: Agreement) -> Dataset:
+    """The server's data, as the clients have theirs."""
+    try:
+        data = localised(load_data(config), agreement)
+        require(data.shape == agreement.shape, f"{data.shape} is not the shape {agreement.shape}")
+    except UserError as problem:
+        raise UserError(
+            "with deployment.evaluate = 'server' the server measures models on the data of [data], "
+            f"which must have the clients' classes and shape: {problem}"
+        ) from problem
+    return data

@@ -46,8 +46,8 @@ class TooFew(UserError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason}. The state before this round is kept: go on with --resume when more clients "
-            "are there."
+            f"{reason}. The state before this round is kept: mend what the log says of those that "
+            "were left out, or bring more clients, and go on with --resume."
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedfm.cli.display import watching
+from fedfm.cli.display import describe_result, watching
 from fedfm.config import Config, load_config, parse
 from fedfm.core.errors import UserError
 from fedfm.flower.server import Server
@@ -31,9 +31,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder.open(out, config.as_toml(), resume, FLOWER)
     with watching([title], config.protocol.rounds) as (watch,):
         result = Server(grid, config, folder, watch).run()
-    print(f"{result.method}: test accuracy {100 * result.test_accuracy:.2f}%", file=sys.stderr)
-    if result.privacy:
-        print(result.privacy, file=sys.stderr)
+    print(describe_result(result), file=sys.stderr)
 
 
 def show_log() -> None:
