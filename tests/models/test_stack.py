@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.models import stack
+from fedfm.models.pooling import StackedMaxPool2d
 from fedfm.models.stack import Unstackable, stacked
 
 CLIENTS, BATCH = 3, 4
@@ -204,6 +205,27 @@ def test_pooling_goes_before_relu_with_the_same_bits(pool):
         (grad,) = torch.autograd.grad((y * torch.arange(1.0, y.numel() + 1).view_as(y)).sum(), own)
         results.append((y, grad))
     torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)
+
+
+def test_nothing_works_in_place(monkeypatch):
+    """On a GPU layers return views that autograd does not let anybody change."""
+
+    class View(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.nn.functional.max_pool2d(x, 2).movedim(1, -1).contiguous().movedim(-1, 1)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.repeat_interleave(2, -1).repeat_interleave(2, -2)
+
+    monkeypatch.setattr(StackedMaxPool2d, "forward", lambda self, x: View.apply(x))
+    layers = nn.Sequential(
+        nn.Conv2d(1, 8, 1), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.ReLU(True)
+    )
+    made = together([layers.double()])
+    torch.autograd.backward(made(torch.ones(2, 1, 4, 4, dtype=torch.float64)).sum())
+    assert all(parameter.grad is not None for parameter in made.parameters())
 
 
 def test_layers_stay_where_swapping_them_would_change_something():

@@ -226,6 +226,8 @@ def stacked(module: nn.Module) -> nn.Module:
         _check_layer(name, layer)
         if isinstance(layer, nn.Sequential):
             _pool_first(layer)
+        if hasattr(layer, "inplace"):
+            layer.inplace = False  # autograd forbids it on what our kernels return
         if type(layer) in _STACKED:
             layer.__class__ = _STACKED[type(layer)]
     return copied
