@@ -31,6 +31,9 @@ from fedfm.flower.server import Server
 from fedfm.records import Progress, Result
 from fedfm.runs import RunFolder
 from fedfm.simulation import Simulation
+from tests.cli.conftest import command
+
+__all__ = ["command"]  # a fixture for the tests here, too
 
 CLIENTS = 3
 NODES = range(100, 100 + CLIENTS)

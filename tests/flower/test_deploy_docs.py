@@ -43,7 +43,8 @@ def commands(pattern: str) -> list[str]:
 def test_our_commands_parse(command):
     """Every command and option is there, and takes what it is given."""
     name, *words = shlex.split(command)[1:]
-    typer.main.get_group(app).commands[name].make_context(name, words)
+    context = typer.main.get_group(app).commands[name].make_context(name, words)
+    assert context.params
 
 
 @pytest.mark.parametrize("command", commands("flwr |flower-"))

@@ -22,7 +22,6 @@ from fedfm.flower.joining import data_section
 from fedfm.flower.key_folders import make_keys
 from fedfm.flower.site import load_site
 from fedfm.flower.strays import strays
-from tests.cli.conftest import command  # noqa: F401
 from tests.cli.tools import Command, sets
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +31,7 @@ CONFIG = ("digits", *sets("rounds=1"))
 # ---- without Flower's programs
 
 
-def test_the_keys_are_explained(command: Command):  # noqa: F811
+def test_the_keys_are_explained(command: Command):
     answer = command("keys", "my keys", "--server", "fl.example.org", "--client", "a")
     assert answer.code == 0
     assert "scp -r 'my keys/server' fl.example.org:keys" in answer.out
@@ -63,14 +62,14 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "no site file"),
     ],
 )
-def test_mistakes(command: Command, arguments, said):  # noqa: F811
+def test_mistakes(command: Command, arguments, said):
     answer = command(*arguments)
     assert answer.code == 2
     assert said in " ".join(answer.err.split())
 
 
 def test_a_private_federation_without_an_accountant_does_not_begin(
-    command: Command,  # noqa: F811
+    command: Command,
     monkeypatch,
 ):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
@@ -81,7 +80,7 @@ def test_a_private_federation_without_an_accountant_does_not_begin(
 
 
 def test_a_model_that_cannot_take_the_data_is_refused_by_the_client(
-    command: Command,  # noqa: F811
+    command: Command,
     tmp_path,
 ):
     (tmp_path / "patients.csv").write_text("age,label\n" + "40,ill\n50,well\n" * 10)
@@ -90,7 +89,7 @@ def test_a_model_that_cannot_take_the_data_is_refused_by_the_client(
     assert "use the model 'mlp'" in answer.err
 
 
-def test_a_port_in_use(command: Command):  # noqa: F811
+def test_a_port_in_use(command: Command):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -156,7 +155,7 @@ def fake(tmp_path, monkeypatch) -> Callable[[str, str], None]:
     ("status", "code"),
     [("finished:completed", 0), ("finished:failed", 1), ("finished:stopped", 1)],
 )
-def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):  # noqa: F811
+def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):
     fake("flower-superlink", LISTEN)
     fake("flwr", FLWR, status)
     serve = (*SERVE, *sets("seed=5"), "--port", free_address().port)
@@ -172,7 +171,7 @@ def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):  # noqa
     assert app["app"]["components"]["serverapp"] == "fedfm.flower.server_app:app"
 
 
-def test_a_superlink_that_dies_ends_the_command(command: Command, fake):  # noqa: F811
+def test_a_superlink_that_dies_ends_the_command(command: Command, fake):
     fake("flower-superlink", LISTEN.replace("300", "2") + "sys.exit('out of memory')")
     fake("flwr", FLWR, "running")
     answer = command(*SERVE, "--port", free_address().port)
@@ -180,7 +179,7 @@ def test_a_superlink_that_dies_ends_the_command(command: Command, fake):  # noqa
     assert "out of memory" in answer.err
 
 
-def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypatch):  # noqa: F811
+def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypatch):
     monkeypatch.setattr("fedfm.flower.joining.PAUSE", 0.1)
     monkeypatch.setattr("fedfm.flower.joining.PATIENCE", 0.5)
     fake("flower-superlink", "")
@@ -197,7 +196,7 @@ def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("said", ["CERTIFICATE_VERIFY_FAILED", "[SSL: WRONG_VERSION_NUMBER]"])
-def test_a_client_that_does_not_trust_the_server(command: Command, fake, said):  # noqa: F811
+def test_a_client_that_does_not_trust_the_server(command: Command, fake, said):
     fake("flower-superlink", "")
     fake("flower-supernode", f"#!/bin/sh\necho '{said}'\nexit 1\n")
     answer = command(*JOIN, "--superlink", "127.0.0.1:1")
@@ -207,7 +206,7 @@ def test_a_client_that_does_not_trust_the_server(command: Command, fake, said): 
 
 
 def test_a_certificate_that_the_server_itself_does_not_trust(
-    command: Command,  # noqa: F811
+    command: Command,
     fake,
 ):
     make_keys(Path("keys"), ["fl.example.org"], ["a"], 1)
@@ -218,7 +217,7 @@ def test_a_certificate_that_the_server_itself_does_not_trust(
     assert "Is server.pem valid for 127.0.0.1, too?" in answer.err
 
 
-def test_two_clients_cannot_hide_from_each_other(command: Command, fake):  # noqa: F811
+def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
     fake("flower-superlink", LISTEN)
     fake("flwr", FLWR, "finished:completed")
     secure = sets("deployment.secure=true")
@@ -229,7 +228,7 @@ def test_two_clients_cannot_hide_from_each_other(command: Command, fake):  # noq
         assert ("each can take its own part off the sum" in answer.err) == warned
 
 
-def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):  # noqa: F811
+def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):
     data = '\n[data]\nsource = "share"\nshare = 0\nof = 10\n'
     (tmp_path / "s.toml").write_text('name = "a"' + data)
     join = ("join", "digits", "--superlink", "127.0.0.1:1", "--site", "s.toml")

@@ -19,6 +19,7 @@ from fedfm.data.holdout import hold_out, hold_out_at
 from fedfm.flower.agreement import Agreement, agree, introduce, localised
 from fedfm.flower.moments import normalisation
 from fedfm.flower.site import load_site, own_data, own_moments, parse_site
+from fedfm.flower.sources import CsvSource
 from tests.data.samples import pixels, png, tree
 from tests.test_docs import ROOT, blocks
 
@@ -91,7 +92,8 @@ def test_paths_are_relative_to_the_site_file(tmp_path):
     site = parse_site(table, tmp_path)
     assert site.out == tmp_path / "kept"
     assert site.config == "digits"
-    assert site.data.path == tmp_path / "patients.csv"  # type: ignore[union-attr]
+    assert isinstance(site.data, CsvSource)
+    assert site.data.path == tmp_path / "patients.csv"
     (tmp_path / "digits").write_text("seed = 1")
     assert parse_site(table, tmp_path).config == str(tmp_path / "digits")
     elsewhere = parse_site({**table, "out": "/var/kept", "config": "~/my.toml"}, tmp_path)
