@@ -7,14 +7,15 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import pytest
 
 from tests.cli.tools import sets, start
-from tests.folders import contents, lines, timeless
+from tests.folders import contents, timeless
 
 ROUNDS = 12
+A_ROUND = 0.1
+"""Seconds, about; they are longer on a busy machine, so that a kill never comes too late there."""
 RUN = (
     "run",
     "digits",
@@ -84,15 +85,14 @@ def test_a_run_killed_again_and_again_ends_as_one_that_never_was(tmp_path, metho
     whole, killed = (Run(tmp_path / name, *METHODS[method]) for name in ("whole", "killed"))
     whole.start()
     assert whole.end() == 0, whole.said.read_text()
-    each = median(line["seconds"] for line in lines(whole.folder))
 
-    stages = [killed.folder.exists, *(lambda r=r: killed.saved() >= r for r in (1, 3, 4, 7, 8))]
+    stages = [killed.folder.exists, *(lambda r=r: killed.saved() >= r for r in (1, 3, 4, 5, 6))]
     reached = []
     for stage in stages:
         killed.start()
         killed.wait_for(stage)
-        time.sleep(random.uniform(0, each))
-        assert killed.end(signal.SIGKILL) == -signal.SIGKILL, "it was still running"
+        time.sleep(random.uniform(0, A_ROUND))
+        assert killed.end(signal.SIGKILL) == -signal.SIGKILL, killed.said.read_text()
         reached.append(killed.saved())
     assert reached == sorted(reached)
     assert reached[-1] < ROUNDS
