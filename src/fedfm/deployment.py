@@ -10,10 +10,13 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Deployment:
-    """How server and clients deal with each other; a simulation does not look at it."""
+    """How server and clients deal with each other; of this a simulation knows the minimum only."""
 
     minimum: int = 2
-    """The fewest clients whose answers a round needs; with fewer the run stops."""
+    """The fewest clients whose answers a round needs; with fewer the run stops.
+
+    With privacy every client adds noise as if no more took part.
+    """
     wait: float = 600.0
     """Seconds the server waits for all clients at the start, and then for the minimum."""
     timeout: float = 600.0

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedfm.core.errors import UserError, unknown
+from fedfm.core.errors import UserError, not_installed, unknown
 from fedfm.records import RoundRecord
 
 Tracker = Callable[[RoundRecord], None]
@@ -25,7 +25,7 @@ def tracking(names: Sequence[str], config: Mapping[str, Any], folder: Path) -> I
         if name not in SERVICES:
             raise unknown("tracking service", name, SERVICES)
         if find_spec(name) is None:
-            raise UserError(f"tracking with {name} needs it: pip install 'fedfm[{name}]'")
+            raise not_installed(f"tracking with {name} needs it", name)
         if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ:
             raise UserError("tracking with mlflow: set MLFLOW_TRACKING_URI to the server's address")
     with ExitStack() as stack:

@@ -74,7 +74,7 @@ def test_bad_input(store, tmp_path, monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", nothing_installed)
     for attempt in (lambda: export(store, tmp_path / "r.parquet"), lambda: to_frame(store)):
-        with pytest.raises(UserError, match=r"pip install 'fedfm\[parquet\]'"):
+        with pytest.raises(UserError, match=r"pip install '\.\[parquet\]'"):
             attempt()
     assert not (tmp_path / "r.parquet").exists()
 

@@ -95,8 +95,8 @@ def watch(every: int, budget: Budget, stop: bool = False) -> Watch:
     return Watch({0: 0, 1: 0}, 100, every, budget, lambda: stop, None)
 
 
-def after(number: int) -> RoundRecord:
-    return RoundRecord(number, 0.5, 0.5, 0.1, 1.0, 0, 0, 0, 0, 1)
+def after(number: int, seconds: float = 1.0) -> RoundRecord:
+    return RoundRecord(number, 0.5, 0.5, 0.1, seconds, 0, 0, 0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,16 @@ def test_runs_stop_at_a_checkpoint_if_there_is_no_time_for_the_next(number, ever
     [(3, 100, True), (3, 300, False), (11, 100, False), (99, -5, False)],
 )
 def test_half_a_job_is_given_up_early_or_not_at_all(number, seconds, stops):
-    budget = Budget(time.time() + seconds, whole=True)
-    assert watch(10, budget)._enough(after(number)) is stops
+    watched = watch(10, Budget(time.time() + seconds, whole=True))
+    watched._enough(after(number - 1))
+    assert watched._enough(after(number)) is stops
+
+
+def test_a_round_with_compilation_in_it_says_nothing_about_the_others():
+    watched = watch(10, Budget(time.time() + 300, whole=True))
+    assert not watched._enough(after(1, seconds=60.0))
+    assert not watched._enough(after(2))
+    assert not watched._enough(after(3, seconds=5.0))
 
 
 def test_a_user_who_stops_waits_for_the_checkpoint():

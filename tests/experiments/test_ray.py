@@ -24,7 +24,7 @@ MAIN = "from fedfm.cli import main; main()"
 
 def test_without_ray_the_message_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"pip install 'fedfm\[ray\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[ray\]'"):
         OnRay(tmp_path, Budget())
 
 
@@ -53,7 +53,7 @@ def test_a_task_asks_for_a_gpu_where_there_are_any(
     assert (engine.slots, engine.device) == (slots, device)
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'fedfm[ray]'")
+@pytest.mark.skipif(find_spec("ray") is None, reason="pip install '.[ray]'")
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare of util-linux")
 def test_a_table_on_a_local_cluster(tmp_path):
     command = [sys.executable, "-c", MAIN, *ARGUMENTS]

@@ -49,14 +49,14 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
     ("arguments", "said"),
     [
         ((*SERVE, "--host", "0.0.0.0"), "without --keys anybody"),
-        ((*SERVE, "--keys", "nowhere"), "server.key is not there"),
+        ((*SERVE, "--keys", "nowhere"), "not there: ca.pem, server.pem, server.key"),
         ((*SERVE, "--keys", "x", "--insecure"), "exclude each other"),
         ((*SERVE, "--set", "round=1"), "did you mean 'protocol.rounds'"),
         ((*SERVE, "--set", "privacy.noise=1.0"), "set evaluate = 'server' in [deployment]"),
         ((*SERVE, *sets("privacy.noise=1.0", "deployment.evaluate=server")), "give mean and std"),
         ((*JOIN, "--superlink", "192.0.2.7:9092"), "without --keys anybody"),
         ((*JOIN, "--superlink", "127.0.0.1"), "no HOST:PORT"),
-        ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "a.key is not there"),
+        ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "not there: ca.pem, a.key"),
         ((*JOIN[:4], "--superlink", "127.0.0.1:1"), "--name and --data"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site holds the name"),
         ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "no site file"),
@@ -76,7 +76,7 @@ def test_a_private_federation_without_an_accountant_does_not_begin(
     private = ("privacy.noise=1.0", "deployment.evaluate=server")
     answer = command(*SERVE, *sets(*private, "deployment.mean=[0.3]", "deployment.std=[0.4]"))
     assert answer.code == 2
-    assert "pip install 'fedfm[privacy]'" in answer.err
+    assert "pip install '.[privacy]'" in answer.err
 
 
 def test_a_model_that_cannot_take_the_data_is_refused_by_the_client(

@@ -13,7 +13,7 @@ from fedfm.core.trees import flatten
 from fedfm.flower.packets import unpacked
 from fedfm.flower.scores import Score
 from fedfm.running import Run, run_together
-from tests.flower.conftest import LIMIT, Federation
+from tests.flower.conftest import LIMIT, Fault, Federation
 
 LONG = 1e6
 """A length that no answer has."""
@@ -190,9 +190,7 @@ def test_the_last_model_counts_where_the_server_evaluates(federation, data, monk
 
 
 def test_epsilon_stands_with_the_result(federation, data):
-    small = ("privacy.clip=0.01", "privacy.anchor_clip=0.01")
-    noisy = private(data, *small, "privacy.noise=5.0", "privacy.anchor_noise=5.0")
-    fed = federation("fedfm", *noisy)
+    fed = federation("fedfm", *noisy(data))
     said = fed.run().privacy
     assert said is not None
     assert "3 updates and 2 reports" in said
@@ -200,6 +198,66 @@ def test_epsilon_stands_with_the_result(federation, data):
     assert "a client's own answers" in said
     summary = json.loads((fed.folder / "server" / "summary.json").read_text())
     assert summary["privacy"] == said
-    hidden = federation("fedfm", *noisy, "deployment.secure=true").run().privacy
+    hidden = federation("fedfm", *noisy(data, "deployment.secure=true")).run().privacy
     assert hidden is not None
     assert "a client's own answers" not in hidden
+
+
+# --- what a client counts itself ------------------------------------------------------------------
+
+
+def noisy(data, *more: str) -> tuple[str, ...]:
+    """The overrides of a federation with little to say and much noise."""
+    small = ("privacy.clip=0.01", "privacy.anchor_clip=0.01")
+    return private(data, *small, "privacy.noise=5.0", "privacy.anchor_noise=5.0", *more)
+
+
+def accounts(fed: Federation) -> list[dict]:
+    """Every client's account of its only federation."""
+    files = (fed.out(client) / "privacy.json" for client in range(3))
+    return [entry for file in files for entry in json.loads(file.read_text()).values()]
+
+
+@pytest.mark.parametrize(("method", "reports"), [("fedavg", 0), ("fedfm", 2), ("fedfm-lite", 3)])
+@pytest.mark.parametrize("secure", ["false", "true"])
+def test_a_client_counts_its_answers_and_comes_to_what_the_server_says(
+    federation, data, method, reports, secure, caplog
+):
+    fed = federation(method, *noisy(data, f"deployment.secure={secure}"))
+    said = fed.run().privacy
+    expected = {"updates": 3, "reports": reports, "privacy": said}
+    assert accounts(fed) == [expected] * 3
+    assert caplog.text.count(f"what this client has given away: {said}") == 3
+
+
+def test_an_answer_that_is_asked_for_again_is_paid_again(federation, data):
+    fed = federation("fedfm", *noisy(data))
+
+    def killed(message, answer):
+        answer()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fed.run(Fault("train", killed, client=2, at=(1,)))
+    said = fed.run(resume=True).privacy
+    assert said is not None
+    assert "3 updates and 2 reports" in said
+    for account in accounts(fed):
+        assert account["updates"] == 4
+        assert "4 updates and 3 reports" in account["privacy"]
+        assert _epsilon(account["privacy"]) > _epsilon(said)
+
+
+def _epsilon(said: str) -> float:
+    return float(said[1 : said.index(",")])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[3]"])
+def test_a_client_that_cannot_read_its_account_sends_nothing(federation, data, warnings, text):
+    fed = federation("fedavg", *noisy(data))
+    fed.out(1).mkdir(parents=True)
+    (fed.out(1) / "privacy.json").write_text(text)
+    with pytest.raises(UserError, match="2 clients answered"):
+        fed.run()
+    assert any("its account of what it has sent cannot be read" in line for line in warnings())
+    assert (fed.out(1) / "privacy.json").read_text() == text

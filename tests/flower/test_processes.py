@@ -113,7 +113,7 @@ def test_what_flwr_says_when_it_fails(folder, tmp_path, monkeypatch):
 def test_without_the_extra_it_says_what_to_install(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"pip install 'fedfm\[flower\]'"), crew(folder, {}):
+    with pytest.raises(UserError, match=r"pip install '\.\[flower\]'"), crew(folder, {}):
         pass
 
 

@@ -128,7 +128,7 @@ def test_negative_rounds_are_refused():
 def test_without_the_package_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     for ask in (lambda: spent(Privacy(), 1), lambda: noise_for(1.0, 1e-5, 1)):
-        with pytest.raises(UserError, match=r"pip install 'fedfm\[privacy\]'"):
+        with pytest.raises(UserError, match=r"pip install '\.\[privacy\]'"):
             ask()
 
 

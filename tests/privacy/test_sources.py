@@ -74,5 +74,5 @@ def test_box_muller_follows_its_formula_and_meets_no_infinity():
 
 def test_secret_noise_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
-    with pytest.raises(UserError, match=r"pip install 'fedfm\[privacy\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[privacy\]'"):
         secret_normals(2)

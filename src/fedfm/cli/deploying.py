@@ -14,7 +14,7 @@ from fedfm.config import Config, load_config
 from fedfm.core.errors import require
 from fedfm.flower.addresses import LOOPBACK, Address
 from fedfm.flower.app_folder import FEDFM
-from fedfm.flower.checks import check_deployable, warnings
+from fedfm.flower.checks import check_accountable, check_deployable, warnings
 from fedfm.flower.joining import Joining, data_section, write_site
 from fedfm.flower.joining import join as run_client
 from fedfm.flower.key_folders import SERVER, client_keys, make_keys, server_keys
@@ -133,6 +133,7 @@ def join(
 ) -> None:
     """Take part in a federation with this machine's own data, until stopped by Ctrl-C."""
     config, address = load_config(source, overrides or []), Address.parse(superlink)
+    check_accountable(config)
     _require_security(address, keys, insecure)
     if site is None:
         require(bool(name and data), "say who you are and what data you have: --name and --data")

@@ -20,3 +20,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
     return UserError(f"unknown {kind} '{name}': {hint}")
+
+
+def not_installed(what: str, extra: str) -> UserError:
+    """An error for an optional part that is not there: what lacks, and the extra that brings it."""
+    return UserError(f"{what}: pip install '.[{extra}]' in a checkout of FedFM")

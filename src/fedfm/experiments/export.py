@@ -1,4 +1,4 @@
-"""Results as flat tables for other tools: CSV always, Parquet with the extra `fedfm[parquet]`.
+"""Results as flat tables for other tools: CSV always, Parquet with the extra `parquet`.
 
 One row per run; nested values, the config above all, have dotted names such as
 `config.protocol.lr`. The rounds are a table of their own, joined by `folder`.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.core.checkpoint import write_atomically
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import not_installed, require
 from fedfm.experiments.rounds import rounds_of
 from fedfm.experiments.store import Store, Summary
 
@@ -112,7 +112,4 @@ def _optional(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as problem:
-        raise UserError(
-            f"this needs {name}, which is not installed: pip install 'fedfm[parquet]' "
-            "(CSV needs nothing)"
-        ) from problem
+        raise not_installed(f"this needs {name} (CSV needs nothing)", "parquet") from problem

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, not_installed
 from fedfm.experiments.budget import Budget
 from fedfm.experiments.jobs import Job
 from fedfm.experiments.worker import Outcome, Told, work
@@ -55,4 +55,4 @@ def _ray() -> Any:
     try:
         return import_module("ray")
     except ModuleNotFoundError as problem:
-        raise UserError("--engine ray needs Ray: pip install 'fedfm[ray]'") from problem
+        raise not_installed("--engine ray needs Ray", "ray") from problem

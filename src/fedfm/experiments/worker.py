@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 
 import torch
@@ -148,6 +149,8 @@ class Watch:
     budget: Budget
     stop: Callable[[], bool]
     told: Told | None
+    fastest: float = inf
+    """Seconds of the fastest round."""
 
     def of(self, seed: int) -> Callable[[RoundRecord], None]:
         """The watcher of one run."""
@@ -168,10 +171,15 @@ class Watch:
         left, saved = self.of_all - record.round, record.round % self.every == 0
         another = record.seconds * len(self.rounds)
         if self.budget.whole:
-            hopeless = self.budget.left < another * left and record.round <= self.of_all / 10
-            return left > 0 and (self.stop() or hopeless)
+            return left > 0 and (self.stop() or self._hopeless(record, left))
         ends = self.stop() or self.budget.left < another * min(self.every, left)
         return left > 0 and saved and ends
+
+    def _hopeless(self, record: RoundRecord, left: int) -> bool:
+        """Whether it cannot end in time, by its fastest round: compilation is in the first."""
+        compiled, self.fastest = self.fastest < inf, min(self.fastest, record.seconds)
+        early = record.round <= max(2, self.of_all / 10)
+        return compiled and early and self.budget.left < self.fastest * len(self.rounds) * left
 
 
 def _report(job: Job, results: Path, began: float | None) -> None:

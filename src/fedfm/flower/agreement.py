@@ -209,7 +209,7 @@ def _remedy(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
         return f"give the table the federation's {wanted[0]} columns"
     if shape[0] != wanted[0]:
         return "save all images in grey" if wanted[0] == 1 else "save an image in colour"
-    return "set size in [data] of the site file"
+    return f"scale them: --size {wanted[-1]}, or size in [data] of the site file"
 
 
 def _first_difference(here: Sequence[str], there: Sequence[str]) -> tuple[str, str]:

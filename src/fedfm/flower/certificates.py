@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedfm.core.errors import UserError
+from fedfm.core.errors import not_installed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -48,7 +48,7 @@ def require_cryptography() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError as problem:
-        raise UserError("making keys needs: pip install 'fedfm[flower]'") from problem
+        raise not_installed("making keys needs cryptography", "flower") from problem
 
 
 def make_server_secrets(names: Sequence[str], days: int) -> ServerSecrets:

@@ -9,6 +9,11 @@ TWO_CLIENTS = (
     "hide clients from each other from three on"
 )
 
+MUCH_NOISE = (
+    "every client adds noise as if only {0} took part (deployment.minimum): with {1} clients, a "
+    "larger minimum brings less noise for the same epsilon"
+)
+
 
 def check_deployable(config: Config) -> None:
     """Refuse a private federation that would tell more than it says, or could not say what."""
@@ -24,10 +29,20 @@ def check_deployable(config: Config) -> None:
         "[privacy] keeps sums of inputs at the clients: give mean and std in [deployment], of "
         "public data or by convention; one number for each channel or column",
     )
-    accountant()
+    check_accountable(config)
+
+
+def check_accountable(config: Config) -> None:
+    """Refuse privacy where nobody could say what it comes to."""
+    if config.privacy is not None:
+        accountant()
 
 
 def warnings(config: Config) -> list[str]:
     """What is allowed, but hardly meant."""
-    small = config.deployment.secure and config.protocol.clients < 3
-    return [TWO_CLIENTS] if small else []
+    clients, minimum = config.protocol.clients, config.deployment.minimum
+    cases = {
+        TWO_CLIENTS: config.deployment.secure and clients < 3,
+        MUCH_NOISE.format(minimum, clients): config.privacy is not None and 2 * minimum < clients,
+    }
+    return [said for said, holds in cases.items() if holds]

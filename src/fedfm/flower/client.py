@@ -15,8 +15,9 @@ from fedfm.algorithms.base import Model
 from fedfm.config import Config, load_config, parse
 from fedfm.core.clients import begin, job, measured, trained
 from fedfm.core.exchange import Ask, Sums
-from fedfm.core.trees import Tree
+from fedfm.core.trees import Tree, flatten
 from fedfm.flower.agreement import Agreement, introduce
+from fedfm.flower.checks import check_accountable
 from fedfm.flower.desk import Desk, fitting
 from fedfm.flower.hiding import Hiding
 from fedfm.flower.memory import is_out_of_memory
@@ -67,6 +68,7 @@ class Client:
         """Check the server's config against its own, if it has one, and introduce itself."""
         config = parse(json.loads(question.facts["config"]))
         self._compare(config)
+        check_accountable(config)
         data = own_data(self.site, config)
         return Packet({"introduction": introduce(self.site.name, data, self.site.columns).values()})
 
@@ -122,6 +124,8 @@ class Client:
         self.desk.enrolment(question.facts["token"])
         model = question.trees["model"]
         self.desk.keep_result({**model["params"], **model.get("buffers", {})})
+        if given_away := self.desk.account.statement(question.facts["token"]):
+            logger.warning("what this client has given away: %s", given_away)
         return Packet({})
 
     def _task(self, question: Packet, kind: Any) -> tuple[Ask, Workshop]:
@@ -160,9 +164,17 @@ class Client:
     ) -> Packet:
         if not sums.clients:
             raise Refusal("its training ended in NaN or infinity")
+        self._pay(question, shop, ask, total)
         if question.facts["evaluate"]:
             total = total | {"scores": shop.scores(ask.model)}
         return self._sent(ask.kind, question, shop.config, total)
+
+    def _pay(self, question: Packet, shop: Workshop, ask: Ask, total: Tree) -> None:
+        """Count an answer before it leaves."""
+        if guard := shop.federation.guard:
+            updates, reports = ask.kind == "train", bool(flatten(total["reports"]))
+            secure = shop.config.deployment.secure
+            self.desk.account.pay(question.facts["token"], updates, reports, guard, secure)
 
     def _sent(self, purpose: str, question: Packet, config: Config, tree: Tree) -> Packet:
         if config.deployment.secure:

@@ -18,6 +18,7 @@ from fedfm.algorithms.base import Model
 from fedfm.core.checkpoint import to_bytes, write_atomically
 from fedfm.core.client_states import OnDisk
 from fedfm.core.trees import Tree, completed, flatten, to_device, unflatten
+from fedfm.flower.account import Account
 from fedfm.flower.refusals import Lost, Refusal
 
 
@@ -41,6 +42,11 @@ class Desk:
         if not isinstance(facts, dict) or facts.get("token") != token:
             raise Lost("this client has not joined this federation yet")
         return facts
+
+    @property
+    def account(self) -> Account:
+        """What it has given away."""
+        return Account(self.folder / "privacy.json")
 
     def states(self, client: int, round: int | None) -> OnDisk:
         """What the client kept after so many rounds, and nothing later.

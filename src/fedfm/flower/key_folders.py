@@ -56,7 +56,7 @@ def _there(folder: Path, names: Iterable[str]) -> list[Path]:
     missing = ", ".join(path.name for path in paths if not path.is_file())
     require(
         not missing,
-        f"--keys {folder}: {missing} is not there; `fedfm keys` makes a folder for the server "
+        f"--keys {folder}: not there: {missing}; `fedfm keys` makes a folder for the server "
         f"(DIR/{SERVER}) and one for each client (DIR/NAME)",
     )
     return paths

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import UserError, not_installed
 from fedfm.flower.strays import MARK, die_with_parent, end_strays
 
 POLL = "0.2"
@@ -99,8 +99,9 @@ def programs() -> Path:
     """The folder of Flower's programs: this Python's own, else the first on the PATH."""
     own = Path(sys.executable).parent
     found = shutil.which("flower-superlink", path=f"{own}{os.pathsep}{os.environ.get('PATH', '')}")
-    require(found is not None, "Flower is not installed here: pip install 'fedfm[flower]'")
-    return Path(str(found)).parent
+    if found is None:
+        raise not_installed("Flower is not installed here", "flower")
+    return Path(found).parent
 
 
 def quiet(telemetry: bool) -> dict[str, str]:

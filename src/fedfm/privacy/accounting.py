@@ -9,7 +9,7 @@ Improving the Gaussian Mechanism for Differential Privacy. ICML 2018, Theorem 8)
 import math
 from typing import Any, NamedTuple
 
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import not_installed, require
 from fedfm.privacy.settings import Privacy
 
 
@@ -82,5 +82,5 @@ def accountant() -> Any:
     try:
         import dp_accounting
     except ImportError as problem:
-        raise UserError("accounting for privacy needs: pip install 'fedfm[privacy]'") from problem
+        raise not_installed("[privacy] needs an accountant", "privacy") from problem
     return dp_accounting

@@ -74,10 +74,14 @@ class Guard:
         reporting = sum(
             any(piece.measures for piece in method.active(round)) for round in range(rounds)
         )
-        said = describe(spent(self.privacy, rounds, reporting))
+        return self.paid(rounds, reporting, secure)
+
+    def paid(self, updates: int, reports: int, secure: bool) -> str:
+        """What a client has given away with so many answers, in words."""
+        said = describe(spent(self.privacy, updates, reports))
         if secure:
             return said
-        return said + "\n" + describe(spent_alone(self.privacy, self.fewest, rounds, reporting))
+        return said + "\n" + describe(spent_alone(self.privacy, self.fewest, updates, reports))
 
 
 def _shapes_only(tree: Tree) -> bool:
