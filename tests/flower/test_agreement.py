@@ -101,7 +101,8 @@ def test_wanted_classes_are_distinct():
          "save all images in grey"),
         (GREY, COLOUR, "shape 1 x 8 x 8 (uint8), the federation of shape 3 x 8 x 8 (uint8); "
          "save an image in colour"),
-        ((1, 9, 9), GREY, "1 x 9 x 9 (uint8), the federation of shape 1 x 8 x 8 (uint8); scale them: --size 8"),
+        ((1, 9, 9), GREY, "shape 1 x 9 x 9 (uint8), the federation of shape 1 x 8 x 8 (uint8); "
+         "scale them: --size 8"),
         ((4,), (5,), "shape 4 (uint8), the federation of shape 5 (uint8); give the table"),
         ((4,), GREY, "data of another kind"),
     ],

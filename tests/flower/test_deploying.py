@@ -188,6 +188,7 @@ def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypat
     assert answer.code == 1
     assert "does not let this client in" in answer.err
     assert answer.out.count("not let in yet") == 1
+    assert answer.out.count("[code: 2004]") == 1
     assert "joining 127.0.0.1:1" in answer.out
     assert answer.out.count("flower-supernode --superlink 127.0.0.1:1 ") >= 2
     site = load_site(tmp_path / "out" / "site.toml")
@@ -226,6 +227,20 @@ def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
         answer = command("serve", "digits", *out, *secure, *sets(f"clients={clients}"))
         assert answer.code == 0, answer.err
         assert ("each can take its own part off the sum" in answer.err) == warned
+
+
+def test_noise_for_fewer_clients_than_there_are(command: Command, fake):
+    fake("flower-superlink", LISTEN)
+    fake("flwr", FLWR, "finished:completed")
+    private = sets(
+        *("privacy.noise=1.0", "deployment.evaluate=server", "clients=10"),
+        *("deployment.mean=[0.3]", "deployment.std=[0.4]"),
+    )
+    for minimum, warned in ((4, True), (5, False)):
+        out = ("--out", f"out{minimum}", "--port", free_address().port)
+        answer = command("serve", "digits", *out, *private, *sets(f"deployment.minimum={minimum}"))
+        assert answer.code == 0, answer.err
+        assert (f"as if only {minimum} took part" in answer.err) == warned
 
 
 def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -212,7 +213,7 @@ def noisy(data, *more: str) -> tuple[str, ...]:
     return private(data, *small, "privacy.noise=5.0", "privacy.anchor_noise=5.0", *more)
 
 
-def accounts(fed: Federation) -> list[dict]:
+def accounts(fed: Federation) -> list[dict[str, Any]]:
     """Every client's account of its only federation."""
     files = (fed.out(client) / "privacy.json" for client in range(3))
     return [entry for file in files for entry in json.loads(file.read_text()).values()]

@@ -26,7 +26,7 @@ WAS_IN = "SuperNode ID:"
 NOT_NOW = "[code: 2004]"
 WAITING = (
     "not let in yet: the server does not know this client's public key, or takes its old "
-    f"connection for alive, as it does for a minute; trying for {PATIENCE:.0f} s"
+    f"connection for alive, as it does for a minute; trying again for {PATIENCE:.0f} s"
 )
 REFUSED = (
     "the server does not let this client in (Flower's reason is above): it must know the client's "
@@ -37,7 +37,8 @@ DISTRUSTED = (
     "no secure connection to this server (Flower's reason is above): ca.pem is not the server's, "
     "its certificate is for another name than that in --superlink, or it runs without --keys"
 )
-PAUSE = 2.0
+PAUSE = 5.0
+"""Seconds before a supernode that ended starts again."""
 _SHARE = re.compile(r"share:(\d+)/(\d+)")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -113,18 +114,18 @@ def join(joining: Joining) -> None:
     """
     print(SEEKING.format(joining.superlink), flush=True)
     with crew(joining.flower, variables(joining.flower, joining.telemetry)) as workers:
-        refused_since: float | None = None
+        refused_since, known = None, set[str]()
         while True:
             supernode = workers.start(supernode_command(joining, free_address()), "supernode.log")
-            said = show(supernode, workers.folder / "supernode.log")
+            said = show(supernode, workers.folder / "supernode.log", known=known)
             if WAS_IN in said:
-                refused_since = None
+                refused_since, known = None, set()
+                print(f"the supernode ended; starting it again in {PAUSE:.0f} s", flush=True)
             else:
                 now = time.monotonic()
                 _check_refusal(said, now - (refused_since or now))
-                print("" if refused_since else f"{WAITING}\n", end="")
-                refused_since = refused_since or now
-            print(f"the supernode ended; starting it again in {PAUSE:.0f} s", flush=True)
+                print("" if refused_since else f"{WAITING}\n", end="", flush=True)
+                refused_since, known = refused_since or now, known | set(said.splitlines())
             time.sleep(PAUSE)
 
 

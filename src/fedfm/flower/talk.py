@@ -3,7 +3,7 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
@@ -12,16 +12,19 @@ _NOISE = re.compile(r"INFO ?:\s*$|INFO:     |INFO :\s+FastAPI lifespan|Using Sup
 
 
 def show(
-    process: "subprocess.Popen[bytes]", log: Path, watch: Callable[[], None] = lambda: None
+    process: "subprocess.Popen[bytes]",
+    log: Path,
+    watch: Callable[[], None] = lambda: None,
+    known: Collection[str] = (),
 ) -> str:
     """Print what the `process` writes to `log` until it ends, without the noise; give it all.
 
-    `watch` is called all the while; it may raise.
+    `watch` is called all the while; it may raise. Lines that are `known` are not shown again.
     """
     said = []
     for line in _lines(process, log, watch):
         said.append(line)
-        if not _NOISE.match(line):
+        if line not in known and not _NOISE.match(line):
             print(line, flush=True)
     return "\n".join(said)
 
