@@ -196,6 +196,27 @@ def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypat
     assert load_config(str(site.config)) == load_config("digits")
 
 
+def test_a_client_ends_when_it_has_the_model_and_the_server_is_gone(
+    command: Command, fake, tmp_path
+):
+    result = tmp_path / "out" / "model.safetensors"
+    result.parent.mkdir()
+    result.write_text("of another federation")
+    fake("flower-superlink", "")
+    fake(
+        "flower-supernode",
+        "#!/bin/sh\n"
+        "echo Connection attempt failed, retrying; echo 'SuperNode ID: 1'; sleep 1\n"
+        f"echo the model > {result}; echo delivered; sleep 1\n"
+        "echo Connection attempt failed, retrying; sleep 300\n",
+    )
+    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
+    assert answer.code == 0, answer.err
+    assert answer.out.count("Connection attempt failed") == 2
+    assert answer.out.endswith(f"its server gone; the model is in {result}\n")
+    assert strays(tmp_path / "out" / "flower") == []
+
+
 @pytest.mark.parametrize("said", ["CERTIFICATE_VERIFY_FAILED", "[SSL: WRONG_VERSION_NUMBER]"])
 def test_a_client_that_does_not_trust_the_server(command: Command, fake, said):
     fake("flower-superlink", "")

@@ -131,7 +131,7 @@ def join(
     insecure: Insecure = False,
     telemetry: Telemetry = False,
 ) -> None:
-    """Take part in a federation with this machine's own data, until stopped by Ctrl-C."""
+    """Take part in a federation with this machine's own data, until it is over."""
     config, address = load_config(source, overrides or []), Address.parse(superlink)
     check_accountable(config)
     _require_security(address, keys, insecure)

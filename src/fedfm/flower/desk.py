@@ -73,9 +73,14 @@ class Desk:
         with _or_lost(f"this client lacks the model after round {version}"):
             return fitting(unflatten(load_file(self._model(version))), like)
 
+    @property
+    def result(self) -> Path:
+        """The federation's final model, as `load_state_dict` takes it."""
+        return self.folder / "model.safetensors"
+
     def keep_result(self, tensors: Tree) -> None:
-        """Keep the federation's final model, as `load_state_dict` takes it."""
-        write_atomically(self.folder / "model.safetensors", to_bytes(tensors))
+        """Keep the federation's final model."""
+        write_atomically(self.result, to_bytes(tensors))
 
     def _model(self, version: int) -> Path:
         return self.folder / f"global-{version:06d}.safetensors"

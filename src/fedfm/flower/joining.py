@@ -12,8 +12,10 @@ import tomli_w
 from fedfm.core.errors import UserError
 from fedfm.data.folder import ARCHIVES
 from fedfm.flower.addresses import Address, free_address
+from fedfm.flower.desk import Desk
 from fedfm.flower.key_folders import ClientKeys
 from fedfm.flower.processes import FlowerError, crew, variables
+from fedfm.flower.site import load_site
 from fedfm.flower.talk import show
 
 PATIENCE = 90.0
@@ -37,6 +39,8 @@ DISTRUSTED = (
     "no secure connection to this server (Flower's reason is above): ca.pem is not the server's, "
     "its certificate is for another name than that in --superlink, or it runs without --keys"
 )
+NO_SERVER = "Connection attempt failed"
+OVER = "the federation is over and its server gone; the model is in {}"
 PAUSE = 5.0
 """Seconds before a supernode that ended starts again."""
 _SHARE = re.compile(r"share:(\d+)/(\d+)")
@@ -57,6 +61,11 @@ class Joining:
     def flower(self) -> Path:
         """Flower's files."""
         return self.out.resolve() / "flower"
+
+    @property
+    def result(self) -> Path:
+        """Where the client keeps the federation's model."""
+        return Desk(load_site(self.site).out).result
 
 
 def data_section(text: str, label: str | None, size: int | None) -> dict[str, Any]:
@@ -108,16 +117,25 @@ def _tls(keys: ClientKeys) -> list[str]:
 
 
 def join(joining: Joining) -> None:
-    """Work as a client until told to stop; raise `FlowerError` if the server does not let it in.
+    """Work as a client until the federation is over; raise `FlowerError` if it is not let in.
 
-    A supernode that ends by itself starts again, for `PATIENCE` seconds after the first refusal.
+    It is over when the client has its result and the server has gone. A supernode that ends by
+    itself starts again, for `PATIENCE` seconds after the first refusal.
     """
     print(SEEKING.format(joining.superlink), flush=True)
+    before = _version(joining.result)
+
+    def over(said: str) -> bool:
+        return NO_SERVER in said and _version(joining.result) != before
+
     with crew(joining.flower, variables(joining.flower, joining.telemetry)) as workers:
         refused_since, known = None, set[str]()
         while True:
             supernode = workers.start(supernode_command(joining, free_address()), "supernode.log")
-            said = show(supernode, workers.folder / "supernode.log", known=known)
+            said = show(supernode, workers.folder / "supernode.log", known=known, last=over)
+            if over(said):
+                print(OVER.format(joining.result), flush=True)
+                return
             if WAS_IN in said:
                 refused_since, known = None, set()
                 print(f"the supernode ended; starting it again in {PAUSE:.0f} s", flush=True)
@@ -127,6 +145,11 @@ def join(joining: Joining) -> None:
                 print("" if refused_since else f"{WAITING}\n", end="", flush=True)
                 refused_since, known = refused_since or now, known | set(said.splitlines())
             time.sleep(PAUSE)
+
+
+def _version(file: Path) -> int | None:
+    """Changes when a file is written."""
+    return file.stat().st_mtime_ns if file.exists() else None
 
 
 def _check_refusal(said: str, waited: float) -> None:

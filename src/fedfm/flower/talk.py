@@ -16,16 +16,20 @@ def show(
     log: Path,
     watch: Callable[[], None] = lambda: None,
     known: Collection[str] = (),
+    last: Callable[[str], bool] = lambda line: False,
 ) -> str:
     """Print what the `process` writes to `log` until it ends, without the noise; give it all.
 
-    `watch` is called all the while; it may raise. Lines that are `known` are not shown again.
+    `watch` is called all the while; it may raise. Lines that are `known` are not shown again, and
+    nothing after the `last`.
     """
     said = []
     for line in _lines(process, log, watch):
         said.append(line)
         if line not in known and not _NOISE.match(line):
             print(line, flush=True)
+        if last(line):
+            break
     return "\n".join(said)
 
 

@@ -21,7 +21,8 @@ def test_fedfm_with_its_two_handshakes(deployment):
     assert server.tree == []
     run.assert_simulated()
     assert [round["handshakes"] for round in rounds_of(run.out)] == [1, 2, 2]
-    assert stop(clients) == [INTERRUPTED] * CLIENTS
+    assert [client.wait() for client in clients] == [0] * CLIENTS
+    assert all("the federation is over" in client.words for client in clients)
     assert [client.tree for client in clients] == [[]] * CLIENTS
     for k in range(CLIENTS):
         received = load_file(run.folder / f"c{k}" / "model.safetensors")
@@ -41,7 +42,7 @@ def test_tls_authentication_and_secure_sums(deployment):
     for k in range(CLIENTS):
         run.join(k, "--keys", keys / f"c{k}")
     stranger.wait_for("Failed to activate SuperNode")
-    stop([stranger])
+    assert stop([stranger]) == [INTERRUPTED]
     assert server.wait() == 0
     members = json.loads((run.out / "members.json").read_text())
     assert set(members["numbers"]) == {f"c{k}" for k in range(CLIENTS)}
