@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ DISTRUSTED = (
 )
 NO_SERVER = "Connection attempt failed"
 OVER = "the federation is over and its server gone; the model is in {}"
+LOG = "supernode.log"
 PAUSE = 5.0
 """Seconds before a supernode that ended starts again."""
 _SHARE = re.compile(r"share:(\d+)/(\d+)")
@@ -129,32 +130,43 @@ def join(joining: Joining) -> None:
         return NO_SERVER in said and _version(joining.result) != before
 
     with crew(joining.flower, variables(joining.flower, joining.telemetry)) as workers:
-        refused_since, known = None, set[str]()
+        patience = Patience()
         while True:
-            supernode = workers.start(supernode_command(joining, free_address()), "supernode.log")
-            said = show(supernode, workers.folder / "supernode.log", known=known, last=over)
+            supernode = workers.start(supernode_command(joining, free_address()), LOG)
+            said = show(supernode, workers.folder / LOG, known=patience.known, last=over)
             if over(said):
                 print(OVER.format(joining.result), flush=True)
                 return
             if WAS_IN in said:
-                refused_since, known = None, set()
+                patience = Patience()
                 print(f"the supernode ended; starting it again in {PAUSE:.0f} s", flush=True)
             else:
-                now = time.monotonic()
-                _check_refusal(said, now - (refused_since or now))
-                print("" if refused_since else f"{WAITING}\n", end="", flush=True)
-                refused_since, known = refused_since or now, known | set(said.splitlines())
+                patience.refused(said)
             time.sleep(PAUSE)
+
+
+@dataclass
+class Patience:
+    """A client that is not let in tries again for a while, and says why not once."""
+
+    since: float | None = None
+    """When it was refused first."""
+    known: set[str] = field(default_factory=set)
+    """What Flower has said about it."""
+
+    def refused(self, said: str) -> None:
+        """Give up where trying again will not help, or has not helped."""
+        if NO_TLS.search(said):
+            raise FlowerError(DISTRUSTED)
+        now = time.monotonic()
+        if NOT_NOW not in said or (self.since and now - self.since > PATIENCE):
+            raise FlowerError(REFUSED)
+        if self.since is None:
+            self.since = now
+            print(WAITING, flush=True)
+        self.known.update(said.splitlines())
 
 
 def _version(file: Path) -> int | None:
     """Changes when a file is written."""
     return file.stat().st_mtime_ns if file.exists() else None
-
-
-def _check_refusal(said: str, waited: float) -> None:
-    """Give up where trying again will not help, or has not helped."""
-    if NO_TLS.search(said):
-        raise FlowerError(DISTRUSTED)
-    if NOT_NOW not in said or waited > PATIENCE:
-        raise FlowerError(REFUSED)
