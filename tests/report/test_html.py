@@ -306,6 +306,23 @@ def test_a_copy_of_a_run_counts_once(runs):
     assert "the same config and seed as" in left_out(findings)["fedfm-1"]
 
 
+def test_a_deployment_stands_beside_its_simulation(runs, tmp_path):
+    write_run(runs / "server", "fedfm", 1)
+    (runs / "server" / "members.json").write_text("{}")
+    findings = find([runs])
+    assert findings.left_out == []
+    assert {run.method for run in findings.runs} >= {"fedfm", "fedfm (deployed)"}
+    (setting,) = settings_of(findings.runs)
+    simulated, deployed = (
+        next(entry for entry in setting.entries if entry.label == label)
+        for label in ("fedfm", "fedfm (deployed)")
+    )
+    assert [run.seed for run in deployed.runs] == [1]
+    assert deployed.number == simulated.number + 1
+    page = write_report([runs], tmp_path / "report.html").path.read_text()
+    assert "fedfm (deployed)" in page
+
+
 def test_no_run_at_all_is_an_error_that_says_why(tmp_path, runs):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no finished run in .*empty"):

@@ -18,6 +18,8 @@ from fedfm.core.errors import UserError
 from fedfm.experiments.store import MACHINE, Store, Summary, digest
 
 Floats = NDArray[np.float64]
+MEMBERS, DEPLOYED = "members.json", " (deployed)"
+"""What the folder of a federation of real machines has, and how its method is called."""
 TOTALS = ("floats_up", "floats_down", "bytes_up", "bytes_down", "handshakes", "seconds")
 
 
@@ -46,8 +48,8 @@ class FoundRun:
 
     @cached_property
     def identity(self) -> tuple[str, int]:
-        """What tells it from other runs: what was run, and the seed."""
-        return digest(identifying(self.config)), self.seed
+        """What tells it from other runs: what was run, under which name, and the seed."""
+        return digest(identifying(self.config) | {"name": self.method}), self.seed
 
 
 def identifying(config: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def read_run(folder: Path) -> FoundRun:
     return FoundRun(
         folder=folder,
         config=config,
-        method=str(summary["method"]),
+        method=str(summary["method"]) + (DEPLOYED if (folder / MEMBERS).exists() else ""),
         seed=int(summary["seed"]),
         best_round=int(summary["best_round"]),
         test_accuracy=_finite(summary["test_accuracy"]),
