@@ -18,11 +18,11 @@ class Deployment:
     With privacy every client adds noise as if no more took part.
     """
     wait: float = 600.0
-    """Seconds the server waits for all clients at the start, and then for the minimum."""
+    """Seconds the server waits for all clients at the start; then the minimum has to be there."""
     timeout: float = 600.0
     """Seconds it waits for the answers to a question; who has not answered is left out."""
     message_limit: int = 1024
-    """Megabytes of the largest message that either side accepts."""
+    """Megabytes of the largest message that the server accepts."""
     classes: tuple[str, ...] = ()
     """The classes by name; by default those that the clients have."""
     mean: tuple[float, ...] = ()
@@ -37,7 +37,7 @@ class Deployment:
     secure: bool = False
     """Whether the server sees sums over clients only."""
     threshold: int = 0
-    """How many clients must help to unmask a sum; 0: two thirds of a round's clients."""
+    """How many clients must help to unmask a sum, never fewer than the minimum; 0: two thirds."""
     range: float = 256.0
     """What no sum of model changes may exceed in a secure sum."""
 

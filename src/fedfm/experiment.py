@@ -48,6 +48,12 @@ class Experiment:
             self.client_states in ("auto", "memory", "disk"),
             f"client_states is 'auto', 'memory' or 'disk', not '{self.client_states}'",
         )
+        enough = self.privacy is None or self.fewest <= self.protocol.cohort
+        require(
+            enough,
+            f"[privacy] counts on {self.fewest} clients in every sum (deployment.minimum), rounds "
+            f"have {self.protocol.cohort}: lower it, or their noise is less than epsilon says",
+        )
         every, rounds = self.method.share_every, self.protocol.rounds
         require(
             rounds % every == 0,

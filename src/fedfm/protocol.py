@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from fedfm.core.errors import require
 
 
+def cohort_size(participation: float, clients: int) -> int:
+    """How many of so many clients take part in a round."""
+    return max(1, int(participation * clients + 0.5))
+
+
 @dataclass(frozen=True)
 class Protocol:
     """Who trains how long, and how the result is measured (Sec. VII-A of the paper).
@@ -32,6 +37,11 @@ class Protocol:
     """Train on the last, incomplete batch of an epoch too."""
     evaluate_every: int = 1
     """Evaluate the model every so many rounds, and after the last; for many clients."""
+
+    @property
+    def cohort(self) -> int:
+        """The number of clients in a round."""
+        return cohort_size(self.participation, self.clients)
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""

@@ -42,6 +42,10 @@ def test_the_keys_are_explained(command: Command):
 
 
 SERVE = ("serve", "digits", "--out", "out")
+PRIVATE = sets(
+    *("privacy.noise=1.0", "deployment.evaluate=server"),
+    *("deployment.mean=[0.3]", "deployment.std=[0.4]"),
+)
 JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
 
 
@@ -54,6 +58,9 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*SERVE, "--set", "round=1"), "did you mean 'protocol.rounds'"),
         ((*SERVE, "--set", "privacy.noise=1.0"), "set evaluate = 'server' in [deployment]"),
         ((*SERVE, *sets("privacy.noise=1.0", "deployment.evaluate=server")), "give mean and std"),
+        ((*SERVE, *PRIVATE, "--set", "method=fednova"), "weighs clients by their own work"),
+        ((*SERVE, *PRIVATE, "--set", "fedfm.anchors=uniform"), "anchors must be 'weighted'"),
+        ((*SERVE, *PRIVATE, "--set", "deployment.minimum=11"), "rounds have 10"),
         ((*JOIN, "--superlink", "192.0.2.7:9092"), "without --keys anybody"),
         ((*JOIN, "--superlink", "127.0.0.1"), "no HOST:PORT"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "not there: ca.pem, a.key"),
@@ -73,8 +80,7 @@ def test_a_private_federation_without_an_accountant_does_not_begin(
     monkeypatch,
 ):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    private = ("privacy.noise=1.0", "deployment.evaluate=server")
-    answer = command(*SERVE, *sets(*private, "deployment.mean=[0.3]", "deployment.std=[0.4]"))
+    answer = command(*SERVE, *PRIVATE)
     assert answer.code == 2
     assert "pip install '.[privacy]'" in answer.err
 
@@ -208,13 +214,23 @@ def test_a_client_ends_when_it_has_the_model_and_the_server_is_gone(
         "#!/bin/sh\n"
         "echo Connection attempt failed, retrying; echo 'SuperNode ID: 1'; sleep 1\n"
         f"echo the model > {result}; echo delivered; sleep 1\n"
-        "echo Connection attempt failed, retrying; sleep 300\n",
+        "echo Connection attempt failed, retrying; echo a busy server\n"
+        "for n in 1 2 3 4 5; do echo Connection attempt failed, retrying; done; sleep 300\n",
     )
     answer = command(*JOIN, "--superlink", "127.0.0.1:1")
     assert answer.code == 0, answer.err
-    assert answer.out.count("Connection attempt failed") == 2
+    assert answer.out.count("Connection attempt failed") == 2 + 3
     assert answer.out.endswith(f"its server gone; the model is in {result}\n")
     assert strays(tmp_path / "out" / "flower") == []
+
+
+def test_a_supernode_that_fails_is_not_a_server_that_refuses(command: Command, fake):
+    fake("flower-superlink", "")
+    fake("flower-supernode", "#!/bin/sh\necho 'Address already in use'\nexit 1\n")
+    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
+    assert answer.code == 1
+    assert "ended before the server had let it in" in answer.err
+    assert "public key" not in answer.err
 
 
 @pytest.mark.parametrize("said", ["CERTIFICATE_VERIFY_FAILED", "[SSL: WRONG_VERSION_NUMBER]"])
@@ -253,15 +269,17 @@ def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
 def test_noise_for_fewer_clients_than_there_are(command: Command, fake):
     fake("flower-superlink", LISTEN)
     fake("flwr", FLWR, "finished:completed")
-    private = sets(
-        *("privacy.noise=1.0", "deployment.evaluate=server", "clients=10"),
-        *("deployment.mean=[0.3]", "deployment.std=[0.4]"),
-    )
-    for minimum, warned in ((4, True), (5, False)):
-        out = ("--out", f"out{minimum}", "--port", free_address().port)
-        answer = command("serve", "digits", *out, *private, *sets(f"deployment.minimum={minimum}"))
+    for clients, share, warned in (
+        (10, 1.0, True),
+        (9, 1.0, True),
+        (8, 1.0, False),
+        (80, 0.1, False),
+    ):
+        out = ("--out", f"out{clients}", "--port", free_address().port)
+        size = sets("deployment.minimum=4", f"clients={clients}", f"participation={share}")
+        answer = command("serve", "digits", *out, *PRIVATE, *size)
         assert answer.code == 0, answer.err
-        assert (f"as if only {minimum} took part" in answer.err) == warned
+        assert ("as if only 4 took part" in answer.err) == warned
 
 
 def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,10 +12,13 @@ from fedfm.assembly import build_model, load_data
 from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
-from fedfm.flower.packets import unpacked
+from fedfm.flower.packets import Packet, packed, unpacked
 from fedfm.flower.scores import Score
+from fedfm.flower.secure import numbers
+from fedfm.privacy import Privacy
+from fedfm.privacy.guard import Guard, secret
 from fedfm.running import Run, run_together
-from tests.flower.conftest import LIMIT, Fault, Federation
+from tests.flower.conftest import LIMIT, Fault, Federation, silent
 
 LONG = 1e6
 """A length that no answer has."""
@@ -253,7 +257,7 @@ def _epsilon(said: str) -> float:
     return float(said[1 : said.index(",")])
 
 
-@pytest.mark.parametrize("text", ["", "{", "[3]"])
+@pytest.mark.parametrize("text", ["", "{", "[3]", "[]", "null"])
 def test_a_client_that_cannot_read_its_account_sends_nothing(federation, data, warnings, text):
     fed = federation("fedavg", *noisy(data))
     fed.out(1).mkdir(parents=True)
@@ -262,3 +266,65 @@ def test_a_client_that_cannot_read_its_account_sends_nothing(federation, data, w
         fed.run()
     assert any("its account of what it has sent cannot be read" in line for line in warnings())
     assert (fed.out(1) / "privacy.json").read_text() == text
+
+
+# --- what a client keeps back, whatever it is asked -----------------------------------------------
+
+
+def asking(kind: str, **other: object) -> Fault:
+    """Client 1 gets questions of a kind that say something else than the server did."""
+
+    def changed_question(message, answer):
+        message.content = packed(_with(unpacked(message.content, LIMIT), other))
+        return answer()
+
+    return Fault(kind, changed_question, at=range(9))
+
+
+def _with(packet: Packet, other: dict[str, object]) -> Packet:
+    return Packet({**packet.facts, **other}, packet.trees)
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (asking("train", evaluate=True), "does not tell accuracies"),
+        (asking("measure", evaluate=True), "does not tell accuracies"),
+        (asking("join", late=False), "does not tell sums of its inputs"),
+    ],
+)
+def test_a_curious_server_gets_no_number_without_noise(federation, data, question, reason, caplog):
+    with pytest.raises(UserError, match="2 clients answered"):
+        federation("fedfm", *private(data)).run(question)
+    assert f"with [privacy] a client {reason}" in caplog.text
+
+
+def test_a_sum_of_too_few_is_never_unmasked(federation, data, monkeypatch):
+    """One of three is missing: two thirds could unmask the sum, which has too little noise."""
+    secure = private(data, "deployment.secure=true")
+    decoded = Mock(wraps=numbers.decode)
+    monkeypatch.setattr("fedfm.flower.sums.decode", decoded)
+    with pytest.raises(UserError, match="'train': 2 clients contributed, 3 are needed"):
+        federation("fedavg", *secure).run(Fault("train", silent))
+    assert decoded.call_count == 0
+    federation("fedavg", *secure, "protocol.rounds=1").run()
+    assert decoded.call_count == 1
+
+
+def test_a_simulation_whose_rounds_are_too_small_for_their_noise_is_refused(data):
+    few = ("clients=10", "participation=0.3", "deployment.minimum=4", "privacy.noise=1.0")
+    with pytest.raises(UserError, match=r"counts on 4 clients in every sum .* rounds have 3"):
+        _ = load_config("digits", few).experiment
+    assert load_config("digits", (*few, "deployment.minimum=3")).experiment.guard
+
+
+def test_a_class_that_nobody_has_is_not_believed_in_however_many_add_noise():
+    guard = Guard(Privacy(), fewest=2, sources=secret)
+    (piece,) = load_config("digits", ["method=fedfm"]).composed.pieces
+    draw = torch.Generator().manual_seed(0)
+    for clients in (2, 100):
+        deviation = guard.privacy.report_std(2) * clients**0.5
+        counts = deviation * torch.randn(10_000, generator=draw)
+        report = {piece.name: dict.fromkeys(piece.counted, counts)}
+        for found in guard.believed(report, [piece], clients)[piece.name].values():
+            assert float((found > 0).float().mean()) == pytest.approx(0.023, abs=0.005)

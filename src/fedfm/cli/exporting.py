@@ -17,7 +17,7 @@ def export(
         bool, typer.Option("--rounds", help="Also all rounds, in a file beside it.")
     ] = False,
 ) -> None:
-    """Write all results as a flat table, a row per run, for pandas, polars or a spreadsheet."""
+    """Write all results as a flat table, a row per result, for pandas, polars or a spreadsheet."""
     from fedfm.experiments.export import export as write
 
     for path in write(Store(results), out, rounds=rounds):

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from fedfm.algorithms.base import Method, Task
@@ -12,7 +11,7 @@ from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan, plan
 from fedfm.engine.executors import Executor
 from fedfm.privacy.guard import Guard
-from fedfm.protocol import Protocol
+from fedfm.protocol import Protocol, cohort_size
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def drawn(
     clients: Sequence[int], participation: float, population: int, seed: int, round: int
 ) -> list[int]:
     """A round's cohort: a fraction of the population, drawn from those `clients` that are there."""
-    size = min(len(clients), max(1, int(np.floor(participation * population + 0.5))))
+    size = min(len(clients), cohort_size(participation, population))
     if size == len(clients):
         return sorted(clients)
     chosen = generator(seed, "cohort", round).choice(len(clients), size, replace=False)

@@ -31,7 +31,7 @@ def absorbed(
     pieces: Sequence[Piece], server: Tree, reports: Tree, clients: int, guard: Guard | None = None
 ) -> Tree:
     """The server's state after it received the sum of the reports of `clients` clients."""
-    reports = guard.believed(reports, pieces) if guard else reports
+    reports = guard.believed(reports, pieces, clients) if guard else reports
     for piece in pieces:
         if piece.name in reports and clients:
             state = piece.absorb(server[piece.name], reports[piece.name], clients)

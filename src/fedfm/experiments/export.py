@@ -1,7 +1,8 @@
 """Results as flat tables for other tools: CSV always, Parquet with the extra `parquet`.
 
-One row per run; nested values, the config above all, have dotted names such as
-`config.protocol.lr`. The rounds are a table of their own, joined by `folder`.
+One row per result: a run, and a cell of a table that shows it. Nested values, the config above all,
+have dotted names such as `config.protocol.lr`. The rounds are a table of their own, joined by
+`folder`.
 """
 
 import csv

@@ -39,10 +39,12 @@ def headline(made: Document, readme: Path) -> str:
     runs = {run.key: run for entry in table.entries.values() for run in entry.runs}.values()
     machine = " and ".join(machines(made.results, runs)) or "one machine"
     link, shown = os.path.relpath(made.path, folder), _table(table)
-    starred = f" {MARKDOWN.star} p < 0.05 against FedAvg." if MARKDOWN.star in shown else ""
+    starred = f" {MARKDOWN.star} p < 0.05 against FedAvg, of few seeds a hint."
+    files = any(run.config["data"]["name"] == "folder" for run in runs)
     said = (
-        f"CIFAR-10 under the paper's protocol, test accuracy in percent (in brackets the paper's): "
-        f"{len(runs)} runs, {in_words(seconds(runs))} on {machine}.{starred}{_missing(table)} "
+        f"CIFAR-10{' as image files' if files else ''} under the paper's protocol, test accuracy "
+        f"in percent (in brackets the paper's): {len(runs)} runs, {in_words(seconds(runs))} on "
+        f"{machine}.{starred if MARKDOWN.star in shown else ''}{_missing(table)} "
         f"[Everything that was measured, and the command for each number]({link}).\n"
     )
     picture = made.picture("lite")

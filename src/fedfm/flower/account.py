@@ -39,6 +39,9 @@ class Account:
         if not self.file.exists():
             return {}
         try:
-            return dict(json.loads(self.file.read_text()))
-        except (OSError, TypeError, ValueError) as problem:
-            raise Refusal("its account of what it has sent cannot be read") from problem
+            entries = json.loads(self.file.read_text())
+        except (OSError, ValueError):
+            entries = None
+        if not isinstance(entries, dict):
+            raise Refusal("its account of what it has sent cannot be read")
+        return entries

@@ -5,13 +5,13 @@ from fedfm.core.errors import require
 from fedfm.privacy.accounting import accountant
 
 TWO_CLIENTS = (
-    "two clients: each can take its own part off the sum and is left with the other's; secure sums "
-    "hide clients from each other from three on"
+    "two clients in a round: each can take its own part off the sum and is left with the other's; "
+    "secure sums hide clients from each other from three on"
 )
 
 MUCH_NOISE = (
-    "every client adds noise as if only {0} took part (deployment.minimum): with {1} clients, a "
-    "larger minimum brings less noise for the same epsilon"
+    "every client adds noise as if only {0} took part (deployment.minimum): with {1} clients in a "
+    "round, a larger minimum brings less noise for the same epsilon"
 )
 
 
@@ -30,6 +30,8 @@ def check_deployable(config: Config) -> None:
         "public data or by convention; one number for each channel or column",
     )
     check_accountable(config)
+    if guard := config.experiment.guard:
+        guard.check(config.composed)
 
 
 def check_accountable(config: Config) -> None:
@@ -40,7 +42,7 @@ def check_accountable(config: Config) -> None:
 
 def warnings(config: Config) -> list[str]:
     """What is allowed, but hardly meant."""
-    clients, minimum = config.protocol.clients, config.deployment.minimum
+    clients, minimum = config.protocol.cohort, config.deployment.minimum
     cases = {
         TWO_CLIENTS: config.deployment.secure and clients < 3,
         MUCH_NOISE.format(minimum, clients): config.privacy is not None and 2 * minimum < clients,

@@ -31,8 +31,13 @@ from fedfm.flower.workshop import Workshop
 from fedfm.runs import differences
 
 logger = logging.getLogger(__name__)
-PRIVATE = ("executor", "device", "precision", "client_states", "threads", "data")
+PRIVATE = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
 """Keys of a config that are a machine's own business."""
+
+DIVERGED = {
+    "measure": "its features are NaN or infinite",
+    "train": "its training ended in NaN or infinity",
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class Client:
         if facts["late"]:
             return Packet({})
         config = parse(json.loads(facts["config"]))
+        _keep_back(config, "sums of its inputs")
         data = own_data(self.site, config)
         units = Agreement.of(facts["agreement"]).units
         own = compact(own_moments(self.site, data), *units)
@@ -112,6 +118,7 @@ class Client:
     def evaluate(self, question: Packet) -> Packet:
         """Measure the last model."""
         ask, shop = self._task(question, "evaluate")
+        _keep_back(shop.config, "accuracies")
         return self._sent("evaluate", question, shop.config, {"scores": shop.scores(ask.model)})
 
     def refused(self, question: Packet) -> Packet:
@@ -163,9 +170,10 @@ class Client:
         self, question: Packet, shop: Workshop, ask: Ask, sums: Sums, total: Tree
     ) -> Packet:
         if not sums.clients:
-            raise Refusal("its training ended in NaN or infinity")
+            raise Refusal(DIVERGED[ask.kind])
         self._pay(question, shop, ask, total)
         if question.facts["evaluate"]:
+            _keep_back(shop.config, "accuracies")
             total = total | {"scores": shop.scores(ask.model)}
         return self._sent(ask.kind, question, shop.config, total)
 
@@ -182,6 +190,12 @@ class Client:
         return Packet({}, {"sum": tree})
 
 
+def _keep_back(config: Config, what: str) -> None:
+    """Refuse to tell what carries no noise, whatever the server asks."""
+    if config.privacy:
+        raise Refusal(f"with [privacy] a client does not tell {what}")
+
+
 def _essence(config: Config) -> dict[str, Any]:
     """What server and client must agree on: not the machine, and not where data are."""
     table = config.as_toml()
@@ -193,5 +207,5 @@ def explained(problem: Exception) -> str:
     if isinstance(problem, Refusal | SecureError):
         return str(problem)
     if is_out_of_memory(problem):
-        return "its memory is not enough (memory_limit in its site file)"
+        return "its memory is not enough"
     return "it could not answer; its own log says why"

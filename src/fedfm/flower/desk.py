@@ -1,7 +1,7 @@
 """A client's desk: what it keeps on its own disk between the server's questions.
 
 Flower starts a process per question, and a machine may be restarted at any time; so nothing that
-matters lives in memory. All files are replaced in one step.
+matters lives in memory but the secrets of a secure sum. All files are replaced in one step.
 """
 
 import json

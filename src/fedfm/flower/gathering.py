@@ -93,7 +93,7 @@ class Gathering:
         if new and not given.mean:
             self._normalise(collector, clients)
         else:
-            self._check_minimum(self._enrol(clients))
+            self._check_answers(self._enrol(clients))
         self.members.save()
         classes = self.agreement.classes
         logger.info("%d clients, %d classes: %s", len(self.present), len(classes), _some(classes))
@@ -106,6 +106,11 @@ class Gathering:
             f"{given.wait:g} s; start them with 'fedfm join', or raise deployment.wait"
             + "".join(f"\nrefused: {reason}" for reason in self.members.refused.values() if reason),
         )
+
+    def _check_answers(self, clients: Sequence[int]) -> None:
+        found, minimum = len(clients), self.config.deployment.minimum
+        said = f"{found} clients answered 'join', deployment.minimum is {minimum}"
+        require(found >= minimum, f"{said}; their logs, and this one, say why")
 
     def welcome(self) -> None:
         """Admit clients that came, or came back, since the last round."""
@@ -131,7 +136,8 @@ class Gathering:
         return self.present
 
     def _introduced(self) -> list[int]:
-        strangers = self.members.strangers(self.post.nodes())
+        names = self.post.names()
+        strangers = self.members.strangers(names)
         if not strangers:
             return []
         question = Packet({"config": self._config})
@@ -139,7 +145,7 @@ class Gathering:
         failed = set(strangers) - set(answers) - self.post.silent
         self.members.refused |= dict.fromkeys(failed, "")
         told = {node: answer.facts.get("introduction") for node, answer in answers.items()}
-        admitted = self.members.admit(told, self.post.registered())
+        admitted = self.members.admit(told, names)
         refused = {node: self.members.refused.get(node) for node in strangers}
         self.post.tell("refused", {n: Packet({"reason": why}) for n, why in refused.items() if why})
         return admitted
@@ -152,7 +158,7 @@ class Gathering:
         """Number the clients, and sum the moments of their data."""
         found = collector.collect("join", self._joining(clients, False), self._moments, ["join"])
         self._joined(clients, found.clients)
-        self._check_minimum(found.clients)
+        self._check_answers(found.clients)
         self.members.agreement = self.agreement.normalised(dict(found.total["moments"]))
         self.members.unit = float(found.total["samples"]) / len(found.clients)
 

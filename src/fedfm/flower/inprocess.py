@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -47,6 +48,10 @@ class InProcessGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """All nodes."""
         return list(self.contexts)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """The same; nobody has a key, or a name by it."""
+        return [NodeInfo(node_id=node) for node in self.contexts]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Let every client answer."""

@@ -34,12 +34,14 @@ REFUSED = (
     "the server does not let this client in (Flower's reason is above): it must know the client's "
     "public key, and nobody else may be there with the same"
 )
+FAILED = "the supernode ended before the server had let it in; what it said last is above"
 NO_TLS = re.compile("CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|SSL_ERROR|SSL routines")
 DISTRUSTED = (
     "no secure connection to this server (Flower's reason is above): ca.pem is not the server's, "
     "its certificate is for another name than that in --superlink, or it runs without --keys"
 )
-NO_SERVER = "Connection attempt failed"
+NO_SERVER, UNANSWERED = "Connection attempt failed", 3
+"""What Flower says of a server that does not answer, and how often in a row until it is gone."""
 OVER = "the federation is over and its server gone; the model is in {}"
 LOG = "supernode.log"
 PAUSE = 5.0
@@ -124,17 +126,13 @@ def join(joining: Joining) -> None:
     itself starts again, for `PATIENCE` seconds after the first refusal.
     """
     print(SEEKING.format(joining.superlink), flush=True)
-    before = _version(joining.result)
-
-    def over(said: str) -> bool:
-        return NO_SERVER in said and _version(joining.result) != before
-
+    farewell = Farewell(joining.result)
     with crew(joining.flower, variables(joining.flower, joining.telemetry)) as workers:
         patience = Patience()
         while True:
             supernode = workers.start(supernode_command(joining, free_address()), LOG)
-            said = show(supernode, workers.folder / LOG, known=patience.known, last=over)
-            if over(said):
+            said = show(supernode, workers.folder / LOG, known=patience.known, last=farewell)
+            if farewell.over:
                 print(OVER.format(joining.result), flush=True)
                 return
             if WAS_IN in said:
@@ -159,12 +157,32 @@ class Patience:
         if NO_TLS.search(said):
             raise FlowerError(DISTRUSTED)
         now = time.monotonic()
-        if NOT_NOW not in said or (self.since and now - self.since > PATIENCE):
+        if NOT_NOW not in said:
+            raise FlowerError(FAILED)
+        if self.since and now - self.since > PATIENCE:
             raise FlowerError(REFUSED)
         if self.since is None:
             self.since = now
             print(WAITING, flush=True)
         self.known.update(said.splitlines())
+
+
+class Farewell:
+    """Notices the end: the result is there, and then nobody answers any more."""
+
+    def __init__(self, result: Path) -> None:
+        self.result, self.before, self.unanswered = result, _version(result), 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the federation has ended for this client."""
+        return self.unanswered >= UNANSWERED
+
+    def __call__(self, line: str) -> bool:
+        """Hear what Flower says; one failure alone may be a server that is busy."""
+        failed = NO_SERVER in line and _version(self.result) != self.before
+        self.unanswered = self.unanswered + 1 if failed else 0
+        return self.over
 
 
 def _version(file: Path) -> int | None:

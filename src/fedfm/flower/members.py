@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,14 +71,16 @@ class Members:
         }
         write_atomically(self.path, (json.dumps(known, indent=1) + "\n").encode())
 
-    def strangers(self, nodes: Sequence[int]) -> list[int]:
+    def strangers(self, nodes: Iterable[int]) -> list[int]:
         """Nodes that have not introduced themselves; forgets nodes that are gone."""
         here = set(nodes)
         self.nodes = {client: node for client, node in self.nodes.items() if node in here}
         self.refused = {node: why for node, why in self.refused.items() if node in here}
         return sorted(here - set(self.nodes.values()) - self.refused.keys())
 
-    def admit(self, told: Mapping[int, Any], keys: Mapping[int, str] | None = None) -> list[int]:
+    def admit(
+        self, told: Mapping[int, Any], keys: Mapping[int, str | None] | None = None
+    ) -> list[int]:
         """Give those a number who fit, by what their nodes told; the numbers, ascending.
 
         `keys` has the names under which nodes' public keys are registered: nobody has another's.

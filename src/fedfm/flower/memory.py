@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from fedfm.deployment import MEGABYTE
 
 
@@ -28,5 +30,6 @@ def limited(megabytes: int) -> Iterator[None]:
 
 
 def is_out_of_memory(problem: Exception) -> bool:
-    """Whether Python or PyTorch wanted more memory than it got."""
-    return isinstance(problem, MemoryError) or "allocate memory" in str(problem)
+    """Whether Python or PyTorch wanted more memory than it got, of the machine's or of a GPU's."""
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(problem, kinds) or "allocate memory" in str(problem)

@@ -47,9 +47,9 @@ class Post:
         """The nodes that are connected now."""
         return sorted(self.grid.get_node_ids())
 
-    def registered(self) -> dict[int, str]:
-        """The names of those nodes whose public keys were registered with one."""
-        return {info.node_id: info.name for info in self.grid.get_nodes() if info.name}
+    def names(self) -> dict[int, str | None]:
+        """The nodes that are connected now, and the names that their public keys have."""
+        return {info.node_id: info.name or None for info in self.grid.get_nodes()}
 
     def tell(self, kind: str, news: Mapping[int, Packet]) -> None:
         """Say something to nodes, and not wait for what they say to it."""

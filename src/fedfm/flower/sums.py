@@ -25,6 +25,8 @@ from fedfm.flower.secure import (
     sizes,
     unmasked,
 )
+from fedfm.flower.secure.errors import insist
+from fedfm.flower.values import in_a_line
 
 logger = logging.getLogger(__name__)
 Questions = Mapping[int, Packet]
@@ -55,7 +57,7 @@ class Collector(Protocol):
 
 def left_out(client: int, kind: str, reason: object) -> None:
     """Say once why a client is not in a sum."""
-    logger.warning("client %d is left out of '%s': %s", client, kind, reason)
+    logger.warning("client %d is left out of '%s': %s", client, kind, in_a_line(reason))
 
 
 class InTheClear:
@@ -148,12 +150,19 @@ class Masked:
                 self.public[client] = keys
             except SecureError as reason:
                 left_out(client, "keys", reason)
-        self.threshold = self.deployment.threshold or max(2, -(-2 * len(self.public) // 3))
+        self.threshold = self._threshold(len(self.public))
+        few = f"{len(self.public)} clients sent keys, {self.threshold} are needed"
+        insist(len(self.public) >= self.threshold, few)
         texts = {str(client): keys.to_bytes().decode() for client, keys in self.public.items()}
         facts = {"public": texts, "threshold": self.threshold}
         sent = self.ask("shares", {k: Packet(facts | {"client": k}) for k in self.public})
         self.letters = _delivered({k: answer.facts.get("letters") for k, answer in sent.items()})
         self.ready = True
+
+    def _threshold(self, clients: int) -> int:
+        """How many must help: a sum of fewer than the minimum is of no use, and never unmasked."""
+        wanted = self.deployment.threshold or -(-2 * clients // 3)
+        return max(2, wanted, self.deployment.minimum)
 
     def _masked(self, kind: str, questions: Questions, like: Tree) -> tuple[list[int], Words]:
         """Ask those that take part, and add up what they send."""

@@ -1,5 +1,6 @@
 """Privacy at work: what stands between the clients' answers and everybody else."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -49,9 +50,9 @@ class Guard:
             return trees.tree_map(_floating, tree)
         return self.privacy.report(tree, self.fewest, self.sources(round, clients, "report"))
 
-    def believed(self, reports: Tree, pieces: Iterable[Piece]) -> Tree:
-        """Sums of reports [...] without the counts that are nothing but noise."""
-        least = CERTAIN * self.privacy.anchor_noise * self.privacy.anchor_clip
+    def believed(self, reports: Tree, pieces: Iterable[Piece], clients: int) -> Tree:
+        """Sums of reports [...] of so many clients without the counts that are only noise."""
+        least = CERTAIN * self.privacy.report_std(self.fewest) * math.sqrt(clients)
         counted = {piece.name: piece.counted for piece in pieces}
         return {
             name: {
