@@ -112,6 +112,9 @@ def advance(simulations: Sequence[Simulation], progresses: Sequence[Progress]) -
     began = time.perf_counter()
     states = [progress.state for progress in progresses]
     rounds = run_rounds(states, [simulation.federation for simulation in simulations])
+    for simulation, (_, log) in zip(simulations, rounds, strict=True):
+        if guard := simulation.federation.guard:
+            guard.check_sum(len(log.cohort))
     scores = [
         simulation.evaluated(progress, state)
         for simulation, progress, (state, _) in zip(simulations, progresses, rounds, strict=True)

@@ -10,6 +10,7 @@ import torch
 
 from fedfm.assembly import build_model, load_data
 from fedfm.config import load_config
+from fedfm.core import rounds
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.flower.packets import Packet, packed, unpacked
@@ -264,7 +265,9 @@ def test_a_client_that_cannot_read_its_account_sends_nothing(federation, data, w
     (fed.out(1) / "privacy.json").write_text(text)
     with pytest.raises(UserError, match="2 clients answered"):
         fed.run()
-    assert any("its account of what it has sent cannot be read" in line for line in warnings())
+    assert any(
+        "its account of what it has sent, privacy.json, cannot" in line for line in warnings()
+    )
     assert (fed.out(1) / "privacy.json").read_text() == text
 
 
@@ -328,3 +331,21 @@ def test_a_class_that_nobody_has_is_not_believed_in_however_many_add_noise():
         report = {piece.name: dict.fromkeys(piece.counted, counts)}
         for found in guard.believed(report, [piece], clients)[piece.name].values():
             assert float((found > 0).float().mean()) == pytest.approx(0.023, abs=0.005)
+
+
+def test_a_simulation_stops_where_too_few_clients_are_left_for_its_noise(
+    data, federation, monkeypatch
+):
+    """As when the training of one of them diverges."""
+
+    def without_the_last(states, feds):
+        return [
+            (state, replace(log, cohort=log.cohort[:-1]))
+            for state, log in rounds.run_rounds(states, feds)
+        ]
+
+    config = federation("fedavg", *private(data)).config
+    assert len(simulated(config).rounds) == 3
+    monkeypatch.setattr("fedfm.simulation.run_rounds", without_the_last)
+    with pytest.raises(UserError, match=r"2 clients are left for a sum.* counts on 3"):
+        simulated(config)

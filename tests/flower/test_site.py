@@ -270,5 +270,5 @@ def test_shares_agree_on_the_data_sets_own_classes_in_their_order(monkeypatch):
 
 
 def test_a_share_of_another_number_of_clients_is_refused():
-    with pytest.raises(UserError, match=r"data\.of is 4, .* set data\.of = 3"):
+    with pytest.raises(UserError, match=r"a share of 4, .* of = 3 in the site file"):
         own_data(share_of(config_of(clients=4), 1), config_of(clients=3))

@@ -16,7 +16,10 @@ from fedfm.privacy.guard import Guard
 
 @dataclass(frozen=True)
 class Account:
-    """The file in which a client counts its answers, for each federation that it took part in."""
+    """The file in which a client counts its answers, for each federation that it took part in.
+
+    Federations go by their token, which is in federation.json beside it.
+    """
 
     file: Path
 
@@ -43,5 +46,5 @@ class Account:
         except (OSError, ValueError):
             entries = None
         if not isinstance(entries, dict):
-            raise Refusal("its account of what it has sent cannot be read")
+            raise Refusal(f"its account of what it has sent, {self.file.name}, cannot be read")
         return entries

@@ -16,10 +16,14 @@ MUCH_NOISE = (
 
 
 def check_deployable(config: Config) -> None:
-    """Refuse a private federation that would tell more than it says, or could not say what."""
+    """Refuse a federation whose rounds cannot end, and a private one that would tell too much."""
+    given, cohort = config.deployment, config.protocol.cohort
+    require(
+        given.minimum <= cohort,
+        f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (protocol)",
+    )
     if config.privacy is None:
         return
-    given = config.deployment
     require(
         given.evaluate == "server",
         "[privacy] keeps accuracies at the clients: set evaluate = 'server' in [deployment]",

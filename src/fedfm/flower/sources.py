@@ -148,8 +148,8 @@ class ShareSource(_Source):
         clients = config.protocol.clients
         require(
             self.of == clients,
-            f"data.of is {self.of}, but the config divides its data among {clients} clients "
-            f"(protocol.clients); set data.of = {clients}",
+            f"a share of {self.of}, but the config divides its data among {clients} clients "
+            f"(protocol.clients): share:K/{clients}, or of = {clients} in the site file",
         )
         whole = load_data(config)
         labels, classes = whole.train.labels.numpy(), len(whole.classes)

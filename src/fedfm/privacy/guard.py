@@ -62,6 +62,14 @@ class Guard:
             for name, report in reports.items()
         }
 
+    def check_sum(self, clients: int) -> None:
+        """Refuse a sum over too few: its noise is less than epsilon says."""
+        require(
+            clients >= self.fewest,
+            f"{clients} clients are left for a sum, and [privacy] counts on {self.fewest} "
+            "(deployment.minimum): less noise, a smaller lr, or a smaller minimum",
+        )
+
     def check(self, method: Method) -> None:
         """Refuse methods whose clients would have to tell more than clipped sums."""
         for piece in method.pieces:
