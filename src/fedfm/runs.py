@@ -146,6 +146,11 @@ class RunFolder:
         write_atomically(self.path / "summary.json", text.encode())
 
 
+def finished(folder: Path) -> bool:
+    """Whether a folder holds a run that came to its end."""
+    return (folder / "summary.json").exists()
+
+
 def _best(facts: dict[str, Any], tree: Tree) -> Best:
     model = Model(tree["params"], tree.get("buffers", {}))
     accuracies = tuple(facts.get("client_accuracies", ()))

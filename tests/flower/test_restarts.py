@@ -96,6 +96,21 @@ def test_a_client_absent_when_the_server_comes_back(federation):
     assert_same(run.state, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_the_server_killed_while_it_delivers_the_model(federation):
+    """Those who have it are gone when it comes back; the others get it."""
+    run = federation("fedavg", "protocol.rounds=1")
+    result = run.run(Fault("deliver", silent))
+    assert [(run.out(client) / "model.safetensors").exists() for client in range(3)] == [
+        True,
+        False,
+        True,
+    ]
+    for client in (0, 2):
+        del run.grid.contexts[NODES[client]]
+    assert run.run(resume=True).test_accuracy == result.test_accuracy
+    assert (run.out(1) / "model.safetensors").exists()
+
+
 def test_a_run_is_not_begun_that_would_lose_its_last_training(federation):
     run = federation("fedfm-lite", "fedfm-lite.models_every=2", "protocol.rounds=3")
     with pytest.raises(UserError, match="multiple of models_every"):

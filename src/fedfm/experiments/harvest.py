@@ -8,6 +8,7 @@ from pathlib import Path
 from fedfm.core.checkpoint import damaged
 from fedfm.core.errors import require
 from fedfm.experiments.store import Summary
+from fedfm.runs import finished
 
 KEPT = (
     "seed",
@@ -21,11 +22,6 @@ KEPT = (
     "device",
 )
 """What a summary takes from summary.json as it is."""
-
-
-def finished(folder: Path) -> bool:
-    """Whether a folder holds a run that came to its end."""
-    return (folder / "summary.json").exists()
 
 
 def summary_of(folder: Path, results: Path | None = None) -> Summary:

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 from fedfm.core.checkpoint import unfinished
 from fedfm.core.errors import UserError, require
-from fedfm.experiments.harvest import finished
 from fedfm.experiments.repeats import Repeat, repeats
 from fedfm.experiments.store import Store, Summary
+from fedfm.runs import finished
 
 logger = logging.getLogger(__name__)
 STATE = ("checkpoint", "clients")

@@ -16,11 +16,12 @@ from fedfm.config import Config, DataConfig
 from fedfm.core.errors import UserError, require
 from fedfm.data.dataset import Dataset
 from fedfm.experiments.budget import Budget
-from fedfm.experiments.harvest import finished, summary_of
+from fedfm.experiments.harvest import summary_of
 from fedfm.experiments.jobs import Job, missing
 from fedfm.experiments.store import Store, Summary
 from fedfm.records import RoundRecord
 from fedfm.running import Run, run_together
+from fedfm.runs import finished
 
 logger = logging.getLogger(__name__)
 THREADS = torch.get_num_threads()

@@ -26,7 +26,7 @@ class Gathering:
     """The clients of a federation, by number."""
 
     def __init__(self, grid: Grid, config: Config, path: Path, pause: float) -> None:
-        self.config = config
+        self.config, self.minimum = config, config.deployment.minimum
         self.members = Members.load(path, config.deployment.classes)
         self.post = Post(grid, config.deployment, self.members.token, pause)
 
@@ -99,18 +99,17 @@ class Gathering:
         logger.info("%d clients, %d classes: %s", len(self.present), len(classes), _some(classes))
 
     def _check_minimum(self, clients: Sequence[int]) -> None:
-        found, given = len(clients), self.config.deployment
+        found, wait = len(clients), self.config.deployment.wait
         require(
-            found >= given.minimum,
-            f"{found} of at least {given.minimum} clients have joined (deployment.minimum) after "
-            f"{given.wait:g} s; start them with 'fedfm join', or raise deployment.wait"
+            found >= self.minimum,
+            f"{found} of at least {self.minimum} clients have joined (deployment.minimum) after "
+            f"{wait:g} s; start them with 'fedfm join', or raise deployment.wait"
             + "".join(f"\nrefused: {reason}" for reason in self.members.refused.values() if reason),
         )
 
     def _check_answers(self, clients: Sequence[int]) -> None:
-        found, minimum = len(clients), self.config.deployment.minimum
-        said = f"{found} clients answered 'join', deployment.minimum is {minimum}"
-        require(found >= minimum, f"{said}; their logs, and this one, say why")
+        said = f"{len(clients)} clients answered 'join', deployment.minimum is {self.minimum}"
+        require(len(clients) >= self.minimum, f"{said}; their logs, and this one, say why")
 
     def welcome(self) -> None:
         """Admit clients that came, or came back, since the last round."""

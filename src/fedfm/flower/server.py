@@ -36,7 +36,7 @@ from fedfm.flower.sums import Collected, Collector, InTheClear, Masked
 from fedfm.privacy.guard import Guard, secret
 from fedfm.records import Best, Progress, Result, RoundRecord
 from fedfm.running import Watcher
-from fedfm.runs import RunFolder
+from fedfm.runs import RunFolder, finished
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,12 @@ class Server:
         return drawn(self.clients.present, share, self.population, seed, round)
 
     def run(self) -> Result:
-        """Every round that is left."""
+        """Every round that is left.
+
+        Of a run that has ended already, those get the model who are there.
+        """
+        if finished(self.folder.path):
+            self.clients.minimum = 0
         self.clients.gather(self.collector)
         self.start = self._start()
         self.judge = judge(self.config, self.clients.agreement)
