@@ -32,7 +32,7 @@ PIECES: dict[str, type[Piece]] = {
 def piece_class(name: str) -> type[Piece]:
     """The registered piece of that name."""
     if name not in PIECES:
-        raise unknown("method", name, PIECES)
+        raise unknown("method", name, PIECES, "one of your own: fedfm --methods FILE ...")
     return PIECES[name]
 
 

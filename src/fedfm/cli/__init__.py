@@ -1,11 +1,13 @@
 """The command line: `fedfm COMMAND`; one module per group of commands."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedfm import __version__
+from fedfm.algorithms.own import load_methods, name_methods
 from fedfm.cli import (
     costing,
     demonstration,
@@ -41,8 +43,14 @@ def options(
         bool,
         typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
     ] = False,
+    methods: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A Python file with a method of your own. Repeatable."),
+    ] = None,
 ) -> None:
     """Federated learning for parties whose data differ: FedFM, its baselines, exact costs."""
+    name_methods(methods or [])
+    load_methods()
 
 
 app.command("run")(running.run)

@@ -14,11 +14,12 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """An error for a name nobody knows, with the nearest right one."""
+def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
+    """An error for a name nobody knows, with the nearest right one, or all of them and `more`."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
+    hint = f"{hint}; {more}" if more and not near else hint
     return UserError(f"unknown {kind} '{name}': {hint}")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from fedfm.algorithms.own import load_methods
 from fedfm.config import Config, DataConfig
 from fedfm.core.errors import UserError, require
 from fedfm.data.dataset import Dataset
@@ -58,6 +59,7 @@ def work(
 ) -> Outcome:
     """Run what a job still needs; whatever goes wrong with it is in the outcome."""
     began = time.perf_counter()
+    load_methods()
     with claimed(job, results) as own:
         outcome = Outcome(job, elsewhere=len(job.seeds) - len(own))
         try:

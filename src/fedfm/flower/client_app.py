@@ -6,6 +6,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from fedfm.algorithms.own import load_methods
 from fedfm.core.errors import UserError, require
 from fedfm.deployment import MEGABYTE
 from fedfm.flower.client import Client, explained
@@ -44,6 +45,7 @@ def reply(message: Message, context: Context) -> Message:
     try:
         site = context.node_config.get("site")
         require(site is not None, "this node has no 'site' in its --node-config; see fedfm join")
+        load_methods()
         client = Client(load_site(Path(str(site))), Hiding(ContextDrawer(context)))
         with limited(client.site.memory_limit):
             question = _question(message, client.site)

@@ -9,6 +9,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedfm.algorithms.own import load_methods
 from fedfm.cli.display import describe_result, watching
 from fedfm.config import Config, load_config, parse
 from fedfm.core.errors import UserError
@@ -24,6 +25,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's config describes."""
     show_log()
+    load_methods()
     config = config_of(str(context.run_config.get("config", "digits")))
     out = Path(os.environ.get("FEDFM_OUT") or str(context.run_config.get("out", "runs/flower")))
     resume = os.environ.get("FEDFM_RESUME") == "1"

@@ -1,0 +1,48 @@
+"""Methods of your own: files that register pieces, named on the command line or in the environment.
+
+The environment is how all processes of a run get to know them: workers, and on real machines
+Flower's, where everybody names files of his own.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedfm.core.errors import UserError, require
+
+VARIABLE = "FEDFM_METHODS"
+_known: set[Path] = set()
+
+
+def name_methods(files: Iterable[Path]) -> None:
+    """Add files to those that the environment names, for processes in any folder."""
+    whole = (str(file.resolve()) for file in [*_named(), *files])
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(whole))
+
+
+def load_methods() -> None:
+    """Run the files that the environment names, each once in a process."""
+    for file in _named():
+        if file not in _known:
+            _run(file)
+            _known.add(file)
+
+
+def _named() -> list[Path]:
+    return [Path(file) for file in os.environ.get(VARIABLE, "").split(os.pathsep) if file]
+
+
+def _run(file: Path) -> None:
+    spec = importlib.util.spec_from_file_location(f"own_methods.{file.stem}", file)
+    require(file.is_file() and spec is not None, f"a method of your own: {file} is no Python file")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        said = f"{type(problem).__name__}: {problem}"
+        raise UserError(f"a method of your own: {file} does not run: {said}") from problem

@@ -1,0 +1,71 @@
+"""A method in a file of the user's own, for every command and every process."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedfm.algorithms import PIECES, own
+from tests.cli.tools import TINY, Command, sets, start
+
+GUIDE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
+RUN = ("run", "digits", *TINY, *sets("rounds=2", "method=gentleprox", "gentleprox.mu=0.2"))
+
+
+@pytest.fixture
+def gentleprox(tmp_path, monkeypatch) -> Iterator[Path]:
+    """The guide's example in a file; what it registers is forgotten after the test."""
+    file = tmp_path / "methods of mine" / "gentleprox.py"
+    file.parent.mkdir()
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    file.write_text(blocks[0])
+    monkeypatch.setenv(own.VARIABLE, "")
+    monkeypatch.setattr(own, "_known", set())
+    before = dict(PIECES)
+    yield file
+    PIECES.clear()
+    PIECES.update(before)
+
+
+def test_every_command_knows_it(command: Command, gentleprox, tmp_path):
+    given = ("--methods", str(gentleprox))
+    assert "unknown method 'gentleprox'" in command(*RUN).err
+    assert "one of your own: fedfm --methods FILE" in command(*RUN).err
+    answer = command(*given, *RUN, "--out", str(tmp_path / "run"))
+    assert answer.code == 0, answer.err
+    assert "gentleprox: test accuracy" in answer.out + answer.err
+    assert "gentleprox" in command(*given, "methods").out
+    assert "gentleprox" in command(*given, "cost", "--model", "mlp").out
+
+
+def test_processes_that_are_started_know_it(gentleprox, tmp_path, monkeypatch):
+    """Their folder may be another one."""
+    monkeypatch.chdir(gentleprox.parent)
+    monkeypatch.setenv(own.VARIABLE, gentleprox.name)
+    own.name_methods([])
+    assert os.environ[own.VARIABLE] == str(gentleprox)
+    said = tmp_path / "said.txt"
+    run = start("--methods", str(gentleprox), *RUN, "--out", str(tmp_path / "run"), said=said)
+    run.join(60)
+    assert run.exitcode == 0, said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "is no Python file"),
+        ("import fedfm_nonsense", "does not run: ModuleNotFoundError"),
+        ("this is no Python", "does not run: SyntaxError"),
+    ],
+)
+def test_a_file_that_is_none(command: Command, gentleprox, text, said):
+    if text is None:
+        gentleprox.unlink()
+    else:
+        gentleprox.write_text(text)
+    answer = command("--methods", str(gentleprox), "methods")
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+    assert str(gentleprox) in answer.err.replace("\n", "")
