@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
@@ -59,6 +60,7 @@ def _command(arguments: tuple[str, ...], said: Path, largest_file: int | None) -
 
     from fedfm.cli import main
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a script's background it is not
     torch.set_num_threads(1)
     with said.open("wb") as file:
         for stream in (sys.stdout, sys.stderr):

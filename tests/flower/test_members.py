@@ -156,7 +156,7 @@ def test_too_few_clients_that_fit(meeting):
 
 
 def test_no_client_at_all(meeting):
-    run = meeting(table_of("one", "apple"))
+    run = meeting(table_of("one", "apple"), table_of("two", "apple"))
     run.grid.contexts.clear()
     with pytest.raises(UserError, match="0 of at least 2 clients have joined"):
         run.run()
