@@ -1,5 +1,6 @@
 """A method in a file of the user's own, for every command and every process."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -69,3 +70,12 @@ def test_a_file_that_is_none(command: Command, gentleprox, text, said):
     assert answer.code == 2
     assert said in " ".join(answer.err.split())
     assert str(gentleprox) in answer.err.replace("\n", "")
+
+
+def test_the_workers_of_a_grid_know_it(command: Command, gentleprox, tmp_path):
+    results = ("--results", str(tmp_path / "results"), "--jobs", "2")
+    few = ("--quick", "--only", "FedAvg", *sets("method=gentleprox", "rounds=2"))
+    answer = command("--methods", str(gentleprox), "table", "epochs", *few, *results)
+    assert answer.code == 0, answer.err
+    lines = (tmp_path / "results" / "results.jsonl").read_text().splitlines()
+    assert {json.loads(line)["method"] for line in lines} == {"gentleprox"}
