@@ -16,8 +16,8 @@ import fedfm
 from fedfm.core.errors import UserError
 from fedfm.flower.client import explained
 from fedfm.flower.client_app import reply
-from fedfm.flower.packets import FACTS, TREES
-from tests.flower.conftest import NODES, Federation, facts_of, write_site
+from fedfm.flower.packets import FACTS, TREES, Packet, packed, unpacked
+from tests.flower.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
 
 MARKER = "patients-of-ward-nine"
 GENERIC = "it could not answer; its own log says why"
@@ -193,6 +193,26 @@ def test_a_client_with_another_config(federation, warnings):
     run.run()
     (line,) = warnings()
     assert line.endswith("config is not this client's: protocol.lr (client 0.5, server 0.02)")
+
+
+def test_a_config_that_changes_between_hello_and_join(federation, warnings):
+    """What a client keeps to is what it agreed to: noise cannot be talked away."""
+    run = federation("fedavg", "protocol.rounds=1")
+    own = run.config.as_toml()
+    (run.folder / "c1/own.toml").write_text(tomli_w.dumps(own))
+    data = {"source": '"share"', "share": 1, "of": 3}
+    write_site(run.folder / "c1", "c1", data, config='"own.toml"')
+    own["protocol"] |= {"lr": 0.5}
+
+    def other_config(message, answer):
+        asked = unpacked(message.content, LIMIT)
+        facts = {**asked.facts, "config": json.dumps(own)}
+        message.content = packed(Packet(facts, asked.trees))
+        return answer()
+
+    run.run(Fault("join", other_config, at=range(9)))
+    assert any("protocol.lr (client 0.02, server 0.5)" in line for line in warnings())
+    assert not (run.out(1) / "federation.json").exists()
 
 
 def test_a_federation_that_is_not_this_client_s(federation):

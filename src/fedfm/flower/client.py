@@ -88,11 +88,12 @@ class Client:
     def join(self, question: Packet) -> Packet:
         """Take a number in the federation; answer with the moments of its data."""
         facts = question.facts
+        config = parse(json.loads(facts["config"]))
+        self._compare(config)
         kept = {key: facts[key] for key in ("token", "config", "client", "agreement")}
         self.desk.enrol(kept)
         if facts["late"]:
             return Packet({})
-        config = parse(json.loads(facts["config"]))
         _keep_back(config, "sums of its inputs")
         data = own_data(self.site, config)
         units = Agreement.of(facts["agreement"]).units
