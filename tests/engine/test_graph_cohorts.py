@@ -83,6 +83,21 @@ def test_blocks_that_are_too_short_run_as_they_are(captured, monkeypatch):
     assert_same(state, after(3, FedAvg(), executor="loop"))
 
 
+def test_single_steps_that_come_again_in_the_next_epoch_are_captured(captured, monkeypatch):
+    """With last batches of 7, 2 and 5 samples hardly any two steps in a row are alike."""
+    monkeypatch.setattr(graphs, "WORTHWHILE", 2)
+    state = after(3, FedAvg(), keep_last=True)
+    assert captured == [(3, 4, 5), (0, 1, 8), (1, 2, 2), (2, 3, 8), (0, 1, 7)]
+    assert_same(state, after(3, FedAvg(), executor="loop", keep_last=True))
+
+
+def test_there_are_only_so_many_graphs(captured, monkeypatch):
+    monkeypatch.setattr(graphs, "MOST", 2)
+    state = after(3, FedAvg())
+    assert captured == [(0, 3, 8), (3, 4, 5)]
+    assert_same(state, after(3, FedAvg(), executor="loop"))
+
+
 def test_what_cannot_be_captured_takes_plain_steps_and_says_so_once(monkeypatch, caplog):
     def fails(part, block, pool):
         part(block.indices[:, 0], None)

@@ -26,12 +26,14 @@ from fedfm.engine.feed import Feed, Stage
 from fedfm.engine.layout import owned
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
-from fedfm.engine.schedule import Block, blocks
+from fedfm.engine.schedule import Block, repeated
 from fedfm.engine.update import update
 
 logger = logging.getLogger(__name__)
-WORTHWHILE = 8
-"""From how many steps of a block on its step is captured."""
+WORTHWHILE = 2
+"""From how many equal steps a round on they are captured, which costs about four steps once."""
+MOST = 256
+"""Graphs that a cohort keeps: clients of ever new sizes would need ever new ones."""
 KEPT = 2
 """Cohorts that are kept: two, for a cohort that had to be split into parts of unequal size."""
 
@@ -102,8 +104,8 @@ class GraphCohort(Cohort):
             self.correction, self.steps = found, {}
 
     def _capture(self, plans: Sequence[Plan]) -> None:
-        for block in blocks(plans):
-            if self.capturing and block.key not in self.steps and block.steps >= WORTHWHILE:
+        for block in repeated(plans, WORTHWHILE):
+            if self.capturing and block.key not in self.steps and len(self.steps) < MOST:
                 try:
                     self.steps[block.key] = capture(Part(self, block.rows), block, self.pool)
                 except torch.OutOfMemoryError:

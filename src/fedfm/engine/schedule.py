@@ -1,5 +1,6 @@
 """Who takes a step with whom: the plans of a cohort as blocks of equal batches."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -44,6 +45,16 @@ def blocks(plans: Sequence[Plan]) -> Iterator[Block]:
         for rows, size in groups:
             yield _block(plans[rows], rows, done, steps, size)
         done += steps
+
+
+def repeated(plans: Sequence[Plan], times: int) -> list[Block]:
+    """The first block of every key that has at least so many steps in all."""
+    first: dict[tuple[int, ...], Block] = {}
+    steps: Counter[tuple[int, ...]] = Counter()
+    for block in blocks(plans):
+        first.setdefault(block.key, block)
+        steps[block.key] += block.steps
+    return [block for key, block in first.items() if steps[key] >= times]
 
 
 def _groups(plans: Sequence[Plan], step: int) -> list[tuple[slice, int]]:
