@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from fedfm.experiments.document import Document, document, text, write
 from fedfm.experiments.headline import BEGIN, END, write_headline
 from fedfm.experiments.recipe import cells, load_recipe
-from tests.experiments.results import CONFIG, result, store_of
+from fedfm.experiments.repeats import AGAIN, beginnings
+from fedfm.experiments.store import Store
+from tests.experiments.results import CONFIG, result, store_of, write_rounds
 
 ROOT = Path(__file__).parent.parent.parent
 WORDS = ("--with", "data.toml")
@@ -65,6 +68,40 @@ def test_every_cell_is_there_and_says_if_it_was_not_run(made):
             assert f"| {' | '.join(cell.labels.values())} |" in whole.replace("\\", "")
     assert "CINIC-10" not in whole
     assert "4 of 208 cells have been run, 8 runs in all, 6 min on one NVIDIA H200" in whole
+
+
+def test_runs_that_were_made_twice_are_compared_round_by_round(made):
+    """FedFM, seed 0, of four rounds with two; FedAvg, seed 1, again with other numbers."""
+    short = CONFIG | {"method": {"FedFM": {}}, "protocol": CONFIG["protocol"] | {"rounds": 2}}
+    tried = result({"setting": "short"}, 0, 36.0, recipe="tune", config=short, rounds=2)
+    store = Store(made.results)
+    store.append([tried])
+    write_rounds(Store(made.results), 4)
+    other = replace(main("FedAvg", "NIID-1", 1, 66.5), finished="2026-02-03T04:05:06")
+    store_of(made.results / AGAIN, [other])
+    cut = made.results / tried.folder / "rounds.jsonl"
+    longest = made.results / main("FedFM", "NIID-1", 0, 0.0).folder / "rounds.jsonl"
+    cut.write_text("".join(longest.read_text().splitlines(keepends=True)[:2]))
+    rows = [each.row for each in beginnings(made.results)]
+    assert rows == [
+        [
+            "main FedAvg / CIFAR-10 / NIID-1, seed 1 (2026-01-01 00:00)",
+            "main FedAvg / CIFAR-10 / NIID-1, seed 1 (2026-02-03 04:05)",
+            "4",
+            "round 1",
+        ],
+        [
+            "main FedFM / CIFAR-10 / NIID-1, seed 0 (2026-01-01 00:00)",
+            "tune short, seed 0 (2026-01-01 00:00)",
+            "2",
+            "none",
+        ],
+    ]
+    assert f"| {' | '.join(rows[1])} |" in text(made)
+
+
+def test_without_a_run_made_twice_nothing_is_said_of_any(made):
+    assert "## Runs made twice" not in text(made)
 
 
 def test_pictures_lie_beside_it_and_the_discussion_is_kept(made):

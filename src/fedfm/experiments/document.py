@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedfm.core.checkpoint import write_atomically
+from fedfm.experiments import repeats
 from fedfm.experiments.budget import in_words
 from fedfm.experiments.claims import HEADS, verdicts
 from fedfm.experiments.document_parts import cells_of, grid, machines, seconds, section
@@ -97,9 +98,16 @@ def text(made: Document) -> str:
         grid(HEADS, claims),
         "## Discussion\n",
         made.discussion,
+        *_made_twice(made.results),
         *sections,
     ]
     return "\n".join(parts)
+
+
+def _made_twice(results: Path) -> list[str]:
+    found = [each.row for each in repeats.beginnings(results)]
+    about = "All that is recorded of a round is compared, to the last digit, but for its time."
+    return ["## Runs made twice\n", f"{about}\n", grid(repeats.HEADS, found)] if found else []
 
 
 def _introduction(made: Document) -> str:

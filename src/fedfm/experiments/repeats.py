@@ -1,12 +1,16 @@
 """Runs that were repeated: whether the same experiment with the same seed gave the same."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedfm.experiments.rounds import read_rounds
-from fedfm.experiments.store import Store, Summary
+from fedfm.experiments.store import Store, Summary, digest
+
+AGAIN = "again"
+"""The folder, beside the runs, of those that were made again."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,61 @@ class Repeat:
         """In words."""
         when = f", first in round {self.differs_in}" if self.differs_in else ""
         return f"{self.title} has test accuracy {self.there:.4f}, here {self.here:.4f}{when}"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The rounds that two runs of one experiment and seed have in common."""
+
+    run: str
+    again: str
+    rounds: int
+    differs_in: int | None
+    """The first round in which they differ."""
+
+    @property
+    def row(self) -> list[str]:
+        """As a line of a table: `HEADS`."""
+        found = "none" if self.differs_in is None else f"round {self.differs_in}"
+        return [self.run, self.again, str(self.rounds), found]
+
+
+HEADS = ("run", "made again as", "rounds compared", "first difference")
+
+
+def beginnings(folder: Path) -> list[Beginning]:
+    """The runs in a folder of results that were made again: there, with more rounds, or in `again`.
+
+    Each against the longest.
+    """
+    alike: defaultdict[tuple[str, int], list[tuple[Path, Summary]]] = defaultdict(list)
+    for store in (Store(folder), Store(folder / AGAIN)):
+        for run in _by_key(store.summaries()).values():
+            alike[_without_length(run)].append((store.folder / run.folder, run))
+    groups = (sorted(runs, key=lambda run: -run[1].rounds) for runs in alike.values())
+    pairs = ((first, other) for first, *others in groups for other in others)
+    return [found for pair in pairs if (found := _beginning(*pair))]
+
+
+def _without_length(run: Summary) -> tuple[str, int]:
+    """What two runs that differ at most in the number of rounds have in common."""
+    protocol = run.config.get("protocol", {}) | {"rounds": 0}
+    return digest(run.config | {"protocol": protocol}), run.seed
+
+
+def _beginning(one: tuple[Path, Summary], other: tuple[Path, Summary]) -> Beginning | None:
+    """What two runs have in common, if their rounds can be read."""
+    try:
+        pairs = list(zip(_timeless(one[0]), _timeless(other[0]), strict=False))
+    except (OSError, ValueError):
+        return None
+    differs_in = next((n for n, (a, b) in enumerate(pairs, 1) if a != b), None)
+    return Beginning(_dated(one[1]), _dated(other[1]), len(pairs), differs_in)
+
+
+def _dated(run: Summary) -> str:
+    """Its title, and when it ended."""
+    return f"{_title(run)} ({run.finished[:16].replace('T', ' ')})"
 
 
 def repeats(other: Store, here: Store) -> list[Repeat]:

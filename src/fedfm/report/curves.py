@@ -164,6 +164,8 @@ def _scale(axes: Axes, labels: Sequence[str], places: Mapping[str, float]) -> No
     at = list(places.values()) or list(range(len(labels)))
     axes.set_xticks(at, [f"{places[label]:g}" if places else label for label in labels])
     axes.xaxis.set_minor_locator(NullLocator())
+    if not places:
+        axes.set_xlim(-0.5, len(labels) - 0.5)
 
 
 def _figure(title: str, path: Path) -> tuple[Figure, Axes]:
