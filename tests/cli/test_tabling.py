@@ -90,6 +90,8 @@ def test_all_recipes_are_listed_with_how_much_was_run(command):
     rows = {row["name"]: row for row in json.loads(command("table", "--format", "json").out)}
     assert rows["main"]["runs"] == "0 of 144"
     assert rows["anchors"]["quick"] == "0 of 9", "settings were changed"
+    same = json.loads(command("table", *SHORT, "--format", "json").out)
+    assert {row["name"]: row["quick"] for row in same}["anchors"] == "2 of 9"
 
 
 def test_partitions_are_drawn(command):

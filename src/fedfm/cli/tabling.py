@@ -24,6 +24,8 @@ TableFormat = Annotated[
     Literal["text", "markdown", "latex", "csv", "json"],
     typer.Option("--format", help="How the table is written."),
 ]
+UNTRAINED = ("partitions", "clients")
+"""Outputs that are drawn at once, without runs."""
 EngineName = Annotated[Literal["local", "ray"], typer.Option(help="Where the cells run.")]
 
 
@@ -62,18 +64,12 @@ def table(
     require(engine == "ray" or ray_address is None, "--ray-address goes with --engine ray")
     log()
     if name is None:
-        list_recipes(Store(results), format)
+        list_recipes(Store(results), changes, format)
         return
-    recipe = load_recipe(name)
-    if recipe.output == "partitions":
-        show_pictures(draw_partitions(recipe, quick, changes, results / recipe.name), format)
+    recipe, store = load_recipe(name), Store(results)
+    if recipe.output in UNTRAINED:
+        show_pictures(pictures(recipe, quick, changes, results), format)
         return
-    if recipe.output == "clients":
-        from fedfm.experiments.pictures import draw_local_models
-
-        show_pictures(draw_local_models(recipe, quick, changes, results), format)
-        return
-    store = Store(results)
     wanted = all_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
     adopt(wanted, store)
     grid = None
@@ -102,6 +98,17 @@ def show(recipe: Recipe, quick: bool, jobs: Sequence[Job], store: Store, format:
             print(f"choice in {path}; take it over with --with {path}", file=sys.stderr)
 
 
+def pictures(
+    recipe: Recipe, quick: bool, changes: Sequence[str], results: Path
+) -> Iterable[dict[str, Any]]:
+    """Draw what needs no runs of the grid: partitions, or the clients' own models."""
+    if recipe.output == "partitions":
+        return draw_partitions(recipe, quick, changes, results / recipe.name)
+    from fedfm.experiments.pictures import draw_local_models
+
+    return draw_local_models(recipe, quick, changes, results)
+
+
 def show_pictures(rows: Iterable[dict[str, Any]], format: str) -> None:
     """Say what was drawn, and where it is."""
     require(format in ("text", "json"), "pictures are listed as text or json")
@@ -115,9 +122,9 @@ def show_pictures(rows: Iterable[dict[str, Any]], format: str) -> None:
     print_table(listing)
 
 
-def list_recipes(store: Store, format: str) -> None:
-    """Every recipe, and how much of it has been run."""
-    rows = [progress_of(load_recipe(name), store) for name in recipe_names()]
+def list_recipes(store: Store, changes: Sequence[str], format: str) -> None:
+    """Every recipe, and how much of it has been run with these settings."""
+    rows = [progress_of(load_recipe(name), store, changes) for name in recipe_names()]
     if format == "json":
         print(json.dumps(rows))
         return
@@ -128,13 +135,13 @@ def list_recipes(store: Store, format: str) -> None:
     print_table(listing)
 
 
-def progress_of(recipe: Recipe, store: Store) -> dict[str, str]:
+def progress_of(recipe: Recipe, store: Store, changes: Sequence[str]) -> dict[str, str]:
     """A recipe in a line: its name, title, and how many of its runs there are."""
     row = {"name": recipe.name, "paper": recipe.paper, "title": recipe.title}
-    if recipe.output in ("partitions", "clients"):
+    if recipe.output in UNTRAINED:
         return row | {"runs": "", "quick": ""}
     for column, quick in (("runs", False), ("quick", True)):
-        jobs = all_jobs(recipe, quick, range(recipe.seeds), (), ())
+        jobs = all_jobs(recipe, quick, range(recipe.seeds), changes, ())
         runs, left = (sum(len(job.seeds) for job in some) for some in (jobs, missing(jobs, store)))
         row[column] = f"{runs - left} of {runs}"
     return row
