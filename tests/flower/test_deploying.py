@@ -177,6 +177,20 @@ def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):
     assert app["app"]["components"]["serverapp"] == "fedfm.flower.server_app:app"
 
 
+def test_why_a_run_failed_is_said_once_and_without_a_traceback(command: Command, fake, tmp_path):
+    raised = '"round 1", "ERROR :     ServerApp raised an exception", "Traceback", "  File x"'
+    fake("flower-superlink", LISTEN)
+    flwr = FLWR.replace('"round 1 of"', f'*({raised}), sep="\\n"); print("of"')
+    flwr = flwr.replace("an unlucky", "ServerApp failed with exception: an unlucky")
+    fake("flwr", flwr, "finished:failed")
+    answer = command(*SERVE, "--port", free_address().port)
+    assert answer.code == 1
+    assert "round 1\n" in answer.out
+    assert "Traceback" not in answer.out
+    assert "fedfm: the run ended as finished:failed: an unlucky seed\n" in answer.err
+    assert "Traceback" in (tmp_path / "out" / "flower" / "run.log").read_text()
+
+
 def test_a_superlink_that_dies_ends_the_command(command: Command, fake):
     fake("flower-superlink", LISTEN.replace("300", "2") + "sys.exit('out of memory')")
     fake("flwr", FLWR, "running")

@@ -21,6 +21,10 @@ from fedfm.flower.talk import show
 from fedfm.runs import RunFolder
 
 FINISHED = "finished:completed"
+FAILED = "ServerApp raised an exception"
+"""What Flower writes before a traceback; why the run failed is said once it is over."""
+REASON = "ServerApp failed with exception: "
+"""How Flower begins to say why."""
 Needed = dict[str, "subprocess.Popen[bytes]"]
 """The processes without which a run cannot go on, by name."""
 
@@ -134,9 +138,11 @@ def _follow(workers: Crew, needed: Needed, run: str) -> None:
                 said = last_words(workers.folder / f"{name}.log")
                 raise FlowerError(f"the {name} ended (exit code {process.returncode}):\n{said}")
 
+    said = ""
     while True:
         log = workers.start(["flwr", "log", run, CONNECTION, "--stream"], "run.log")
-        show(log, workers.folder / "run.log", watch)
+        shown = said.splitlines()
+        said = show(log, workers.folder / "run.log", watch, shown, lambda line: FAILED in line)
         watch()
         if _is_over(workers, run):
             return
@@ -149,5 +155,6 @@ def _is_over(workers: Crew, run: str) -> bool:
     if not found["status"].startswith("finished"):
         return False
     if found["status"] != FINISHED:
-        raise FlowerError(f"the run ended as {found['status']}: {found['status-details']}")
+        reason = found["status-details"].removeprefix(REASON)
+        raise FlowerError(f"the run ended as {found['status']}: {reason}")
     return True
