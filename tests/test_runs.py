@@ -12,6 +12,7 @@ from fedfm.algorithms import PIECES
 from fedfm.core.checkpoint import load_checkpoint
 from fedfm.records import RoundRecord
 from fedfm.runs import differences
+from fedfm.simulation import Simulation
 from tests.folders import FullDisk, PowerFailure, contents, failing, lines, summary, timeless
 from tests.worlds import images, network
 
@@ -174,6 +175,31 @@ def test_a_run_of_another_method_is_refused(tmp_path):
     assert "method.fedfm (there None, here {" in refused(
         tmp_path / "run", "another config", FedFM(), resume=True
     )
+
+
+def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
+    stopped_after(tmp_path / "run", 2)
+    other, config = images(), {"mine": 1}
+    other.train.inputs[0, 0] += 1
+    with pytest.raises(UserError, match=r"differs in data.digest"):
+        simulate(
+            network("mlp", hidden=[8], norm="batch"), other, LITE,
+            partition=Partition("iid"), protocol=PROTOCOL, executor="stacked",
+            out=tmp_path / "run", resume=True,
+        )  # fmt: skip
+    run(tmp_path / "named", config=config)
+    with pytest.raises(UserError, match="was begun with other data"):
+        simulate(
+            network("mlp", hidden=[8], norm="batch"), other, LITE,
+            partition=Partition("iid"), protocol=PROTOCOL, executor="stacked",
+            out=tmp_path / "named", resume=True, config=config,
+        )  # fmt: skip
+
+
+def test_a_folder_is_refused_before_anything_takes_time(tmp_path, monkeypatch):
+    (tmp_path / "thesis.txt").write_text("ten years")
+    monkeypatch.setattr(Simulation, "__init__", lambda *_: pytest.fail("was set up"))
+    refused(tmp_path, "is not empty and holds no run")
 
 
 @pytest.mark.parametrize("resume", [False, True])

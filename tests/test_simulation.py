@@ -24,6 +24,7 @@ from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.evaluation import Score
 from fedfm.experiment import Experiment
+from fedfm.privacy import Privacy
 from fedfm.records import Progress
 from fedfm.running import Run, run_together
 from fedfm.simulation import Simulation
@@ -89,6 +90,39 @@ def test_models_are_evaluated_as_often_as_asked_and_at_the_end(monkeypatch):
         states[progress.state.round] = progress.state.model
     assert [r for r, model in states.items() if any(model is s for s in seen)] == [1, 2, 4, 5]
     assert progress.records[2].val_accuracy == progress.records[1].val_accuracy
+
+
+def test_a_model_that_is_due_is_evaluated_unless_it_was_before(monkeypatch):
+    """Models every two rounds, evaluated every three: after 3 that of 2, after 9 that of 8."""
+    lite = FedFMLite(models_every=2, start_round=0)
+    made, seen = simulation(replace(SHORT, rounds=12, evaluate_every=3), lite), []
+    evaluate = made.evaluate
+    monkeypatch.setattr(made, "evaluate", lambda model: (seen.append(model), evaluate(model))[1])
+    progress = Progress(made.start)
+    evaluated_in = []
+    for _ in range(12):
+        before = len(seen)
+        progress = made.advance(progress)
+        evaluated_in += [progress.state.round] * (len(seen) - before)
+    assert evaluated_in == [1, 3, 6, 9, 12]
+
+
+def test_how_much_a_client_counts_must_not_depend_on_its_data_under_privacy():
+    class ByWork(FedAvg):
+        """Clients count by their steps."""
+
+        claims = frozenset({"weights"})
+
+        def weights(self, weights, run):
+            return weights * run.steps.to(weights)
+
+    method = compose(ByWork())
+    experiment = Experiment(
+        method, Partition("iid"), SHORT, 0, "stacked", privacy=Privacy(noise=1.0)
+    )
+    made = Simulation(network(), blobs(), experiment)
+    with pytest.raises(UserError, match="weighs clients by their own work"):
+        made.advance(Progress(made.start))
 
 
 def test_the_best_rounds_accuracies_of_all_clients_are_kept():

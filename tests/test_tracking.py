@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ def record(round: int) -> RoundRecord:
 
 def test_configs_are_flattened_with_dots():
     assert flat(CONFIG) == {"seed": 3, "method.fedfm.strength": 5.0}
+
+
+def test_a_private_round_has_no_loss_to_track():
+    assert "train_loss" not in metrics(replace(record(1), train_loss=None))
+    assert metrics(record(1))["train_loss"] == 1.5
 
 
 def test_unknown_services_are_named(tmp_path):

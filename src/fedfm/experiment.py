@@ -1,16 +1,14 @@
 """Everything that determines a run, and how it is recorded."""
 
-import hashlib
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedfm.algorithms import Method, Model, Piece, Task
 from fedfm.core.errors import require
 from fedfm.core.ledger import bytes_of
-from fedfm.data.dataset import Dataset
+from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, keyed
@@ -99,16 +97,8 @@ def settings(piece: Piece) -> dict[str, Any]:
 
 def describe(model: nn.Module, data: Dataset) -> dict[str, Any]:
     """Which model and data these are: names, and digests that others would not have."""
-    weights, labels = model.state_dict().values(), (data.train.labels, data.test.labels)
+    weights = model.state_dict().values()
     return {
-        "model": {"name": type(model).__name__, "digest": digest(weights)},
-        "data": {"name": data.name, "digest": digest(labels)},
+        "model": {"name": type(model).__name__, "digest": fingerprint(weights)},
+        "data": {"name": data.name, "digest": data.digest},
     }
-
-
-def digest(tensors: Iterable[Tensor]) -> str:
-    """A short fingerprint of tensors' values."""
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]

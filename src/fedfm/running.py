@@ -47,14 +47,21 @@ class Run:
             return replace(self.experiment, executor=known.name)
         return self.experiment
 
+    def described(self, data: Dataset) -> dict[str, Any]:
+        """What the folder records about the run."""
+        return self.config or describe(self.model, data) | self.experiment.describe()
+
+    def check_folder(self, data: Dataset, resume: bool) -> None:
+        """Refuse a folder that the run could not have, before anything takes time."""
+        if self.out:
+            RunFolder.check(self.out, self.described(data), resume)
+
     def folder(self, data: Dataset, resume: bool, choice: Choice) -> RunFolder | None:
         """The run's folder, new or the same run's."""
         if self.out is None:
             return None
-        described = self.config or describe(self.model, data) | self.experiment.describe()
-        folder = RunFolder.open(self.out, described, resume)
-        if not folder.choice():
-            folder.settle(choice, next(self.model.parameters()).device)
+        folder = RunFolder.open(self.out, self.described(data), resume)
+        folder.settle(choice, next(self.model.parameters()).device, data.digest)
         return folder
 
     def client_states(self, stack: ExitStack) -> ClientStates:
@@ -78,6 +85,8 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
             for kind in dict.fromkeys(kinds)
         }
         return [next(done[kind]) for kind in kinds]
+    for run in runs:
+        run.check_folder(data, resume)
     with ExitStack() as stack:
         simulations: list[Simulation] = []
         with phase("set-up"):

@@ -30,6 +30,9 @@ from fedfm.core.trees import Tree, leaves, to_device
 from fedfm.engine.choice import CHOICES, Choice
 from fedfm.records import Best, Progress, Result, RoundRecord
 
+MACHINE = "machine.json"
+"""What the run is executed by, and what it was begun with."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -45,6 +48,18 @@ class RunFolder:
 
         A new one may hold nothing but what `beside` names.
         """
+        if not RunFolder.check(path, config, resume, beside):
+            import tomli_w
+
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "config.toml", tomli_w.dumps(config).encode())
+        return RunFolder(path)
+
+    @staticmethod
+    def check(
+        path: Path, config: dict[str, Any], resume: bool, beside: Collection[str] = ()
+    ) -> bool:
+        """Whether the run is there already; refuse a folder that `open` would not take."""
         recorded = path / "config.toml"
         if not recorded.exists():
             require(not path.exists() or path.is_dir(), f"{path} is a file; choose another --out")
@@ -52,11 +67,7 @@ class RunFolder:
                 not path.exists() or _names(path) <= {unfinished(recorded).name, *beside},
                 f"{path} is not empty and holds no run; choose another folder with --out",
             )
-            import tomli_w
-
-            path.mkdir(parents=True, exist_ok=True)
-            write_atomically(recorded, tomli_w.dumps(config).encode())
-            return RunFolder(path)
+            return False
         require(resume, f"{path} already holds a run; go on with --resume or choose another --out")
         try:
             before = tomllib.loads(recorded.read_text())
@@ -67,11 +78,11 @@ class RunFolder:
             not differing,
             f"{path} holds a run of another config; it differs in " + "; ".join(differing),
         )
-        return RunFolder(path)
+        return True
 
     def choice(self) -> Choice | None:
         """The executor that the run began with; a resumed run keeps to it, bit for bit."""
-        path = self.path / "machine.json"
+        path = self.path / MACHINE
         if not path.exists():
             return None
         try:
@@ -83,11 +94,19 @@ class RunFolder:
             raise damaged(path, f"there is no executor {choice.name!r}")
         return choice
 
-    def settle(self, choice: Choice, device: torch.device) -> None:
-        """Record what the run is executed by."""
+    def settle(self, choice: Choice, device: torch.device, data: str) -> None:
+        """Record what the run is executed by, and the digest of its data; later, compare that."""
+        if self.choice():
+            known = json.loads((self.path / MACHINE).read_text()).get("data", data)
+            said = (
+                "was begun with other data: what it reads has changed since, or is read otherwise"
+            )
+            require(known == data, f"{self.path} {said}; begin anew with another --out")
+            return
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         facts = {"executor": choice.name, "why": choice.why, "device": device.type, "name": name}
-        write_atomically(self.path / "machine.json", (json.dumps(facts) + "\n").encode())
+        text = json.dumps(facts | {"data": data}) + "\n"
+        write_atomically(self.path / MACHINE, text.encode())
 
     def save(self, progress: Progress, rounds: int = 1) -> None:
         """Add the lines of the last `rounds` rounds, then replace the checkpoint."""

@@ -90,8 +90,11 @@ class Simulation:
 
     def evaluated(self, progress: Progress, state: State) -> Score | None:
         """How good a round's model is; None where that is known, or not asked for."""
-        protocol, unchanged = self.experiment.protocol, state.model is progress.state.model
-        due = state.round % protocol.evaluate_every == 0 or state.round == protocol.rounds
+        protocol, share_every = self.experiment.protocol, self.experiment.method.share_every
+        every = protocol.evaluate_every
+        due = state.round % every == 0 or state.round == protocol.rounds
+        last = max((state.round - 1) // every * every, 1)
+        unchanged = state.round // share_every == last // share_every
         if progress.records and (unchanged or not due):
             return None
         with phase("evaluation"):

@@ -41,8 +41,9 @@ def tracking(names: Sequence[str], config: Mapping[str, Any], folder: Path) -> I
 
 
 def metrics(record: RoundRecord) -> dict[str, float]:
-    """The numbers of a round by name, without its own number."""
-    return {name: float(value) for name, value in record.as_dict().items() if name != "round"}
+    """The numbers of a round by name, without its own number; a private run has no loss."""
+    found = record.as_dict().items()
+    return {name: float(value) for name, value in found if name != "round" and value is not None}
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

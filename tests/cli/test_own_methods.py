@@ -13,6 +13,17 @@ from tests.cli.tools import TINY, Command, sets, start
 
 GUIDE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
 RUN = ("run", "digits", *TINY, *sets("rounds=2", "method=gentleprox", "gentleprox.mu=0.2"))
+REQUIRED = """
+from dataclasses import dataclass
+from fedfm.algorithms import PIECES, Piece
+
+@dataclass(frozen=True)
+class Needs(Piece):
+    name = "needs"
+    amount: float
+
+PIECES["needs"] = Needs
+"""
 
 
 @pytest.fixture
@@ -59,6 +70,7 @@ def test_processes_that_are_started_know_it(gentleprox, tmp_path, monkeypatch):
         (None, "is no Python file"),
         ("import fedfm_nonsense", "does not run: ModuleNotFoundError"),
         ("this is no Python", "does not run: SyntaxError"),
+        (REQUIRED, "give amount of 'needs' a default value"),
     ],
 )
 def test_a_file_that_is_none(command: Command, gentleprox, text, said):

@@ -195,6 +195,12 @@ def test_for_programs_standard_output_is_the_summary_alone(command):
     assert json.loads(answer.out) == summary(Path("run")) | {"folder": "run"}
 
 
+def test_a_profile_does_not_disturb_programs(command):
+    answer = command(*RUN, "--out", "run", "--profile", "--format", "json")
+    assert json.loads(answer.out)["folder"] == "run"
+    assert json.loads(Path("run/profile.json").read_text())["set-up"] > 0
+
+
 def test_for_people_the_end_is_the_accuracy_the_cost_and_the_folder(command):
     answer = command(*RUN, "--out", "run")
     found = summary(Path("run"))

@@ -94,6 +94,12 @@ def test_all_recipes_are_listed_with_how_much_was_run(command):
     assert {row["name"]: row["quick"] for row in same}["anchors"] == "2 of 9"
 
 
+def test_a_setting_that_there_is_not_is_no_empty_table(command):
+    answer = command("table", "main", "--quick", *sets("rouds=1"))
+    assert answer.code == 2
+    assert answer.err.count("unknown key 'rouds'") == 1
+
+
 def test_partitions_are_drawn(command):
     answer = command("table", "partitions", "--quick", "--format", "json")
     assert answer.code == 0

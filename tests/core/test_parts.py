@@ -17,6 +17,13 @@ from fedfm.data.holdout import hold_out
 from tests import worlds
 
 
+def test_integers_are_finite_and_floats_are_looked_at():
+    whole = torch.tensor([[1, 2], [3, 4]])
+    assert trees.finite({"count": whole}).tolist() == [True, True]
+    broken = torch.tensor([[1.0, 2.0], [float("nan"), 4.0]])
+    assert trees.finite({"count": whole, "sum": {"x": broken}}).tolist() == [True, False]
+
+
 def test_flatten_and_unflatten_are_inverse():
     tree = {"a": {"b.weight": torch.ones(2), "c": {"d": torch.zeros(1)}}, "e": torch.ones(3)}
     flat = trees.flatten(tree)

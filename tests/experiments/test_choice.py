@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.experiments.choice import choices, write_choice
+from fedfm.experiments.choice import Choice, choices, write_choice
 from fedfm.experiments.recipe import cells, load_recipe
 from fedfm.experiments.settings import settings_in
 from fedfm.experiments.tables import build
@@ -52,6 +52,12 @@ def test_the_choice_is_a_file_that_other_recipes_take(table, tmp_path):
     assert methods["FedProx / with FM"]["fedprox"] == {"mu": 0.1}
     assert methods["MOON / without FM"]["moon"] == {"mu": 1.0, "tau": 0.5}
     assert methods["FedAvg / without FM"] == {"fedavg": {}}
+
+
+def test_texts_and_truths_can_be_chosen():
+    settings = {"guide": "l2", "loud": True, "strength": 1e-05}
+    text = Choice("fedfm", settings, 50.0, ()).toml
+    assert tomllib.loads(text) == {"method": {"fedfm": settings}}
 
 
 def test_what_is_compared_is_not_set_by_anything_else():

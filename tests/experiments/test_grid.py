@@ -146,7 +146,7 @@ def test_a_stopped_job_goes_on_where_it_was(tmp_path, whole):
     assert outcome.stopped
     assert [job.rounds_done(tmp_path, seed) for seed in job.seeds] == [1, 1]
     assert job.work_left(tmp_path) == pytest.approx(4 / 3)
-    assert missing([job], Store(tmp_path)) == [job]
+    assert missing([job], Store(tmp_path).summaries()) == [job]
     run(jobs_of(recipe()), tmp_path)
     assert timeless(tmp_path) == timeless(whole)
 
@@ -199,7 +199,7 @@ def test_feature_measures_are_taken_of_runs_that_are_there(tmp_path, trained):
     measured = [each for each in found(tmp_path).values() if each.recipe == "quality"]
     assert len(measured) == 8
     assert all(0 < each.measures["nmi"] < 1 for each in measured)
-    assert missing(jobs_of(recipe("quality", measures=("nmi",))), Store(tmp_path)) == []
+    assert missing(jobs_of(recipe("quality", measures=("nmi",))), Store(tmp_path).summaries()) == []
 
 
 def test_a_run_without_its_model_cannot_be_measured(tmp_path):

@@ -180,9 +180,14 @@ def test_a_run_that_cannot_be_measured_is_kept(tmp_path, monkeypatch, caplog):
     assert [each.measures for each in found(tmp_path).values()] == [{}]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"), [(None, "no file"), (b"no tar", "cannot be unpacked")]
-)
+def test_an_archive_that_was_cut_short_is_named(whole, tmp_path):
+    archive = collected(whole, tmp_path / "home.tgz")
+    archive.write_bytes(archive.read_bytes()[:-500])
+    with pytest.raises(UserError, match=r"cannot read .*home.tgz"):
+        merge(archive, tmp_path / "here")
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "no file"), (b"no tar", "cannot read")])
 def test_a_bad_archive_is_named(tmp_path, content, said):
     if content:
         (tmp_path / "home.tgz").write_bytes(content)

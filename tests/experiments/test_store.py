@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.experiments.merging import merge
 from fedfm.experiments.store import FORMAT, Store, digest
@@ -14,6 +15,16 @@ from tests.experiments.grids import found, jobs_of, recipe, run
 from tests.experiments.results import result
 
 ONE = result({"method": "FedAvg"}, seed=0, accuracy=50.0)
+
+
+def test_the_least_number_of_clients_belongs_to_a_private_experiment():
+    """It says how large the noise is; without privacy it is the machine's business."""
+    for noise in (["privacy.noise=1.0"], []):
+        few, many = (
+            digest(load_config("digits", [*noise, f"deployment.minimum={n}"]).as_toml())
+            for n in (2, 9)
+        )
+        assert (few == many) == (not noise)
 
 
 def test_what_was_added_is_read(tmp_path):

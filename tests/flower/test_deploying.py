@@ -46,6 +46,7 @@ PRIVATE = sets(
     *("privacy.noise=1.0", "deployment.evaluate=server"),
     *("deployment.mean=[0.3]", "deployment.std=[0.4]"),
 )
+SECURE = sets("deployment.secure=true")
 JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
 
 
@@ -61,6 +62,8 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*SERVE, *PRIVATE, "--set", "method=fednova"), "weighs clients by their own work"),
         ((*SERVE, *PRIVATE, "--set", "fedfm.anchors=uniform"), "anchors must be 'weighted'"),
         ((*SERVE, *PRIVATE, "--set", "deployment.minimum=11"), "rounds have 10"),
+        ((*SERVE, *SECURE, "--set", "deployment.threshold=3"), "more than half of the 10 clients"),
+        ((*SERVE, *SECURE, "--set", "deployment.threshold=11"), "no more than all"),
         ((*JOIN, "--superlink", "192.0.2.7:9092"), "without --keys anybody"),
         ((*JOIN, "--superlink", "127.0.0.1"), "no HOST:PORT"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "not there: ca.pem, a.key"),

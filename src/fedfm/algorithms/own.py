@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable
+from inspect import signature
 from pathlib import Path
 
 from fedfm.core.errors import UserError, require
@@ -27,7 +28,19 @@ def load_methods() -> None:
     for file in _named():
         if file not in _known:
             _run(file)
+            _check_defaults(file)
             _known.add(file)
+
+
+def _check_defaults(file: Path) -> None:
+    """Refuse methods that cannot be made without settings: lists of methods show their defaults."""
+    from fedfm.algorithms import PIECES
+
+    for name, kind in PIECES.items():
+        given = signature(kind).parameters.values()
+        lacking = [each.name for each in given if each.default is each.empty]
+        said = f"give {', '.join(lacking)} of '{name}' a default value"
+        require(not lacking, f"a method of your own: {file}: {said}")
 
 
 def _named() -> list[Path]:

@@ -47,12 +47,18 @@ def reproduce(
     if run:
         stages = list(stages_of(plan, quick, changes, results))
         engine = engine_for("local", 1, None, results, time)
-        grid = run_all([missing(jobs, store) for jobs in stages], results, time, engine, collect)
-        left = [job for jobs in stages for job in missing(jobs, store)]
+        grid = run_all(_left(stages, store), results, time, engine, collect)
+        left = [job for jobs in _left(stages, store) for job in jobs]
     adopted(plan, results, changes, quick)
     if document:
         write_documents(document, readme, results, changes, words(overrides, settings))
     conclude(grid, left)
+
+
+def _left(stages: Sequence[Sequence[Job]], store: Store) -> list[list[Job]]:
+    """What is missing of every stage."""
+    there = store.summaries()
+    return [missing(jobs, there) for jobs in stages]
 
 
 def stages_of(

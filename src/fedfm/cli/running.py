@@ -19,7 +19,7 @@ from fedfm.config import Config, builtin_names, load_config
 from fedfm.engine.profile import Profile, phase
 from fedfm.records import Result, RoundRecord
 from fedfm.running import Run, Watcher, run_together
-from fedfm.runs import summary
+from fedfm.runs import RunFolder, summary
 from fedfm.tracking import SERVICES, tracking
 
 SOURCE_HELP = f"A TOML file, or a built-in config: {', '.join(builtin_names())}."
@@ -39,6 +39,9 @@ def run_configs(
 ) -> list[Result]:
     """Run configs that differ in their seeds together, with a display, tracked by services."""
     first = configs[0]
+    for config, out in zip(configs, outs, strict=True):
+        if out:
+            RunFolder.check(out, config.as_toml(), resume)
     with phase("set-up"):
         dataset, device = load_data(first), device_of(first)
         built = [build_model(config, dataset).to(device) for config in configs]
@@ -103,7 +106,7 @@ def run(
     with Profile() if profile else nullcontext() as found:
         results = _run_or_say(configs, folders, resume, track or [])
     if found:
-        write_profile(found, folders[0])
+        write_profile(found, folders[0], format)
     for result, folder in zip(results, folders, strict=True):
         show_result(result, folder, format)
 
@@ -124,14 +127,17 @@ def _run_or_say(
         raise typer.Exit(130) from interrupt
 
 
-def write_profile(profile: Profile, folder: Path) -> None:
-    """The seconds of every phase: printed, and as profile.json in the run's folder."""
+def write_profile(profile: Profile, folder: Path, format: str) -> None:
+    """The seconds of every phase: printed for people, and as profile.json in the run's folder."""
+    text = json.dumps(dict(profile.seconds), indent=2) + "\n"
+    (folder / "profile.json").write_text(text)
+    if format == "json":
+        return
     whole = sum(profile.seconds.values())
     table = numeric_table("where the time went", "phase", ["seconds", "%"])
     for name, seconds in sorted(profile.seconds.items(), key=lambda found: -found[1]):
         table.add_row(name, f"{seconds:.3f}", f"{100 * seconds / whole:.1f}")
     print_table(table)
-    (folder / "profile.json").write_text(json.dumps(dict(profile.seconds), indent=2) + "\n")
 
 
 def show_result(result: Result, folder: Path, format: str) -> None:

@@ -18,7 +18,7 @@ from fedfm.experiments.jobs import Job, adopt, all_jobs, current, missing
 from fedfm.experiments.partition_pictures import draw_partitions
 from fedfm.experiments.recipe import Recipe, load_recipe, recipe_names
 from fedfm.experiments.settings import settings_in
-from fedfm.experiments.store import Store
+from fedfm.experiments.store import Store, Summary
 
 TableFormat = Annotated[
     Literal["text", "markdown", "latex", "csv", "json"],
@@ -73,11 +73,11 @@ def table(
     wanted = all_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
     adopt(wanted, store)
     grid = None
-    if run and (left := missing(wanted, store)):
+    if run and (left := missing(wanted, store.summaries())):
         chosen = engine_for(engine, jobs, ray_address, results, time)
         grid = run_all([left], results, time, chosen, collect)
     show(recipe, quick, wanted, store, format)
-    conclude(grid, missing(wanted, store))
+    conclude(grid, missing(wanted, store.summaries()))
 
 
 def show(recipe: Recipe, quick: bool, jobs: Sequence[Job], store: Store, format: str) -> None:
@@ -124,7 +124,8 @@ def show_pictures(rows: Iterable[dict[str, Any]], format: str) -> None:
 
 def list_recipes(store: Store, changes: Sequence[str], format: str) -> None:
     """Every recipe, and how much of it has been run with these settings."""
-    rows = [progress_of(load_recipe(name), store, changes) for name in recipe_names()]
+    there = store.summaries()
+    rows = [progress_of(load_recipe(name), there, changes) for name in recipe_names()]
     if format == "json":
         print(json.dumps(rows))
         return
@@ -135,13 +136,13 @@ def list_recipes(store: Store, changes: Sequence[str], format: str) -> None:
     print_table(listing)
 
 
-def progress_of(recipe: Recipe, store: Store, changes: Sequence[str]) -> dict[str, str]:
+def progress_of(recipe: Recipe, there: Sequence[Summary], changes: Sequence[str]) -> dict[str, str]:
     """A recipe in a line: its name, title, and how many of its runs there are."""
     row = {"name": recipe.name, "paper": recipe.paper, "title": recipe.title}
     if recipe.output in UNTRAINED:
         return row | {"runs": "", "quick": ""}
     for column, quick in (("runs", False), ("quick", True)):
         jobs = all_jobs(recipe, quick, range(recipe.seeds), changes, ())
-        runs, left = (sum(len(job.seeds) for job in some) for some in (jobs, missing(jobs, store)))
+        runs, left = (sum(len(job.seeds) for job in some) for some in (jobs, missing(jobs, there)))
         row[column] = f"{runs - left} of {runs}"
     return row

@@ -232,6 +232,8 @@ def guarded(visit: Visit, work: Work, ask: Ask, clients: list[int], guard: Guard
         contribution(visit, work.rows(slice(i, i + 1)), ask.sharing) for i in range(len(clients))
     ]
     alone = trees.stack(each)
+    if ask.sharing:
+        guard.check_weights(alone["weight"])
     update: Tree = {name: alone[name] for name in PRIVATE if name in alone}
     private = guard.update(update, ask.round, clients) | {
         "reports": guard.report(alone["reports"], ask.round, clients)

@@ -117,9 +117,9 @@ def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
 
 
 def finite(tree: Tree) -> Tensor:
-    """Whether every float of each client is finite: leaves [S, ...] give a bool [S]."""
-    sums = [leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree) if leaf.is_floating_point()]
-    return torch.isfinite(torch.stack(sums)).all(0)
+    """Whether every number of each client is finite: leaves [S, ...] give a bool [S]."""
+    sums = (leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree))
+    return torch.stack([torch.isfinite(each) for each in sums]).all(0)
 
 
 def chosen(tree: Tree, which: Tensor) -> Tree:

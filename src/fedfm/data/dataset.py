@@ -1,6 +1,9 @@
 """A classification data set held in memory: raw inputs (uint8 for images), labels, class names."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,6 +25,14 @@ class Split:
     def subset(self, indices: Tensor) -> "Split":
         """The samples at `indices` [M], in that order."""
         return Split(self.inputs[indices], self.labels[indices])
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """A short digest of tensors' values."""
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -74,3 +85,9 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.train.inputs.shape[1:])
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all inputs and labels: other data have another."""
+        splits = (self.train, self.test)
+        return fingerprint(tensor for each in splits for tensor in (each.inputs, each.labels))

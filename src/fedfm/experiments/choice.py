@@ -25,9 +25,11 @@ class Choice:
     @property
     def toml(self) -> str:
         """The settings, and what else was tried, for people and for `--with`."""
+        import tomli_w
+
         tried = ", ".join(f"{_words(own)} ({_percent(value)})" for own, value in self.others)
-        lines = [f"# {_percent(self.value)}; also tried: {tried}", f"[method.{self.method}]"]
-        return "\n".join([*lines, *(f"{key} = {value}" for key, value in self.settings.items())])
+        settings = tomli_w.dumps({"method": {self.method: self.settings}})
+        return f"# {_percent(self.value)}; also tried: {tried}\n{settings.rstrip()}"
 
     @property
     def words(self) -> str:

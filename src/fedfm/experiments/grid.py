@@ -56,7 +56,7 @@ class Grid:
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run what is missing of some jobs."""
-        left = missing(jobs, self.store)
+        left = missing(jobs, self.store.summaries())
         self._learn(left)
         waiting = in_order(left, self.store.folder, spread=not self._time_for(left))
         running: dict[Future[Outcome], Job] = {}

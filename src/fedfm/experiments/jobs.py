@@ -79,6 +79,7 @@ def all_jobs(
 ) -> list[Job]:
     """Every experiment of a recipe with every seed; cells that cannot be run are named."""
     found: dict[str, Job] = {}
+    problems: dict[str, list[str]] = {}
     chosen = selected(list(cells(recipe, quick, overrides)), only)
     drawn = recipe.output == "features"
     extra = tuple(name for name in FEATURES if drawn or name in recipe.measures)
@@ -86,12 +87,22 @@ def all_jobs(
         try:
             job = Job(recipe.name, quick, (cell.labels,), cell.resolved, tuple(seeds), extra)
         except UserError as problem:
-            logger.warning("%s: %s is left out: %s", recipe.name, cell.title, problem)
+            problems.setdefault(str(problem), []).append(cell.title)
             continue
         twin = found.get(job.digest)
         labels = (*twin.labels, cell.labels) if twin else (cell.labels,)
         found[job.digest] = replace(job, labels=labels)
+    _say(problems, recipe, bool(found))
     return list(found.values())
+
+
+def _say(problems: dict[str, list[str]], recipe: Recipe, some_left: bool) -> None:
+    """Name what keeps cells from being run, once."""
+    if problems and not some_left:
+        raise UserError(next(iter(problems)))
+    for problem, titles in problems.items():
+        more = f" and {len(titles) - 1} more" if titles[1:] else ""
+        logger.warning("%s: %s%s is left out: %s", recipe.name, titles[0], more, problem)
 
 
 def selected(among: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
@@ -145,9 +156,9 @@ def current(jobs: Sequence[Job], summaries: Iterable[Summary]) -> list[Summary]:
     return kept
 
 
-def missing(jobs: Iterable[Job], store: Store) -> list[Job]:
-    """The jobs with the seeds that are not in the store, if any."""
-    by_key = {summary.key: summary for summary in store.summaries()}
+def missing(jobs: Iterable[Job], summaries: Iterable[Summary]) -> list[Job]:
+    """The jobs with the seeds that have no result, if any."""
+    by_key = {summary.key: summary for summary in summaries}
     left = []
     for job in jobs:
         there = {key for key in job.keys if key in by_key and job.satisfied_by(by_key[key])}

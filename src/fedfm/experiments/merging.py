@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedfm.core.checkpoint import unfinished
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import require
+from fedfm.data.archives import readable
 from fedfm.experiments.repeats import Repeat, repeats
 from fedfm.experiments.store import Store, Summary
 from fedfm.runs import finished
@@ -69,11 +70,8 @@ def collected(results: Path, target: Path) -> Path:
 
 def _unpacked(archive: Path, folder: Path) -> Path:
     require(archive.is_file(), f"there is no file {archive}")
-    try:
-        with tarfile.open(archive) as file:
-            file.extractall(folder, filter="data")
-    except tarfile.TarError as problem:
-        raise UserError(f"{archive} cannot be unpacked: {problem}") from problem
+    with readable(archive), tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
     return folder / "results"
 
 

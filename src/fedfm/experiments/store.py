@@ -29,9 +29,17 @@ MACHINE = (
 """Keys of a config that say how a run is done, and not what it is; so does data.dir."""
 
 
+def identity(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config runs, and not how; the least number of clients says how large noise is."""
+    kept = {key: value for key, value in config.items() if key not in MACHINE}
+    if config.get("privacy"):
+        kept["fewest"] = config.get("deployment", {}).get("minimum")
+    return kept
+
+
 def digest(config: dict[str, Any]) -> str:
     """A short fingerprint of what a config runs, whatever its seed and the machine."""
-    kept = {key: value for key, value in config.items() if key not in MACHINE}
+    kept = identity(config)
     kept["data"] = {key: value for key, value in config.get("data", {}).items() if key != "dir"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -98,7 +98,8 @@ def _left(job: Job, own: tuple[int, ...], results: Path) -> tuple[int, ...]:
     ended = tuple(seed for seed in own if finished(job.folder(results, seed)))
     if not ended:
         return own
-    unrecorded = {seed for part in missing([job], Store(results)) for seed in part.seeds}
+    left = missing([job], Store(results).summaries())
+    unrecorded = {seed for part in left for seed in part.seeds}
     return tuple(seed for seed in own if seed not in ended or seed in unrecorded)
 
 

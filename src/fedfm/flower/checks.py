@@ -22,6 +22,12 @@ def check_deployable(config: Config) -> None:
         given.minimum <= cohort,
         f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (protocol)",
     )
+    least = max(given.threshold, given.minimum)
+    require(
+        not (given.secure and given.threshold) or least <= cohort < 2 * least,
+        f"deployment.threshold is {given.threshold}: it must be more than half of the {cohort} "
+        "clients of a round, and no more than all; 0 takes two thirds",
+    )
     if config.privacy is None:
         return
     require(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedfm.algorithms.base import Method, Piece
 from fedfm.core import trees
@@ -69,6 +70,11 @@ class Guard:
             f"{clients} clients are left for a sum, and [privacy] counts on {self.fewest} "
             "(deployment.minimum): less noise, a smaller lr, or a smaller minimum",
         )
+
+    def check_weights(self, weights: Tensor) -> None:
+        """Refuse clients [S] that would not count alike: how much one counts is not noised."""
+        alike = weights.is_meta or bool((weights == 1).all())
+        require(alike, "a method that weighs clients by their own work: not with [privacy]")
 
     def check(self, method: Method) -> None:
         """Refuse methods whose clients would have to tell more than clipped sums."""

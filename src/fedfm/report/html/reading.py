@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedfm.config import parse
 from fedfm.core.errors import UserError
-from fedfm.experiments.store import MACHINE, Store, Summary, digest
+from fedfm.experiments.store import Store, Summary, digest, identity
 
 Floats = NDArray[np.float64]
 MEMBERS, DEPLOYED = "members.json", " (deployed)"
@@ -57,8 +57,8 @@ def identifying(config: dict[str, Any]) -> dict[str, Any]:
 
     Keys that it lacks since an older version wrote it have their defaults.
     """
-    kept = {key: value for key, value in config.items() if key not in MACHINE}
-    return _resolved(json.dumps(kept, default=str))
+    seedless = {key: value for key, value in config.items() if key != "seed"}
+    return _resolved(json.dumps(seedless, default=str))
 
 
 @cache  # seeds share it
@@ -67,7 +67,7 @@ def _resolved(text: str) -> dict[str, Any]:
     with suppress(UserError):
         config = parse(config).as_toml()
     model = {key: value for key, value in config.get("model", {}).items() if key != "digest"}
-    return {key: value for key, value in config.items() if key not in MACHINE} | {"model": model}
+    return identity(config) | {"model": model}
 
 
 def read_run(folder: Path) -> FoundRun:
