@@ -27,6 +27,30 @@ def written(tmp_path, monkeypatch):
     return write
 
 
+# --- Which method is run -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "pieces"),
+    [
+        (["method=fedprox", "fedprox.mu=0.1"], ["fedprox"]),
+        (["fedprox.mu=0.1", "method=fedprox"], ["fedprox"]),
+        (['method=["fedfm", "fedprox"]', "fedprox.mu=0.1"], ["fedfm", "fedprox"]),
+        (["fedfm.strength=2"], ["fedfm"]),
+    ],
+)
+def test_settings_go_to_the_methods_that_are_chosen(overrides, pieces):
+    found = load_config("digits", overrides).method
+    assert [*found] == pieces
+    assert found.get("fedprox", {"mu": 0.1})["mu"] == 0.1
+
+
+@pytest.mark.parametrize("overrides", [["fedprox.mu=0.1"], ["method=fedavg", "fedprox.mu=0.1"]])
+def test_settings_of_another_method_do_not_add_it(overrides):
+    with pytest.raises(UserError, match="settings of 'fedprox', but the method is "):
+        load_config("digits", overrides)
+
+
 # --- What a file says ---------------------------------------------------------------------------
 
 

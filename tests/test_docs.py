@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedfm.algorithms import PIECES
+from fedfm import Partition, Protocol, simulate
+from fedfm.algorithms import PIECES, piece_class
+from fedfm.assembly import build_model, load_data
 from fedfm.config import builtin_names, load_config, parse
+from fedfm.experiments.recipe import cells, load_recipe
+from fedfm.models import MODELS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
@@ -47,8 +51,23 @@ def test_the_worked_example_of_a_method_runs_and_is_registered(capsys):
         assert re.fullmatch(r"gentleprox\+fedfm [\d.]+%\n", said)
         config = load_config("digits", ["method=gentleprox", "gentleprox.mu=0.5"])
         assert config.method == {"gentleprox": {"mu": 0.5, "visits": 3}}
+        growing = load_config("digits", ["method=growingfm", "rounds=3", "growingfm.start_round=1"])
+        digits = load_data(growing)
+        one, other = (
+            simulate(
+                build_model(growing, digits),
+                digits,
+                piece_class("growingfm")(strength=1.0, start_round=1, grow=grow),
+                protocol=Protocol(rounds=3, epochs=1, clients=3),
+                partition=Partition("iid"),
+                executor="stacked",
+            )
+            for grow in (1, 100)
+        )
+        assert one.rounds[1].train_loss > other.rounds[1].train_loss
     finally:
-        PIECES.pop("gentleprox", None)
+        for name in ("gentleprox", "growingfm"):
+            PIECES.pop(name, None)
 
 
 def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys):
@@ -67,9 +86,19 @@ def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys)
     ]
     (tmp_path / "patients.csv").write_text("age,pressure,diagnosis\n" + "\n".join(rows) + "\n")
     said = run_blocks(ROOT / "docs/own-data-and-model.md", capsys)
-    assert re.fullmatch(r"(\d+%\n){3}", said)
+    assert re.fullmatch(r"(\d+%\n){3}torch.Size\(\[60, 16\]\) torch.Size\(\[60, 3\]\)\n", said)
+    MODELS.pop("mine")
     (text,) = blocks(ROOT / "docs/own-data-and-model.md", "toml")
     assert parse(tomllib.loads(text)).data.path == "scans"
+
+
+def test_the_recipe_of_ones_own_has_its_six_cells(tmp_path):
+    (text,) = blocks(ROOT / "docs/experiments.md", "toml")
+    (tmp_path / "mine.toml").write_text(text)
+    found = list(cells(load_recipe(str(tmp_path / "mine.toml"))))
+    assert len(found) == 6
+    assert {each.resolved.composed.name for each in found} == {"fedavg", "fedfm", "scaffold"}
+    assert {each.resolved.protocol.clients for each in found} == {5, 20}
 
 
 @pytest.mark.parametrize("name", builtin_names())

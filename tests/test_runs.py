@@ -196,6 +196,17 @@ def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
         )  # fmt: skip
 
 
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
+    def another(record: RoundRecord) -> None:
+        if record.round == 2:
+            run(tmp_path / "run", resume=True)
+
+    with pytest.raises(UserError, match="is being run by another process"):
+        run(tmp_path / "run", watch=another)
+    run(tmp_path / "run", resume=True)
+    assert len(lines(tmp_path / "run")) == ROUNDS
+
+
 def test_a_folder_is_refused_before_anything_takes_time(tmp_path, monkeypatch):
     (tmp_path / "thesis.txt").write_text("ten years")
     monkeypatch.setattr(Simulation, "__init__", lambda *_: pytest.fail("was set up"))

@@ -1,9 +1,12 @@
 """The protocol of an experiment: what is held out, which round is reported, what stops a run."""
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedfm import (
     FedAvg,
@@ -19,15 +22,18 @@ from fedfm import (
 from fedfm.algorithms import PIECES, Scaffold
 from fedfm.core.checkpoint import to_bytes
 from fedfm.core.federation import Federation
+from fedfm.core.ledger import bytes_of, floats
 from fedfm.core.rounds import run_round
 from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.evaluation import Score
 from fedfm.experiment import Experiment
+from fedfm.models import Split as Halves
 from fedfm.privacy import Privacy
+from fedfm.privacy.guard import Guard
 from fedfm.records import Progress
-from fedfm.running import Run, run_together
-from fedfm.simulation import Simulation
+from fedfm.running import Run, run_together, simulate_seeds
+from fedfm.simulation import Simulation, feeds
 
 SHORT = Protocol(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)
 
@@ -123,6 +129,159 @@ def test_how_much_a_client_counts_must_not_depend_on_its_data_under_privacy():
     made = Simulation(network(), blobs(), experiment)
     with pytest.raises(UserError, match="weighs clients by their own work"):
         made.advance(Progress(made.start))
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+@pytest.mark.parametrize("method", [FedFM(start_round=0), FedFMLite(start_round=0)])
+def test_a_sample_that_overflows_leaves_out_its_owner_alone(executor, method):
+    """Also sample 0, with which the rectangles of other clients are filled up."""
+    data = blobs(150)
+    data.train.inputs[0] = 3e38
+    data = replace(data, std=(0.5,), test=Split(data.test.inputs[1:], data.test.labels[1:]))
+    uneven = {"partition": Partition("niid1", min_samples=8), "executor": executor}
+    result = simulate(network(), data, method, protocol=replace(SHORT, rounds=2), **uneven)
+    assert [record.failed for record in result.rounds] == [1, 1]
+
+
+class MovingMean(nn.Module):
+    """Keeps a mean by putting another tensor in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 4)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        features = self.body(x).relu()
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * features.mean(0).detach()
+        features = features - self.mean
+        return features, self.head(features)
+
+
+def test_buffers_that_a_network_replaces_are_averaged_and_saved():
+    torch.manual_seed(0)
+    model, data = MovingMean(), blobs()
+    result = simulate(model, data, FedAvg(), partition=Partition("iid"), protocol=SHORT)
+    best = result.best.model
+    assert best.buffers["mean"].abs().sum() > 0
+    model.load_state_dict(best.params | best.buffers)
+    found = model.eval()(data.test.inputs)[1].argmax(1) == data.test.labels
+    assert found.double().mean() == pytest.approx(result.test_accuracy)
+
+
+def test_a_seed_that_diverges_does_not_take_the_others_with_it(tmp_path):
+    def build(seed):
+        model = network(seed)
+        if seed == 1:
+            nn.utils.vector_to_parameters(
+                1e30 * nn.utils.parameters_to_vector(model.parameters()), model.parameters()
+            )
+        return model
+
+    options = {"partition": Partition("iid"), "protocol": SHORT, "executor": "stacked"}
+    with pytest.raises(UserError, match="seed 1, round 1: the training of every client diverged"):
+        simulate_seeds(build, blobs(), FedAvg(), out=tmp_path, **options)
+    for seed in (0, 2):
+        alone = simulate(network(seed), blobs(), FedAvg(), seed=seed, **options)
+        summary = json.loads((tmp_path / f"seed-{seed}" / "summary.json").read_text())
+        assert summary["test_accuracy"] == alone.test_accuracy
+
+
+def test_a_numpy_seed_is_the_seed(tmp_path):
+    given = [run(seed=seed, out=tmp_path / str(type(seed))) for seed in (1, np.int64(1))]
+    assert len({result.rounds[-1].train_loss for result in given}) == 1
+    with pytest.raises(UserError, match="at least one seed"):
+        simulate_seeds(network, blobs(), FedAvg(), seeds=())
+
+
+@pytest.mark.parametrize("method", [FedFM(start_round=0), FedFMLite(start_round=0)])
+def test_the_ledger_of_a_private_round_is_what_the_guard_lets_out(method, monkeypatch):
+    sent = []
+    for name in ("update", "report"):
+        before = getattr(Guard, name)
+
+        def noted(self, *arguments, before=before):
+            sent.append(before(self, *arguments))
+            return sent[-1]
+
+        monkeypatch.setattr(Guard, name, noted)
+    experiment = Experiment(
+        compose(method), Partition("iid"), SHORT, 0, "stacked", privacy=Privacy(noise=1.0)
+    )
+    made = Simulation(models.build("mlp", shape=(6,), classes=4, hidden=[8], norm="batch"), blobs(),
+                      experiment)  # fmt: skip
+    (record,) = made.advance(Progress(made.start)).records
+    assert record.bytes_up == sum(bytes_of(tree) for tree in sent)
+    assert record.floats_up == sum(floats(tree) for tree in sent)
+
+
+class Idle(nn.Module):
+    """Has a layer that nothing depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.spare = network(), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def of(outputs=4, **options):
+    return models.build("mlp", shape=(6,), classes=outputs, hidden=[8], **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"method": "fedfm"}, "made of pieces"),
+        ({"method": [FedAvg(), "fedfm"]}, "made of pieces"),
+        ({"data": "digits"}, "must be a fedfm.data.Dataset"),
+        ({"partition": "niid1"}, r"must be a fedfm.Partition\(...\), not 'niid1'"),
+        ({"protocol": {"rounds": 3}}, r"must be a fedfm.Protocol\(...\)"),
+        ({"model": nn.Linear}, "not its class"),
+    ],
+)
+def test_names_where_things_are_wanted_are_refused(given, said):
+    arguments = {"model": network(), "data": blobs(), "method": FedAvg(), "protocol": SHORT}
+    with pytest.raises(UserError, match=said):
+        simulate(**(arguments | given))
+
+
+def test_a_model_where_a_function_of_the_seed_is_wanted_is_refused():
+    with pytest.raises(UserError, match="a function of the seed, not a model"):
+        simulate_seeds(network(), blobs(), FedAvg())
+
+
+def test_a_method_that_would_never_begin_is_named(caplog):
+    run(FedFM(start_round=4), replace(SHORT, rounds=4))
+    assert "fedfm begins after round 4, but there are only 4 rounds" in caplog.text
+
+
+def test_inputs_are_normalised_as_training_sees_them():
+    data = replace(blobs(), mean=(1.0,) * 6, std=(2.0,) * 6)
+    feed = feeds(network(), data)[1]
+    seen, _ = feed.fetch(torch.arange(5).unsqueeze(0))
+    torch.testing.assert_close(data.normalised(data.test.inputs[:5]), seen[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Idle, "does not depend on spare.weight, spare.bias: set requires_grad=False"),
+        (lambda: of(3), "MLP has 3 outputs, the data have 4 classes"),
+        (lambda: of(7), "MLP has 7 outputs, the data have 4 classes"),
+        (lambda: of().requires_grad_(False), "no parameter to train"),
+        (lambda: of().bfloat16(), "must be float32"),
+        (
+            lambda: Halves(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4)),
+            "depends on what else is in the batch",
+        ),
+    ],
+)
+def test_networks_that_cannot_be_trained_so_are_refused(model, said):
+    with pytest.raises(UserError, match=said):
+        simulate(model(), blobs(), FedAvg(), partition=Partition("iid"), protocol=SHORT)
 
 
 def test_the_best_rounds_accuracies_of_all_clients_are_kept():

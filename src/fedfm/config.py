@@ -1,6 +1,7 @@
 """Configs: a TOML file or a built-in name, plus overrides, checked before anything runs."""
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterable
 from dataclasses import fields
@@ -14,15 +15,17 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from fedfm.algorithms import PIECES, Method, Piece, compose, piece_class
+from fedfm.algorithms.own import CODE
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.partition import Partition
 from fedfm.deployment import Deployment
-from fedfm.experiment import Experiment
+from fedfm.experiment import Experiment, settings
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources
 from fedfm.protocol import Protocol
@@ -80,11 +83,18 @@ class Config(BaseModel):
     deployment: Deployment = Deployment()
     privacy: Privacy | None = None
     """Differential privacy; none by default."""
+    code: dict[str, str] = {}
+    """Digests of the files that methods of your own are in: found out, never set."""
 
     @field_validator("method")
     @classmethod
     def _known_pieces(cls, method: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {name: dict(vars(_piece(name, options))) for name, options in method.items()}
+        return {name: settings(_piece(name, options)) for name, options in method.items()}
+
+    @field_validator("code")
+    @classmethod
+    def _of_own_methods(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        return {name: CODE[name] for name in info.data.get("method", {}) if name in CODE}
 
     @model_validator(mode="after")
     def _hides_what_it_should(self) -> Self:
@@ -128,7 +138,8 @@ class Config(BaseModel):
 
     def as_toml(self) -> dict[str, Any]:
         """Everything resolved, as plain values."""
-        return self.model_dump(mode="json", exclude_none=True)
+        left_out = None if self.code else {"code"}
+        return self.model_dump(mode="json", exclude_none=True, exclude=left_out)
 
 
 SECTIONS: dict[str, type] = {
@@ -166,9 +177,29 @@ def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
     A method that an override chooses keeps the settings it has by then.
     """
     table = normalised(_read(source))
+    chosen = _pieces(table) or [*Config.model_fields["method"].default]
     for path, value in map(_override, overrides):
         table = normalised(_merge(table, path, value), table.get("method"))
+        if path == ["method"]:
+            chosen = _pieces(table)
+    _check_chosen(table, chosen)
     return parse(table)
+
+
+def _pieces(table: dict[str, Any]) -> list[str]:
+    method = table.get("method")
+    return [*method] if isinstance(method, dict) else []
+
+
+def _check_chosen(table: dict[str, Any], chosen: list[str]) -> None:
+    """Refuse settings of a method that is not run: they would add it to the others."""
+    for name in _pieces(table):
+        both = json.dumps([*chosen, name])
+        require(
+            name in chosen,
+            f"settings of '{name}', but the method is {' + '.join(chosen)}: choose it as well, "
+            f"with --set method={name}, or with --set 'method={both}' for both",
+        )
 
 
 def parse(table: dict[str, Any]) -> Config:
@@ -263,7 +294,8 @@ def _unknown_key(sections: list[str], key: str) -> str:
         known = _field_names(SECTIONS[sections[0]])
         return str(unknown(f"key in [{sections[0]}]:", key, known))
     shortened = [*PIECES, *_field_names(Protocol), *_field_names(Partition)]
-    near = difflib.get_close_matches(key, [*Config.model_fields, *shortened], n=1)
+    known = [name for name in Config.model_fields if name != "code"]
+    near = difflib.get_close_matches(key, [*known, *shortened], n=1)
     if near:
         return f"unknown key '{key}': did you mean '{full_key(near[0])}'?"
-    return str(unknown("key", key, Config.model_fields))
+    return str(unknown("key", key, known))

@@ -91,8 +91,12 @@ class Experiment:
 
 
 def settings(piece: Piece) -> dict[str, Any]:
-    """A piece's hyper-parameters by name."""
-    return dict(vars(piece))
+    """A piece's hyper-parameters by name, as TOML has them: lists, and no None."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in vars(piece).items()
+        if value is not None
+    }
 
 
 def describe(model: nn.Module, data: Dataset) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Runs from beginning to end: one, or several seeds of one experiment together."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,8 @@ from torch import nn
 
 from fedfm.algorithms import Piece, compose
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
+from fedfm.core.errors import UserError, require
+from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
 from fedfm.engine.choice import Choice
@@ -87,6 +89,7 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
         return [next(done[kind]) for kind in kinds]
     for run in runs:
         run.check_folder(data, resume)
+    _warn_of_late_pieces(runs[0].experiment)
     with ExitStack() as stack:
         simulations: list[Simulation] = []
         with phase("set-up"):
@@ -100,7 +103,19 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
             run.folder(data, resume, simulation.choice)
             for run, simulation in zip(runs, simulations, strict=True)
         ]
+        for folder in folders:
+            if folder:
+                stack.enter_context(folder.held())
         return _finish(simulations, folders, [run.watch for run in runs])
+
+
+def _warn_of_late_pieces(experiment: Experiment) -> None:
+    """Say so if a part of the method would never be at work."""
+    rounds = experiment.protocol.rounds
+    for piece in experiment.method.pieces:
+        if piece.first_round >= rounds:
+            said = "%s begins after round %d, but there are only %d rounds: it does nothing"
+            logger.warning(said, piece.name, piece.first_round, rounds)
 
 
 def _finish(
@@ -113,15 +128,31 @@ def _finish(
         (folder and folder.load(simulation.start)) or Progress(simulation.start)
         for simulation, folder in zip(simulations, folders, strict=True)
     ]
-    rounds = simulations[0].experiment.protocol.rounds
-    while (behind := min(progress.state.round for progress in progresses)) < rounds:
-        which = [i for i, progress in enumerate(progresses) if progress.state.round == behind]
+    rounds, diverged = simulations[0].experiment.protocol.rounds, dict[int, Diverged]()
+    while which := _furthest_behind(progresses, rounds, diverged):
         advanced = advance([simulations[i] for i in which], [progresses[i] for i in which])
         for i, progress in zip(which, advanced, strict=True):
+            if isinstance(progress, Diverged):
+                diverged[i] = progress
+                continue
             progresses[i] = progress
             unsaved = simulations[i].experiment.unsaved(progress.state.round)
             _keep(progress, folders[i], watchers[i], unsaved)
-    return [_result(*one) for one in zip(simulations, progresses, folders, strict=True)]
+    every = zip(simulations, progresses, folders, strict=True)
+    results = [_result(*one) for i, one in enumerate(every) if i not in diverged]
+    for i, problem in diverged.items():
+        seed = simulations[i].experiment.seed
+        raise UserError(f"seed {seed}, {problem}") if results else problem
+    return results
+
+
+def _furthest_behind(
+    progresses: Sequence[Progress], rounds: int, without: Collection[int]
+) -> list[int]:
+    """Those that have come least far, if that is not the end."""
+    left = {i: p.state.round for i, p in enumerate(progresses) if i not in without}
+    behind = min(left.values(), default=rounds)
+    return [i for i, round in left.items() if round == behind < rounds]
 
 
 def _keep(
@@ -152,6 +183,24 @@ def promise(experiment: Experiment) -> str | None:
     return experiment.guard.statement(experiment.method, experiment.protocol.rounds, secure=False)
 
 
+def _check_kinds(data: object, method: object, partition: object, protocol: object) -> None:
+    """Refuse what a config would name: here the things themselves are wanted."""
+    require(
+        isinstance(data, Dataset), "data must be a fedfm.data.Dataset, e.g. fedfm.data.load(NAME)"
+    )
+    pieces = method if isinstance(method, list | tuple) else [method]
+    require(
+        all(isinstance(piece, Piece) for piece in pieces),
+        "the method must be made of pieces, e.g. FedFM() or [FedProx(mu=0.1), FedFM()]",
+    )
+    for name, given, kind in (
+        ("partition", partition, Partition),
+        ("protocol", protocol, Protocol),
+    ):
+        known = given is None or isinstance(given, kind)
+        require(known, f"{name} must be a fedfm.{kind.__name__}(...), not {given!r}")
+
+
 def simulate(
     model: nn.Module,
     data: Dataset,
@@ -177,11 +226,13 @@ def simulate(
     arguments. What clients keep between rounds is held in memory or on disk; "auto" takes the disk
     where it may come to more than a gigabyte. For `executor` and `precision` see docs/engine.md.
     """
+    _check_kinds(data, method, partition, protocol)
+    require(isinstance(model, nn.Module), "the model must be a torch.nn.Module, not its class")
     experiment = Experiment(
         compose(method),
         partition or Partition(),
         protocol or Protocol(),
-        seed,
+        int(seed),
         executor,
         client_states,
         precision,
@@ -207,6 +258,12 @@ def simulate_seeds(
 
     `build` gives the model of a seed. With `out` each seed has a folder seed-N of its own there.
     """
+    _check_kinds(data, method, partition, protocol)
+    require(len(seeds) > 0, "simulate_seeds needs at least one seed")
+    require(
+        not isinstance(build, nn.Module),
+        "simulate_seeds builds a model for each seed: give a function of the seed, not a model",
+    )
     experiment = Experiment(
         compose(method),
         partition or Partition(),
@@ -218,7 +275,7 @@ def simulate_seeds(
     runs = [
         Run(
             build(seed),
-            replace(experiment, seed=seed),
+            replace(experiment, seed=int(seed)),
             Path(out) / f"seed-{seed}" if out else None,
         )
         for seed in seeds

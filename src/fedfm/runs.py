@@ -1,12 +1,14 @@
 """The folder of a run: its config, a line per round, checkpoints, the summary, the best model."""
 
 import csv
+import fcntl
 import io
 import json
 import os
 import platform
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,14 @@ import torch
 from fedfm import __version__
 from fedfm.algorithms.base import Model
 from fedfm.core.checkpoint import (
-    damaged,
+    Damaged,
     load_checkpoint,
     save_checkpoint,
     to_bytes,
     unfinished,
     write_atomically,
 )
-from fedfm.core.errors import require
+from fedfm.core.errors import UserError, require
 from fedfm.core.state import State, from_tree, to_facts, to_tree
 from fedfm.core.trees import Tree, leaves, to_device
 from fedfm.engine.choice import CHOICES, Choice
@@ -72,13 +74,24 @@ class RunFolder:
         try:
             before = tomllib.loads(recorded.read_text())
         except ValueError as problem:
-            raise damaged(recorded, problem) from problem
+            raise Damaged(recorded, problem) from problem
         differing = list(differences(before, config))
         require(
             not differing,
             f"{path} holds a run of another config; it differs in " + "; ".join(differing),
         )
         return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For one process alone: two that write to it would spoil it."""
+        with (self.path / "config.toml").open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as problem:
+                said = "is being run by another process: wait for it, or stop it"
+                raise UserError(f"{self.path} {said}") from problem
+            yield
 
     def choice(self) -> Choice | None:
         """The executor that the run began with; a resumed run keeps to it, bit for bit."""
@@ -89,9 +102,9 @@ class RunFolder:
             found = json.loads(path.read_text())
             choice = Choice(found["executor"], found["why"])
         except (ValueError, LookupError, TypeError) as problem:
-            raise damaged(path, problem) from problem
+            raise Damaged(path, problem) from problem
         if choice.name not in CHOICES:
-            raise damaged(path, f"there is no executor {choice.name!r}")
+            raise Damaged(path, f"there is no executor {choice.name!r}")
         return choice
 
     def settle(self, choice: Choice, device: torch.device, data: str) -> None:
@@ -150,9 +163,9 @@ class RunFolder:
             kept = path.read_text().splitlines()[:rounds]
             records = tuple(RoundRecord(**json.loads(line)) for line in kept)
         except (ValueError, TypeError, FileNotFoundError) as problem:
-            raise damaged(path, problem) from problem
+            raise Damaged(path, problem) from problem
         if [record.round for record in records] != list(range(1, rounds + 1)):
-            raise damaged(path, f"{len(records)} of {rounds} rounds are there")
+            raise Damaged(path, f"{len(records)} of {rounds} rounds are there")
         write_atomically(path, "".join(line + "\n" for line in kept).encode())
         return records
 

@@ -13,6 +13,7 @@ from fedfm.algorithms import Task
 from fedfm.core.client_states import ClientStates
 from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.rounds import RoundLog, run_rounds
+from fedfm.core.server import Diverged
 from fedfm.core.state import State, initial_state
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
@@ -58,7 +59,7 @@ class Simulation:
         self.experiment = experiment
         self.feeds = sibling.feeds if sibling else feeds(model, data)
         fed = Federation(
-            task=Task(start, classes, models.feature_dim(model, data.shape)),
+            task=Task(start, classes, models.checked_features(model, data.shape, classes)),
             method=experiment.method,
             executor=LoopExecutor(model, self.feeds[0]),
             samples=training,
@@ -86,10 +87,15 @@ class Simulation:
 
     def advance(self, progress: Progress) -> Progress:
         """One more round, evaluated."""
-        return advance([self], [progress])[0]
+        (after,) = advance([self], [progress])
+        if isinstance(after, Diverged):
+            raise after
+        return after
 
-    def evaluated(self, progress: Progress, state: State) -> Score | None:
+    def judged(self, progress: Progress, state: State, log: RoundLog) -> Score | None:
         """How good a round's model is; None where that is known, or not asked for."""
+        if guard := self.federation.guard:
+            guard.check_sum(len(log.cohort))
         protocol, share_every = self.experiment.protocol, self.experiment.method.share_every
         every = protocol.evaluate_every
         due = state.round % every == 0 or state.round == protocol.rounds
@@ -110,22 +116,21 @@ def feeds(model: nn.Module, data: Dataset) -> tuple[Feed, Feed]:
     return train, test
 
 
-def advance(simulations: Sequence[Simulation], progresses: Sequence[Progress]) -> list[Progress]:
+def advance(
+    simulations: Sequence[Simulation], progresses: Sequence[Progress]
+) -> list[Progress | Diverged]:
     """One more round of simulations that differ in their seeds, all clients trained together."""
     began = time.perf_counter()
     states = [progress.state for progress in progresses]
     rounds = run_rounds(states, [simulation.federation for simulation in simulations])
-    for simulation, (_, log) in zip(simulations, rounds, strict=True):
-        if guard := simulation.federation.guard:
-            guard.check_sum(len(log.cohort))
     scores = [
-        simulation.evaluated(progress, state)
-        for simulation, progress, (state, _) in zip(simulations, progresses, rounds, strict=True)
+        None if isinstance(outcome, Diverged) else simulation.judged(progress, *outcome)
+        for simulation, progress, outcome in zip(simulations, progresses, rounds, strict=True)
     ]
     seconds = (time.perf_counter() - began) / len(simulations)
     return [
-        _extended(progress, state, log, score, seconds)
-        for progress, (state, log), score in zip(progresses, rounds, scores, strict=True)
+        outcome if isinstance(outcome, Diverged) else _extended(progress, *outcome, score, seconds)
+        for progress, outcome, score in zip(progresses, rounds, scores, strict=True)
     ]
 
 

@@ -53,6 +53,16 @@ def test_the_whole_process_in_hundreds_of_millions_of_floats(command, clients, f
     assert found["fedfm"]["whole_process"] / 1e8 == pytest.approx(fedfm, abs=0.05)
 
 
+def test_small_models_are_shown_in_small_units(command):
+    small = ("--model", "mlp", "--shape", "6", "--classes", "3", "--option", "hidden=[32,16]")
+    answer = command("cost", *small, "--clients", "5", "--rounds", "20")
+    assert "kB up" in answer.out
+    assert "1e3 floats" in answer.out
+    fedavg = next(line for line in answer.out.splitlines() if " fedavg " in line)
+    assert "3.2" in fedavg  # 803 parameters of four bytes
+    assert "80" in fedavg
+
+
 def test_the_table_shows_whole_numbers_however_narrow_the_terminal_is(command, monkeypatch):
     for columns in ("80", "20"):
         monkeypatch.setenv("COLUMNS", columns)

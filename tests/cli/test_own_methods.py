@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedfm.algorithms import PIECES, own
+from fedfm.config import load_config
+from fedfm.experiments.store import digest
 from tests.cli.tools import TINY, Command, sets, start
 
 GUIDE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
@@ -62,6 +64,29 @@ def test_processes_that_are_started_know_it(gentleprox, tmp_path, monkeypatch):
     run = start("--methods", str(gentleprox), *RUN, "--out", str(tmp_path / "run"), said=said)
     run.join(60)
     assert run.exitcode == 0, said.read_text()
+
+
+def test_other_code_is_another_experiment(command: Command, gentleprox, tmp_path, monkeypatch):
+    given, folder = ("--methods", str(gentleprox)), str(tmp_path / "run")
+    assert command(*given, *RUN, "--out", folder).code == 0
+    assert command(*given, *RUN, "--out", folder, "--resume").code == 0
+    before = load_config("digits", ["method=gentleprox"]).as_toml()
+    gentleprox.write_text(gentleprox.read_text().replace("clamp(max=1)", "clamp(max=2)"))
+    monkeypatch.setattr(own, "_known", set())
+    answer = command(*given, *RUN, "--out", folder, "--resume")
+    assert answer.code == 2
+    assert "it differs in code.gentleprox" in answer.err
+    after = load_config("digits", ["method=gentleprox"]).as_toml()
+    assert digest(before) != digest(after)
+    assert "code" not in load_config("digits").as_toml()
+
+
+def test_a_method_without_a_word_about_it_is_listed(command: Command, gentleprox):
+    text = gentleprox.read_text()
+    gentleprox.write_text(re.sub(r'    """A pull.*?"""\n', "    __doc__ = None\n", text))
+    answer = command("--methods", str(gentleprox), "methods")
+    assert answer.code == 0, answer.err
+    assert "gentleprox" in answer.out
 
 
 @pytest.mark.parametrize(

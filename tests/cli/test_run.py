@@ -53,6 +53,14 @@ def test_a_run_leaves_these_files_and_no_others(folder):
     assert not list(folder.rglob("*.partial"))
 
 
+def test_a_folder_can_be_named_to_go_on_with_its_run(command, folder):
+    before = contents(folder)
+    answer = command("run", str(folder), "--resume")
+    assert answer.code == 0, answer.err
+    assert f"files in {folder}" in answer.out
+    assert contents(folder) == before
+
+
 # --- config.toml --------------------------------------------------------------------------------
 
 

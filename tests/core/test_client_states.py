@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedfm import Partition, Protocol, UserError, compose, models, simulate
-from fedfm.algorithms import FedFMLite, Moon, Scaffold
+from fedfm.algorithms import FedFMLite, FedProx, Moon, Scaffold
 from fedfm.core.client_states import InMemory, OnDisk
 from fedfm.engine.nets import model_of
 from fedfm.experiment import Experiment
@@ -85,6 +85,29 @@ def test_the_disk_is_chosen_where_memory_would_not_do():
     assert replace(experiment, client_states="disk").states_on_disk(model)
     with pytest.raises(UserError, match="'auto', 'memory' or 'disk', not 'tape'"):
         replace(experiment, client_states="tape")
+
+
+def test_a_piece_of_ones_own_that_keeps_something_refuses_rare_exchanges():
+    """What clients keep is forgotten when models are shared."""
+
+    class Keeping(FedProx):
+        name = "keeping"
+
+        def client_state(self, task):
+            return {"visits": torch.zeros(())}
+
+    with pytest.raises(UserError, match="keeping needs models in every round"):
+        compose([Keeping(), FedFMLite(models_every=2)])
+
+
+def test_a_file_that_is_lost_or_spoilt_is_named(tmp_path):
+    states = OnDisk(tmp_path).updated({0: {"x": torch.ones(2)}, 1: {"x": torch.ones(2)}}, 1)
+    first, second = sorted(tmp_path.iterdir())
+    first.unlink()
+    second.write_bytes(b"no tensors")
+    for client, file in enumerate((first, second)):
+        with pytest.raises(UserError, match=f"{file.name} is damaged"):
+            states.of(client)
 
 
 @pytest.mark.parametrize("piece", ["scaffold", "feddyn", "fednova", "moon"])

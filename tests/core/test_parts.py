@@ -17,6 +17,11 @@ from fedfm.data.holdout import hold_out
 from tests import worlds
 
 
+def test_names_of_layers_may_have_slashes():
+    tree = {"a/b": {"~1": torch.ones(1), "~0/": torch.zeros(1)}}
+    assert trees.unflatten(trees.flatten(tree)) == tree
+
+
 def test_integers_are_finite_and_floats_are_looked_at():
     whole = torch.tensor([[1, 2], [3, 4]])
     assert trees.finite({"count": whole}).tolist() == [True, True]

@@ -4,8 +4,9 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
-from fedfm import running
+from fedfm import assembly, running
 from fedfm.core.errors import UserError
 from fedfm.experiments import worker
 from fedfm.experiments.budget import Budget
@@ -99,6 +100,23 @@ def test_an_unknown_method_is_named_and_the_rest_runs(tmp_path, caplog):
     outcomes = run(jobs_of(recipe(axes=axes, columns=())), tmp_path)
     assert "New is left out: unknown method 'fedavgg': did you mean 'fedavg" in caplog.text
     assert [outcome.finished for outcome in outcomes] == [2, 2]
+
+
+def test_seeds_that_finish_are_kept_where_one_diverges(tmp_path, monkeypatch):
+    build = assembly.build_model
+
+    def broken(config, dataset):
+        model = build(config, dataset)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1e30 if config.seed == 1 else 1)
+        return model
+
+    monkeypatch.setattr(assembly, "build_model", broken)
+    (outcome,) = run(jobs_of(recipe(), seeds=3, only=("FedAvg", "E = 1")), tmp_path)
+    assert outcome.finished == 2
+    assert outcome.problem.startswith("seed 1, round 1: the training of every client diverged")
+    assert {summary.seed for summary in found(tmp_path).values()} == {0, 2}
 
 
 def test_a_cell_that_fails_is_named_and_the_rest_runs(tmp_path):

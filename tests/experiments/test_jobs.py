@@ -104,6 +104,12 @@ def test_an_estimate_scales_with_the_cost(whole):
     assert Speed.of(summaries, "cuda").seconds(cheap) is None
 
 
+def test_results_of_methods_that_are_not_known_here_do_not_matter(whole):
+    summaries = list(found(whole).values())
+    strange = replace(summaries[0], config=summaries[0].config | {"method": {"mine": {}}})
+    assert Speed.of([strange, *summaries], "cpu").rates == Speed.of(summaries, "cpu").rates
+
+
 def test_a_job_that_does_not_fit_waits_for_those_that_do(tmp_path, whole):
     jobs = jobs_of(recipe(), seeds=1)
     Store(tmp_path).append(

@@ -55,6 +55,15 @@ def test_lines_that_cannot_be_read_are_named_and_the_rest_is_shown(tmp_path, cap
     assert "line 4 is left out" in caplog.text
 
 
+def test_a_line_that_is_no_text_is_left_out_too(tmp_path, caplog):
+    store = Store(tmp_path)
+    store.append([ONE])
+    with store.path.open("ab") as file:
+        file.write(b'{"format": "\xff"}\n')
+    assert store.summaries() == [ONE]
+    assert "line 2 is left out" in caplog.text
+
+
 def test_a_line_that_a_crash_left_open_spoils_no_other(tmp_path):
     store = Store(tmp_path)
     store.path.write_text('{"format": 1, "conf')

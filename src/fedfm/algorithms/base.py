@@ -257,9 +257,10 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
             claimed[claim] = piece.name
     method = Method(chosen)
     for piece in chosen:
+        keeps = type(piece).client_state is not Piece.client_state
         require(
-            method.share_every == 1 or not piece.shares_every_round,
-            f"{piece.name} needs models in every round, but they are exchanged every "
-            f"{method.share_every} rounds",
+            method.share_every == 1 or not (piece.shares_every_round or keeps),
+            f"{piece.name} needs models in every round, since its clients compare or keep "
+            f"something, but they are exchanged every {method.share_every} rounds",
         )
     return method

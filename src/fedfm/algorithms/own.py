@@ -4,6 +4,7 @@ The environment is how all processes of a run get to know them: workers, and on 
 Flower's, where everybody names files of his own.
 """
 
+import hashlib
 import importlib.util
 import os
 import sys
@@ -11,9 +12,12 @@ from collections.abc import Iterable
 from inspect import signature
 from pathlib import Path
 
+from fedfm.algorithms import PIECES
 from fedfm.core.errors import UserError, require
 
 VARIABLE = "FEDFM_METHODS"
+CODE: dict[str, str] = {}
+"""By a method's name, the digest of the file that it is in: other code is another experiment."""
 _known: set[Path] = set()
 
 
@@ -27,15 +31,16 @@ def load_methods() -> None:
     """Run the files that the environment names, each once in a process."""
     for file in _named():
         if file not in _known:
+            before = dict(PIECES)
             _run(file)
             _check_defaults(file)
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+            CODE.update({name: digest for name in PIECES if before.get(name) != PIECES[name]})
             _known.add(file)
 
 
 def _check_defaults(file: Path) -> None:
     """Refuse methods that cannot be made without settings: lists of methods show their defaults."""
-    from fedfm.algorithms import PIECES
-
     for name, kind in PIECES.items():
         given = signature(kind).parameters.values()
         lacking = [each.name for each in given if each.default is each.empty]

@@ -22,7 +22,7 @@ from torch import nn
 
 from fedfm import models
 from fedfm.config import Config, load_config
-from fedfm.core.checkpoint import damaged, write_atomically
+from fedfm.core.checkpoint import Damaged, write_atomically
 from fedfm.core.errors import UserError, require
 from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
@@ -78,7 +78,7 @@ def best_model(folder: Path, dataset: Dataset) -> nn.Module:
     try:
         model.load_state_dict(load_file(path), assign=True)
     except (SafetensorError, FileNotFoundError) as problem:
-        raise damaged(path, problem) from problem
+        raise Damaged(path, problem) from problem
     except RuntimeError as problem:
         reason = str(problem).splitlines()[-1].strip()
         raise UserError(f"{path} does not fit its config.toml on these data: {reason}") from problem

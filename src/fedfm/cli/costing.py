@@ -62,16 +62,19 @@ def row(found: costs.Cost, clients: int | None, rounds: int) -> dict[str, Any]:
 
 def show(rows: list[dict[str, Any]], title: str, clients: int | None, rounds: int) -> None:
     """Print the table."""
-    heads = ["memory", "floats up", "floats down", "MB up", "MB down", "handshakes"]
+    large = max(found["bytes_up"] for found in rows) >= 1e5
+    unit, size = ("MB", 1e6) if large else ("kB", 1e3)
+    many, count = ("1e8 floats", 1e8) if large else ("1e3 floats", 1e3)
+    heads = ["memory", "floats up", "floats down", f"{unit} up", f"{unit} down", "handshakes"]
     if clients:
-        heads.append(f"K={clients}, T={rounds}:\n1e8 floats")
+        heads.append(f"K={clients}, T={rounds}:\n{many}")
     table = numeric_table(title, "method", heads)
     for found in rows:
         name, memory, up, down, bytes_up, bytes_down, handshakes, *whole = found.values()
-        megabytes = [f"{size / 1e6:,.1f}" for size in (bytes_up, bytes_down)]
+        sizes = [f"{number / size:,.1f}" for number in (bytes_up, bytes_down)]
         counts = [f"{number:,.0f}" for number in (memory, up, down)]
-        process = [f"{number / 1e8:,.0f}" for number in whole]
-        table.add_row(name, *counts, *megabytes, f"{handshakes:.0f}", *process)
+        process = [f"{number / count:,.0f}" for number in whole]
+        table.add_row(name, *counts, *sizes, f"{handshakes:.0f}", *process)
     print_table(table)
 
 

@@ -69,7 +69,7 @@ def method_row(name: str, piece: type[Piece]) -> dict[str, Any]:
     defaults = {field.name: field.default for field in fields(piece)}
     return {
         "name": name,
-        "what": (piece.__doc__ or "").splitlines()[0],
+        "what": next(iter((piece.__doc__ or "").splitlines()), ""),
         "defaults": defaults,
         "costs": method_costs(piece()),
     }

@@ -100,6 +100,9 @@ def run(
         handlers=[RichHandler(console=Console(stderr=True), show_time=False, show_path=False)],
     )
     logging.getLogger("fedfm").setLevel(logging.INFO)
+    begun = Path(source) / "config.toml"
+    if resume and begun.is_file():
+        source, out = str(begun), out or begun.parent
     config = load_config(source, overrides or [])
     configs = [config.with_seed(config.seed + i) for i in range(seeds)]
     folders = [_folder(source, each, out, seeds) for each in configs]

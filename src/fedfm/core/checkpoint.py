@@ -91,17 +91,18 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tree], Any] | None:
         found, files, facts = (manifest[key] for key in ("format", "files", "facts"))
         parts = {part: _load(folder / name) for part, name in files.items() if found == FORMAT}
     except (*_MALFORMED, SafetensorError, FileNotFoundError) as problem:
-        raise damaged(folder, problem) from problem
+        raise Damaged(folder, problem) from problem
     require(found == FORMAT, f"{path}: format {found}, this version reads {FORMAT}")
     _remove_others(folder, files.values())
     return parts, facts
 
 
-def damaged(path: Path, problem: object) -> UserError:
-    """An error for files that are not as they were written."""
-    return UserError(
-        f"{path} is damaged ({problem}); restore it from a backup or start again in another folder"
-    )
+class Damaged(UserError):
+    """A file is not as it was written."""
+
+    def __init__(self, path: Path, problem: object) -> None:
+        advice = "restore it from a backup or start again in another folder"
+        super().__init__(f"{path} is damaged ({problem}); {advice}")
 
 
 def _load(path: Path) -> Tree:

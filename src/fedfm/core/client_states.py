@@ -1,6 +1,6 @@
-"""What every client keeps between rounds: in memory, or on disk where it would not fit.
+"""What every client keeps between rounds: in memory, on disk where it would not fit, or elsewhere.
 
-Both are values: `updated` gives a new one and leaves the old as it was. On disk a client's state is
+All are values: `updated` gives a new one and leaves the old as it was. On disk a client's state is
 a file of its own that is never changed, named by client and round, so that memory is bounded by
 the cohort and a checkpoint only has to name the files.
 """
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedfm.core.checkpoint import to_bytes, write_atomically
+from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
 from fedfm.core.trees import Tree, unflatten
 
 
@@ -81,7 +82,11 @@ class OnDisk:
         """A client's state, read from its file."""
         if client not in self.rounds:
             return {}
-        return unflatten(load_file(self._file(client, self.rounds[client])))
+        file = self._file(client, self.rounds[client])
+        try:
+            return unflatten(load_file(file))
+        except (OSError, SafetensorError) as problem:
+            raise Damaged(file, problem) from problem
 
     def updated(self, states: Mapping[int, Tree], round: int) -> "OnDisk":
         """With new files for some clients; those they replace stay until `tidy`."""
@@ -97,10 +102,6 @@ class OnDisk:
     def after(self, rounds: Mapping[int, int]) -> "OnDisk":
         """The states that clients had after these rounds."""
         return OnDisk(self.folder, rounds)
-
-    def has(self, client: int) -> bool:
-        """Whether a client's file is there."""
-        return client in self.rounds and self._file(client, self.rounds[client]).exists()
 
     def tidy(self) -> None:
         """Remove the files that belong to no client's state."""

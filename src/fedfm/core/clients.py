@@ -130,7 +130,8 @@ def trained(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome)
         return Sums({}, visit.cohort, [], ask.kept, traffic, held)
     with phase("aggregation"):
         if fed.guard:
-            total = guarded(visit, work, ask, sound, fed.guard)
+            total, each = guarded(visit, work, ask, sound, fed.guard)
+            traffic = sum([each] * len(visit.cohort), Traffic())
         else:
             total = contribution(visit, work, ask.sharing)
     kept = remembered(ask, fed, sound, work)
@@ -223,8 +224,10 @@ def summed_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
     }
 
 
-def guarded(visit: Visit, work: Work, ask: Ask, clients: list[int], guard: Guard) -> Tree:
-    """`contribution` of clients whose answers are clipped and noised, each by itself.
+def guarded(
+    visit: Visit, work: Work, ask: Ask, clients: list[int], guard: Guard
+) -> tuple[Tree, Traffic]:
+    """`contribution` of clients whose answers are clipped and noised, and what each one sends.
 
     All clients count alike; losses and counters stay at home.
     """
@@ -238,9 +241,8 @@ def guarded(visit: Visit, work: Work, ask: Ask, clients: list[int], guard: Guard
     private = guard.update(update, ask.round, clients) | {
         "reports": guard.report(alone["reports"], ask.round, clients)
     }
-    return trees.total(
-        private | {name: alone[name] for name in ("samples", "weight") if name in alone}
-    )
+    alike = {name: alone[name] for name in ("samples", "weight") if name in alone}
+    return trees.total(private | alike), sent_up(trees.rows(private, slice(0, 1)))
 
 
 def remembered(ask: Ask, fed: Federation, clients: list[int], work: Work) -> ClientStates:

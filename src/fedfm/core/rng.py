@@ -10,7 +10,7 @@ import numpy as np
 
 
 def _entropy(seed: int, purpose: str, key: tuple[int, ...]) -> int:
-    text = repr((seed, purpose, *key)).encode()
+    text = repr((int(seed), purpose, *map(int, key))).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:16], "big")
 
 

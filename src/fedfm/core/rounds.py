@@ -121,11 +121,19 @@ class Opened(NamedTuple):
 
 def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
     """One communication round: a pure function of the state."""
-    return run_rounds([state], [fed])[0]
+    (outcome,) = run_rounds([state], [fed])
+    if isinstance(outcome, Diverged):
+        raise outcome
+    return outcome
 
 
-def run_rounds(states: Sequence[State], feds: Sequence[Federation]) -> list[tuple[State, RoundLog]]:
-    """A round of several federations that differ in their clients alone, trained together."""
+def run_rounds(
+    states: Sequence[State], feds: Sequence[Federation]
+) -> list[tuple[State, RoundLog] | Diverged]:
+    """A round of several federations that differ in their clients alone, trained together.
+
+    One that diverges does not keep the others from going on.
+    """
     rounds = [opened(state, fed) for state, fed in zip(states, feds, strict=True)]
     outcomes = train_together([one.job for one in rounds], feds[0].executor)
     return [closed(*one) for one in zip(rounds, feds, outcomes, strict=True)]
@@ -143,7 +151,10 @@ def opened(state: State, fed: Federation) -> Opened:
     return Opened(talk, ask, visit, training)
 
 
-def closed(opened: Opened, fed: Federation, outcome: Outcome) -> tuple[State, RoundLog]:
+def closed(opened: Opened, fed: Federation, outcome: Outcome) -> tuple[State, RoundLog] | Diverged:
     """Everything that comes after it."""
     talk, ask, visit, job = opened
-    return ended(talk, trained(visit, fed, ask, job, outcome))
+    try:
+        return ended(talk, trained(visit, fed, ask, job, outcome))
+    except Diverged as problem:
+        return problem

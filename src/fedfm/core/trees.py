@@ -28,10 +28,10 @@ def tree_map(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
 
 
 def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
-    """The leaves by path: {"a": {"b": x}} becomes {"a/b": x}."""
+    """The leaves by path: {"a": {"b": x}} becomes {"a/b": x}; a "/" in a key becomes "~1"."""
     flat: dict[str, Tensor] = {}
     for key, value in tree.items():
-        path = f"{prefix}{key}"
+        path = prefix + key.replace("~", "~0").replace(SEPARATOR, "~1")
         flat |= flatten(value, path + SEPARATOR) if isinstance(value, dict) else {path: value}
     return flat
 
@@ -40,7 +40,8 @@ def unflatten(flat: dict[str, Tensor]) -> Tree:
     """The inverse of `flatten`, empty branches aside."""
     tree: Tree = {}
     for path, leaf in flat.items():
-        *branches, last = path.split(SEPARATOR)
+        keys = path.split(SEPARATOR)
+        *branches, last = (key.replace("~1", SEPARATOR).replace("~0", "~") for key in keys)
         node = tree
         for branch in branches:
             node = node.setdefault(branch, {})

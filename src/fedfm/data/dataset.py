@@ -81,10 +81,25 @@ class Dataset:
             f"test inputs {tuple(self.test.inputs.shape[1:])}",
         )
 
+        channels, own = (*self.shape, 1)[0], (len(self.mean), len(self.std))
+        require(
+            set(own) <= {1, channels},
+            f"data '{self.name}': mean and std have {own[0]} and {own[1]} numbers, inputs have "
+            f"{channels} channels (or columns): give one for each, or one for all",
+        )
+        require(min(self.std) > 0, f"data '{self.name}': std must be above 0; take 1 instead")
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.train.inputs.shape[1:])
+
+    def normalised(self, inputs: Tensor) -> Tensor:
+        """Raw inputs [N, ...] as a network sees them: (inputs - mean) / std in float32."""
+        trailing = (1,) * (len(self.shape) - 1)
+        mean, std = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.std))
+        centred = inputs - mean.reshape(-1, *trailing).to(inputs.device)
+        return (centred / std.reshape(-1, *trailing).to(inputs.device)).float()
 
     @cached_property
     def digest(self) -> str:

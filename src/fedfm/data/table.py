@@ -13,6 +13,8 @@ from fedfm.data.dataset import Dataset
 from fedfm.data.download import Source
 from fedfm.data.folder import encode, split
 
+FAR = 1e6
+"""So many times its deviation a column may lie from zero: float32 has seven digits."""
 Row = tuple[int, list[str]]
 """A row's line number and its cells."""
 
@@ -27,10 +29,13 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     column = header.index(label)
     features = [index for index in range(len(header)) if index != column]
     require(len(features) > 0, f"{path} has no columns but '{label}'")
-    inputs = torch.from_numpy(_numbers(path, header, rows, features))
+    numbers = _numbers(path, header, rows, features)
+    _check_precision(path, [header[index] for index in features], numbers)
+    inputs = torch.from_numpy(numbers.astype(np.float32))
     for line, cells in rows:
         require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
     classes, labels = encode([cells[column] for _, cells in rows])
+    require(len(classes) > 1, f"{path}: all rows have the label '{classes[0]}'; two are needed")
     train, test = split(inputs, labels)
     std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
     spread = torch.where(std > 0, std, 1.0)
@@ -55,7 +60,7 @@ def _table(path: Path) -> tuple[list[str], list[Row]]:
 
 def _numbers(
     path: Path, header: list[str], rows: list[Row], columns: list[int]
-) -> NDArray[np.float32]:
+) -> NDArray[np.float64]:
     """The cells of `columns` [N, F], all finite."""
     values = np.array([[_number(cells[c]) for c in columns] for _, cells in rows])
     bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
@@ -64,7 +69,17 @@ def _numbers(
         line, cells = rows[row]
         name, cell = header[columns[column]], cells[columns[column]]
         raise UserError(f"{path}, row {line}, column '{name}': '{cell}' is not a finite number")
-    return values.astype(np.float32)
+    return values
+
+
+def _check_precision(path: Path, names: list[str], values: NDArray[np.float64]) -> None:
+    """Refuse columns that float32 would blur, such as seconds since 1970."""
+    mean, spread = np.abs(values.mean(0)), values.std(0)
+    for column in np.flatnonzero((spread > 0) & (mean > FAR * spread)):
+        raise UserError(
+            f"{path}, column '{names[column]}': its values lie around {mean[column]:g} and differ "
+            f"by about {spread[column]:g}, less than float32 can tell apart: subtract a constant"
+        )
 
 
 def _number(cell: str) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedfm.algorithms.base import Batch, Model
 from fedfm.core import trees
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, require
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
@@ -135,10 +135,20 @@ class Part:
             features, logits = self._forward(inputs)
             batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
             loss = self.objective.loss(batch, self._seen(inputs))
-            grads = self.net.gradients(torch.autograd.grad(loss.sum(), self.leaves))
+            grads = self._gradients(loss)
         with torch.no_grad():
             self.cohort.finish(self, grads)
             self.losses += loss.detach()
+
+    def _gradients(self, loss: Tensor) -> Tree:
+        found = torch.autograd.grad(loss.sum(), self.leaves, allow_unused=True)
+        unused = [name for name, g in zip(self.params, found, strict=True) if g is None]
+        require(
+            not unused,
+            f"the loss does not depend on {', '.join(unused[:3])}: set requires_grad=False there, "
+            "or take it out of the network",
+        )
+        return self.net.gradients(found)
 
     def _seen(self, inputs: Tensor) -> dict[str, dict[str, Tensor]]:
         """The features [s, B, d] that the further models give, by piece and name."""

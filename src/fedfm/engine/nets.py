@@ -63,6 +63,11 @@ class Net:
         self._frozen: dict[tuple[str, bool], Net] = {}
         self._places = {name: _places(self.module, p) for name, p in trainable(self.module).items()}
         self._buffers = carried(self.module)
+        self._holders = [
+            (owner, name, buffer)
+            for owner in self.module.modules()
+            for name, buffer in owner.named_buffers(recurse=False)
+        ]
 
     def bind(self, model: Model) -> list[Tensor]:
         """Work on `model`'s own memory from now on; returns the parameters as autograd leaves.
@@ -117,7 +122,16 @@ class Net:
             features, logits = self.module(inputs.flatten(0, 1))
         return self._results(inputs, features, logits)
 
+    def _keep_buffers(self) -> None:
+        """Take over what a module put in the place of a buffer, instead of writing into it."""
+        for owner, name, buffer in self._holders:
+            held = owner._buffers[name]
+            if held is not buffer and held is not None:
+                buffer.data.copy_(held.detach())
+                owner._buffers[name] = buffer
+
     def _results(self, inputs: Tensor, *found: Tensor) -> tuple[Tensor, Tensor]:
+        self._keep_buffers()
         features, logits = (by_client(x, len(inputs)).to(inputs.dtype) for x in found)
         return features, logits
 

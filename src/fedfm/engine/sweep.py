@@ -42,9 +42,13 @@ def sweep(
 
 
 def _batch(net: Net, feed: Feed, indices: Tensor, mask: Tensor) -> Batch:
+    """What the network makes of samples; of others' that fill up the rectangle, zeros."""
     inputs, labels = feed.fetch(indices)
     features, logits = net(inputs)
-    return Batch(features, logits, labels, mask.to(labels.device))
+    there = mask.to(labels.device)
+    if not mask.all():
+        features, logits = (x.masked_fill(~there.unsqueeze(-1), 0.0) for x in (features, logits))
+    return Batch(features, logits, labels, there)
 
 
 def _rectangles(samples: list[Tensor], at_once: int) -> Iterator[tuple[slice, Tensor, Tensor]]:

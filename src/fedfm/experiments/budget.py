@@ -59,7 +59,10 @@ class Speed:
         found: dict[Kind, list[float]] = {}
         for each in summaries:
             if each.device == device and "seconds" in each.totals:
-                kind, work = _kind_and_cost(json.dumps(each.config | {"seed": 0}))
+                try:
+                    kind, work = _kind_and_cost(json.dumps(each.config | {"seed": 0}))
+                except UserError:  # of a method or a version that is not known here
+                    continue
                 taken = each.clock or UNCOUNTED * each.totals["seconds"]
                 found.setdefault((kind, each.together), []).append(taken / work)
         return Speed({kind: median(rates) for kind, rates in found.items()})

@@ -5,7 +5,7 @@ import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedfm.core.checkpoint import damaged
+from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import require
 from fedfm.experiments.store import Summary
 from fedfm.runs import finished
@@ -39,7 +39,7 @@ def summary_of(folder: Path, results: Path | None = None) -> Summary:
             **{key: found[key] for key in KEPT},
         )
     except (ValueError, LookupError, TypeError, OSError) as problem:
-        raise damaged(folder, problem) from problem
+        raise Damaged(folder, problem) from problem
 
 
 def _measures(folder: Path) -> dict[str, float]:

@@ -120,7 +120,7 @@ class Store:
 
     def _read(self) -> Iterator[Summary]:
         known = {each.name for each in fields(Summary)}
-        for number, line in enumerate(self.path.read_text().splitlines(), 1):
+        for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
             try:
                 found = json.loads(line)
                 if found["format"] != FORMAT:

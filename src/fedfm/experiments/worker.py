@@ -62,13 +62,13 @@ def work(
     load_methods()
     with claimed(job, results) as own:
         outcome = Outcome(job, elsewhere=len(job.seeds) - len(own))
+        left = replace(job, seeds=_left(job, own, results))
+        fresh = not any(left.folder(results, seed).exists() for seed in left.seeds)
         try:
-            if seeds := _left(job, own, results):
-                left = replace(job, seeds=seeds)
-                fresh = not any(left.folder(results, seed).exists() for seed in seeds)
+            try:
                 _run(left, results, budget, threads, told, stop)
-                _report(left, results, began if fresh else None)
-                outcome = replace(outcome, finished=len(seeds))
+            finally:  # seeds may have finished that others did not keep from it
+                outcome = replace(outcome, finished=_reported(left, results, began * fresh))
         except Stopped:
             outcome = replace(outcome, stopped=True)
         except (UserError, torch.OutOfMemoryError) as problem:
@@ -186,10 +186,16 @@ class Watch:
         return compiled and early and self.budget.left < self.fastest * len(self.rounds) * left
 
 
-def _report(job: Job, results: Path, began: float | None) -> None:
-    """Add the finished runs to the store, for every cell that asked for them."""
-    summaries = [_summary(job, results, seed) for seed in job.seeds]
-    runs = len(summaries) if began else 0
+def _reported(job: Job, results: Path, began: float) -> int:
+    """Add the finished runs to the store, for every cell that asked for them; how many there are.
+
+    `began` is 0 where it is not known how long they took.
+    """
+    ended = [seed for seed in job.seeds if finished(job.folder(results, seed))]
+    if not ended:
+        return 0
+    summaries = [_summary(job, results, seed) for seed in ended]
+    runs = len(ended) if began else 0
     clock = (time.perf_counter() - began) / runs if began else 0.0
     Store(results).append(
         replace(
@@ -198,6 +204,7 @@ def _report(job: Job, results: Path, began: float | None) -> None:
         for summary in summaries
         for labels in job.labels
     )
+    return len(ended)
 
 
 def _summary(job: Job, results: Path, seed: int) -> Summary:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedfm.algorithms.base import Model
-from fedfm.core.checkpoint import to_bytes, write_atomically
+from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
 from fedfm.core.client_states import OnDisk
 from fedfm.core.trees import Tree, completed, flatten, to_device, unflatten
 from fedfm.flower.account import Account
@@ -100,7 +100,7 @@ def _or_lost(what: str) -> Iterator[None]:
     """A file that is not there, or not as it was written, is lost."""
     try:
         yield
-    except (OSError, SafetensorError) as problem:
+    except (OSError, SafetensorError, Damaged) as problem:
         raise Lost(what) from problem
 
 

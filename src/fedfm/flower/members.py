@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedfm.core.checkpoint import damaged, write_atomically
+from fedfm.core.checkpoint import Damaged, write_atomically
 from fedfm.core.errors import UserError, require
 from fedfm.flower.agreement import Agreement, Introduction, admit, agree
 
@@ -56,7 +56,7 @@ class Members:
                 members.settled = bool(known["settled"])
                 members.token = str(known["token"])
             except (ValueError, LookupError, TypeError, UserError) as problem:
-                raise damaged(path, problem) from problem
+                raise Damaged(path, problem) from problem
         return members
 
     def save(self) -> None:

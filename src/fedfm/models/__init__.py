@@ -25,6 +25,7 @@ __all__ = [
     "Split",
     "WithFeatures",
     "build",
+    "checked_features",
     "export_state_dict",
     "feature_dim",
     "option_names",
@@ -61,6 +62,33 @@ def option_names(name: str) -> list[str]:
 def parameter_count(model: nn.Module) -> int:
     """The number of parameters, trainable or not; buffers such as running means do not count."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def checked_features(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
+    """The number d of features; refuses a model that cannot be trained on such data."""
+    name = type(model).__name__
+    require(
+        all(p.dtype in (torch.float32, torch.float64) for p in model.parameters()),
+        f"the weights of {name} must be float32 (or float64): precision says what products are in",
+    )
+    require(
+        any(p.requires_grad for p in model.parameters()),
+        f"{name} has no parameter to train: set requires_grad=True somewhere",
+    )
+    blurred = [
+        where
+        for where, layer in model.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.track_running_stats
+    ]
+    require(
+        not blurred,
+        f"{', '.join(blurred[:3])} of {name}: without running statistics a sample's output depends "
+        "on what else is in the batch; use track_running_stats=True, or group norm",
+    )
+    features, logits = _outputs(model, shape)
+    outputs = logits.shape[1]
+    require(outputs == classes, f"{name} has {outputs} outputs, the data have {classes} classes")
+    return features.shape[1]
 
 
 def feature_dim(model: nn.Module, shape: tuple[int, ...] | None = None) -> int:

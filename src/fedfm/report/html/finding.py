@@ -94,7 +94,7 @@ def _reason(problem: Exception) -> str:
 def _take_results(findings: Findings, store: Store) -> None:
     """Results whose run folders are elsewhere have a line in the tables, and no curve."""
     summaries = store.summaries()
-    unread = len(store.path.read_text().splitlines()) - len(summaries)
+    unread = len(store.path.read_bytes().splitlines()) - len(summaries)
     there = {run.identity for run in findings.runs}
     for summary in summaries:
         try:
