@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedfm.core.errors import UserError
+from fedfm.dotted import dotted
 from fedfm.records import RoundRecord
-from fedfm.tracking import flat, metrics, tracking
+from fedfm.tracking import metrics, tracking
 
 CONFIG = {"seed": 3, "method": {"fedfm": {"strength": 5.0}}}
 
@@ -22,7 +23,7 @@ def record(round: int) -> RoundRecord:
 
 
 def test_configs_are_flattened_with_dots():
-    assert flat(CONFIG) == {"seed": 3, "method.fedfm.strength": 5.0}
+    assert dotted(CONFIG) == {"seed": 3, "method.fedfm.strength": 5.0}
 
 
 def test_a_private_round_has_no_loss_to_track():

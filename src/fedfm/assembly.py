@@ -16,13 +16,13 @@ SMALL = 50_000
 """Parameters of a network below which a second thread gains little, and on a busy machine loses."""
 
 
-def load_data(config: Config) -> Dataset:
+def load_data(config: Config, download: bool = True) -> Dataset:
     """The data set that a config names."""
     options = config.data.model_dump(exclude={"name"}, exclude_none=True)
     for key in ("dir", "path"):
         if key in options:
             options[key] = Path(options[key]).expanduser()
-    return data.load(config.data.name, **options)
+    return data.load(config.data.name, download=download, **options)
 
 
 class Described(Protocol):

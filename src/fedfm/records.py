@@ -5,7 +5,11 @@ from typing import Any
 
 from fedfm.algorithms.base import Model
 from fedfm.core.ledger import Traffic
+from fedfm.core.rounds import RoundLog
 from fedfm.core.state import State
+
+Accuracies = tuple[float, float]
+"""On validation samples, and on test samples."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,21 @@ class RoundRecord:
     bytes_down: int
     handshakes: int
     failed: int = 0
-    """How many clients were left out, since their loss or model was not finite."""
+    """How many clients were left out: what they sent was not finite, or they did not answer."""
+
+    @staticmethod
+    def of(round: int, log: RoundLog, seconds: float, accuracies: Accuracies) -> "RoundRecord":
+        """What is recorded of a round: (validation, test) accuracy beside what its log says."""
+        validation, test = accuracies
+        return RoundRecord(
+            round=round,
+            val_accuracy=validation,
+            test_accuracy=test,
+            train_loss=None if log.loss is None else float(log.loss),
+            seconds=seconds,
+            failed=len(log.failed),
+            **log.traffic.as_dict(),
+        )
 
     @property
     def traffic(self) -> Traffic:

@@ -48,9 +48,8 @@ class Simulation:
         clients: ClientStates | None = None,
         sibling: "Simulation | None" = None,
     ) -> None:
-        protocol, seed = experiment.protocol, experiment.seed
-        labels, classes = data.train.labels.numpy(), len(data.classes)
-        shards = partitions.split(labels, classes, protocol.clients, experiment.partition, seed)
+        protocol, seed, classes = experiment.protocol, experiment.seed, len(data.classes)
+        shards = partitions.dealt(data, protocol.clients, experiment.partition, seed)
         training, validation = (
             [torch.from_numpy(part) for part in parts]
             for parts in hold_out(shards, protocol.validation, seed)
@@ -142,18 +141,10 @@ def _extended(
         logger.warning("round %d: left out clients %s, not finite", state.round, log.failed)
     if score is None:
         last = progress.records[-1]
-        validation, test = last.val_accuracy, last.test_accuracy
+        accuracies = last.val_accuracy, last.test_accuracy
     else:
-        validation, test = score.validation, score.test
-    record = RoundRecord(
-        round=state.round,
-        val_accuracy=validation,
-        test_accuracy=test,
-        train_loss=None if log.loss is None else float(log.loss),
-        seconds=seconds,
-        failed=len(log.failed),
-        **log.traffic.as_dict(),
-    )
+        accuracies = score.validation, score.test
+    record = RoundRecord.of(state.round, log, seconds, accuracies)
     return Progress(state, _better(progress.best, state, score), (*progress.records, record))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.core.errors import UserError, not_installed, unknown
+from fedfm.dotted import dotted
 from fedfm.records import RoundRecord
 
 Tracker = Callable[[RoundRecord], None]
@@ -46,22 +47,13 @@ def metrics(record: RoundRecord) -> dict[str, float]:
     return {name: float(value) for name, value in found if name != "round" and value is not None}
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A config with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        inner = isinstance(value, Mapping)
-        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return found
-
-
 @contextmanager
 def tensorboard(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
     """Event files in the run's folder, for `tensorboard --logdir`."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(folder / "tensorboard"))
-    writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in flat(config).items()))
+    writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in dotted(config).items()))
 
     def track(record: RoundRecord) -> None:
         for name, value in metrics(record).items():
@@ -83,7 +75,9 @@ def mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
     known = client.get_experiment_by_name("fedfm")
     experiment = known.experiment_id if known else client.create_experiment("fedfm")
     run = client.create_run(experiment, run_name=folder.name).info.run_id
-    client.log_batch(run, params=[Param(name, str(value)) for name, value in flat(config).items()])
+    client.log_batch(
+        run, params=[Param(name, str(value)) for name, value in dotted(config).items()]
+    )
 
     def track(record: RoundRecord) -> None:
         now, step = int(1000 * time.time()), record.round

@@ -22,7 +22,6 @@ from fedfm.analysis.feature_space import (
     finished_config,
     measures,
     sample,
-    write_measures,
 )
 from fedfm.analysis.motivation import LocalSpaces, local_models
 from fedfm.config import load_config
@@ -31,6 +30,7 @@ from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
 from fedfm.core.rounds import run_round
 from fedfm.experiment import Experiment
+from fedfm.experiments.points import write_measures
 from fedfm.simulation import Simulation
 
 DIGITS = data.load("digits")

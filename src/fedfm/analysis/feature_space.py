@@ -154,12 +154,6 @@ def class_means(features: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
     return np.stack([features[labels == each].mean(0) for each in np.unique(labels)])
 
 
-def write_measures(folder: Path, dataset: Dataset) -> dict[str, float]:
-    """Measure the best model of a finished run on the test split; see `record`."""
-    features, labels = features_of(folder, dataset)
-    return record(folder, measures(features, labels, finished_config(folder).seed))
-
-
 def record(folder: Path, found: dict[str, float]) -> dict[str, float]:
     """Write measures into a run's folder, as features.json."""
     write_atomically(folder / "features.json", (json.dumps(found, indent=2) + "\n").encode())

@@ -1,11 +1,13 @@
 """How a run looks while it runs: a live bar on a terminal, plain lines elsewhere."""
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +20,14 @@ from rich.table import Table
 
 from fedfm.records import Result, RoundRecord
 from fedfm.running import Watcher
+
+
+def log() -> None:
+    """Warnings of the library on standard error."""
+    logging.basicConfig(
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_time=False, show_path=False)],
+    )
 
 
 def print_table(table: Table) -> None:

@@ -1,14 +1,11 @@
 """Running grids from the command line: engines, what is missing and how to go on, warnings."""
 
-import logging
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 
 from fedfm.experiments.budget import Budget
 from fedfm.experiments.engines import Engine, Here, Processes
@@ -86,11 +83,3 @@ def missing_lines(left: Sequence[Job]) -> Iterator[str]:
 def the_command() -> str:
     """The command that is running, without --no-run."""
     return shlex.join(["fedfm", *(word for word in sys.argv[1:] if word != "--no-run")])
-
-
-def log() -> None:
-    """Warnings of the library on standard error."""
-    logging.basicConfig(
-        format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_time=False, show_path=False)],
-    )

@@ -32,9 +32,7 @@ def partition(
     """Draw which client holds how many samples of which class."""
     config = load_config(source, overrides or [])
     dataset, clients = load_data(config), config.protocol.clients
-    labels, classes = dataset.train.labels.numpy(), len(dataset.classes)
-    shards = partitions.split(labels, classes, clients, config.partition, config.seed)
-    table = partitions.counts(labels, classes, shards)
+    table = partitions.tabulated(dataset, clients, config.partition, config.seed)
     title = f"{dataset.name}, {config.partition.kind}, {clients} clients, seed {config.seed}"
     picture = partition_picture.draw(table, dataset.classes, title, out)
     if format == "json":

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedfm.cli.gridding import log
+from fedfm.cli.display import log
 from fedfm.experiments.merging import merge as merge_results
 from fedfm.experiments.repeats import Repeat
 

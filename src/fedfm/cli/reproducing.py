@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedfm.cli.gridding import conclude, engine_for, log, run_all
+from fedfm.cli.display import log
+from fedfm.cli.gridding import conclude, engine_for, run_all
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.config import full_key
 from fedfm.core.errors import require

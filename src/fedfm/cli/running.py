@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 
 from fedfm.assembly import build_model, device_of, load_data, use_threads
-from fedfm.cli.display import describe_result, numeric_table, print_table, watching
+from fedfm.cli.display import describe_result, log, numeric_table, print_table, watching
 from fedfm.cli.options import Format, Overrides
 from fedfm.config import Config, builtin_names, load_config
 from fedfm.engine.profile import Profile, phase
@@ -95,10 +93,7 @@ def run(
     format: Format = "text",
 ) -> None:
     """Run an experiment and keep everything about it in a folder."""
-    logging.basicConfig(
-        format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_time=False, show_path=False)],
-    )
+    log()
     logging.getLogger("fedfm").setLevel(logging.INFO)
     begun = Path(source) / "config.toml"
     if resume and begun.is_file():

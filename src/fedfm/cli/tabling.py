@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from fedfm.cli.display import print_table
-from fedfm.cli.gridding import conclude, engine_for, log, run_all
+from fedfm.cli.display import log, print_table
+from fedfm.cli.gridding import conclude, engine_for, run_all
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.core.errors import require
 from fedfm.experiments.budget import Budget

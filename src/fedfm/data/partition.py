@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.core.rng import generator
 from fedfm.data import margins
+from fedfm.data.dataset import Dataset
 from fedfm.data.margins import Floats, Ints
 
 Kind = Literal["iid", "niid1", "niid2", "niid3"]
@@ -59,6 +60,17 @@ class Partition:
             f"dominance must be from 1 to 1,000,000 (it is {self.dominance:g})",
         )
         require(self.missing >= 0, f"missing must be at least 0 (it is {self.missing})")
+
+
+def dealt(data: Dataset, clients: int, partition: Partition, seed: int) -> list[Ints]:
+    """The training samples of each of the K clients."""
+    return split(data.train.labels.numpy(), len(data.classes), clients, partition, seed)
+
+
+def tabulated(data: Dataset, clients: int, partition: Partition, seed: int) -> Ints:
+    """How many training samples of each class each client has: [K, C]."""
+    labels, classes = data.train.labels.numpy(), len(data.classes)
+    return counts(labels, classes, dealt(data, clients, partition, seed))
 
 
 def split(

@@ -9,13 +9,14 @@ import csv
 import importlib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import not_installed, require
+from fedfm.dotted import dotted
 from fedfm.experiments.rounds import rounds_of
 from fedfm.experiments.store import Store, Summary
 
@@ -54,7 +55,9 @@ def run_rows(store: Store) -> list[Row]:
 def _run_row(summary: Summary) -> Row:
     facts = asdict(summary)
     config = facts.pop("config")  # comes last: it has many keys
-    return {"digest": summary.digest, **dict(_flat(facts | {"config": config}))}
+    flat = dotted(facts | {"config": config})
+    texts = {key: json.dumps(value) for key, value in flat.items() if isinstance(value, list)}
+    return {"digest": summary.digest} | flat | texts
 
 
 def round_rows(store: Store) -> list[Row]:
@@ -65,14 +68,6 @@ def round_rows(store: Store) -> list[Row]:
         own = {"folder": run.folder, "digest": run.digest, "seed": run.seed, "method": run.method}
         rows += [own | each for each in rounds]
     return rows
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else value
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

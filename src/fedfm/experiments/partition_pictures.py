@@ -24,10 +24,8 @@ def draw_partitions(
 
 
 def _drawn(config: Config, dataset: Dataset, title: str, path: Path) -> dict[str, Any]:
-    labels, classes = dataset.train.labels.numpy(), len(dataset.classes)
     clients, seed = config.protocol.clients, config.seed
-    shards = partitions.split(labels, classes, clients, config.partition, seed)
-    table = partitions.counts(labels, classes, shards)
+    table = partitions.tabulated(dataset, clients, config.partition, seed)
     heading = f"{title}: {dataset.name}, {clients} clients, seed {seed}"
     picture = partition_picture.draw(table, dataset.classes, heading, path)
     sizes = table.sum(1)

@@ -2,16 +2,18 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fedfm.core.errors import UserError, require
+from fedfm.dotted import dotted
 
 
 def settings_in(files: Iterable[Path]) -> list[str]:
     """What TOML files set, as the 'key=value' changes that `--set` takes."""
-    return [change for path in files for change in _changes(_read(path))]
+    tables = (dotted(_read(path)) for path in files)
+    return [f"{key}={json.dumps(value)}" for each in tables for key, value in each.items()]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -20,11 +22,3 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise UserError(f"--with: {path} is not valid TOML: {problem}") from problem
-
-
-def _changes(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _changes(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={json.dumps(value)}"

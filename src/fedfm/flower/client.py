@@ -31,7 +31,7 @@ from fedfm.flower.workshop import Workshop
 from fedfm.runs import differences
 
 logger = logging.getLogger(__name__)
-PRIVATE = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
+LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
 """Keys of a config that are a machine's own business."""
 
 DIVERGED = {
@@ -200,7 +200,7 @@ def _keep_back(config: Config, what: str) -> None:
 def _essence(config: Config) -> dict[str, Any]:
     """What server and client must agree on: not the machine, and not where data are."""
     table = config.as_toml()
-    return {key: value for key, value in table.items() if key not in PRIVATE}
+    return {key: value for key, value in table.items() if key not in LOCAL}
 
 
 def explained(problem: Exception) -> str:

@@ -47,8 +47,8 @@ def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | No
         return None
     data = _own(config, agreement)
     network = build_model(config, data)
-    executor = LoopExecutor(network, feeds(network, data)[0])
-    test = feeds(network, data)[1]
+    train, test = feeds(network, data)
+    executor = LoopExecutor(network, train)
     everything = [torch.arange(len(test.labels))]
 
     def score(model: Model) -> Score:

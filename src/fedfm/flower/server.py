@@ -39,6 +39,8 @@ from fedfm.running import Watcher
 from fedfm.runs import RunFolder, finished
 
 logger = logging.getLogger(__name__)
+NOT_YET = 0.0, 0.0
+"""Accuracies of a model that has not been judged."""
 
 
 class TooFew(UserError):
@@ -224,15 +226,7 @@ class Server:
     def _advanced(
         self, progress: Progress, state: State, log: RoundLog, seconds: float
     ) -> Progress:
-        record = RoundRecord(
-            round=state.round,
-            val_accuracy=0.0,
-            test_accuracy=0.0,
-            train_loss=None if log.loss is None else float(log.loss),
-            seconds=seconds,
-            failed=len(log.failed),
-            **log.traffic.as_dict(),
-        )
+        record = RoundRecord.of(state.round, log, seconds, NOT_YET)
         progress = replace(progress, state=state, pending=record)
         return self._scored(progress, self.judge(state.model)) if self.judge else progress
 

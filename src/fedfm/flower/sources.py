@@ -152,8 +152,7 @@ class ShareSource(_Source):
             f"(protocol.clients): share:K/{clients}, or of = {clients} in the site file",
         )
         whole = load_data(config)
-        labels, classes = whole.train.labels.numpy(), len(whole.classes)
-        shards = partitions.split(labels, classes, clients, config.partition, config.seed)
+        shards = partitions.dealt(whole, clients, config.partition, config.seed)
         train = whole.train.subset(torch.from_numpy(shards[self.share]))
         test = whole.test.subset(torch.arange(self.share, len(whole.test), self.of))
         return replace(whole, train=train, test=test)

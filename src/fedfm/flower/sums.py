@@ -30,7 +30,7 @@ from fedfm.flower.values import in_a_line
 
 logger = logging.getLogger(__name__)
 Questions = Mapping[int, Packet]
-Ask = Callable[[str, Questions], dict[int, Packet]]
+Asking = Callable[[str, Questions], dict[int, Packet]]
 """Asks clients, by number, a kind of question."""
 
 
@@ -63,7 +63,7 @@ def left_out(client: int, kind: str, reason: object) -> None:
 class InTheClear:
     """Every answer is seen, checked and added."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Asking) -> None:
         self.ask = ask
 
     def collect(
@@ -112,7 +112,7 @@ def added(answers: Sequence[Tree]) -> Tree:
 class Masked:
     """No answer is seen: masks hide each of them, and cancel in the sum."""
 
-    def __init__(self, ask: Ask, deployment: Deployment) -> None:
+    def __init__(self, ask: Asking, deployment: Deployment) -> None:
         self.ask, self.deployment = ask, deployment
         self.public: dict[int, PublicKeys] = {}
         self.letters: dict[int, dict[str, str]] = {}

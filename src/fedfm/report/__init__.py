@@ -1,1 +1,1 @@
-"""Tables and pictures."""
+"""Pictures, and the report as one HTML file; tables are in experiments/."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedfm.algorithms import PIECES
+from fedfm.dotted import dotted
 from fedfm.experiments.store import digest
 from fedfm.report.comparison import deviation
 from fedfm.report.html.reading import Floats, FoundRun, identifying
@@ -137,7 +138,7 @@ def _labelled(runs: Sequence[FoundRun]) -> dict[str, list[FoundRun]]:
     found: dict[str, list[FoundRun]] = {}
     for method, same_name in _grouped((run.method, run) for run in runs).items():
         groups = _grouped((run.identity[0], run) for run in same_name)
-        tables = [_flat(identifying(group[0].config)) for group in groups.values()]
+        tables = [dotted(identifying(group[0].config)) for group in groups.values()]
         for text, group in zip(_differences(tables), groups.values(), strict=True):
             label = f"{method} ({text})" if text else method
             found[label if label not in found else f"{label} [{group[0].identity[0]}]"] = group
@@ -149,7 +150,7 @@ def _titles(groups: Sequence[Sequence[FoundRun]]) -> list[str]:
     titles = [_title(group[0].config) for group in groups]
     same = _grouped((title, place) for place, title in enumerate(titles))
     for title, places in same.items():
-        tables = [_flat(_setting(groups[place][0].config)) for place in places]
+        tables = [dotted(_setting(groups[place][0].config)) for place in places]
         for place, text in zip(places, _differences(tables), strict=True):
             titles[place] = f"{title}, {text}" if text else title
     return titles
@@ -183,14 +184,6 @@ def _differences(tables: Sequence[dict[str, Any]]) -> list[str]:
 
 def _differs(key: str, tables: Sequence[dict[str, Any]]) -> bool:
     return len({repr(table.get(key)) for table in tables}) > 1
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        inner = isinstance(value, dict)
-        found |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return found
 
 
 def _grouped(pairs: Iterable[tuple[Hashable, Item]]) -> dict[Any, list[Item]]:
