@@ -248,6 +248,12 @@ def test_names_where_things_are_wanted_are_refused(given, said):
         simulate(**(arguments | given))
 
 
+def test_data_of_one_class_are_refused():
+    one = blobs(classes=1)
+    with pytest.raises(UserError, match="one class only"):
+        simulate(of(1), one, FedAvg(), partition=Partition("iid"), protocol=SHORT)
+
+
 def test_a_model_where_a_function_of_the_seed_is_wanted_is_refused():
     with pytest.raises(UserError, match="a function of the seed, not a model"):
         simulate_seeds(network(), blobs(), FedAvg())

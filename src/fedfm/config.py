@@ -294,6 +294,9 @@ def _unknown_key(sections: list[str], key: str) -> str:
         known = _field_names(SECTIONS[sections[0]])
         return str(unknown(f"key in [{sections[0]}]:", key, known))
     shortened = [*PIECES, *_field_names(Protocol), *_field_names(Partition)]
+    own = [name for name, kind in PIECES.items() if key in _field_names(kind)]
+    if own:
+        return f"unknown key '{key}': a setting of {', '.join(own)}, so e.g. {own[-1]}.{key}"
     known = [name for name in Config.model_fields if name != "code"]
     near = difflib.get_close_matches(key, [*known, *shortened], n=1)
     if near:

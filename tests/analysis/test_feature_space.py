@@ -202,6 +202,9 @@ def test_a_run_of_another_making_is_told_from_a_damaged_one(tmp_path):
     protocol = Protocol(clients=2, rounds=1, epochs=1)
     model = models.build("mlp", shape=DIGITS.shape, classes=10, hidden=[4])
     simulate(model, DIGITS, FedAvg(), partition=Partition("iid"), protocol=protocol, out=tmp_path)
+    with pytest.raises(UserError, match="was given its model and data in Python"):
+        features_of(tmp_path, DIGITS)
+    (tmp_path / "config.toml").write_text("nonsense = 1\n")
     with pytest.raises(UserError, match="not as fedfm run writes it"):
         features_of(tmp_path, DIGITS)
 

@@ -91,7 +91,7 @@ SETTINGS = {
     ),
     "another source's option": (["data.path=x"], "data 'digits' takes no options; not 'path'"),
     "no path to the table": (["data.name=csv"], "data 'csv' needs 'path'"),
-    "no such table": (["data.name=csv", "data.path=no.csv"], "cannot read no.csv as a CSV table"),
+    "no such table": (["data.name=csv", "data.path=no.csv"], "no.csv as a CSV table"),
     "two kinds of anchors": (
         ['method=["fedfm", "fedfm-lite"]'],
         "fedfm and fedfm-lite cannot be combined: both set the anchors",

@@ -503,7 +503,7 @@ def test_the_label_may_have_another_name_and_place(table):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("age,label\n1,a\n2,a\n", "all rows have the label 'a'"),
+        ("age;label\n1;a\n2;b\n", "separated by commas here, not by ';'"),
         ("s,label\n1.7e9,a\n1700000001,b\n1700000009,a\n", "column 's'.*subtract a constant"),
         ("age,label\n1,a\ntall,b\n", r"table\.csv, row 3, column 'age': 'tall' is not a finite"),
         ("age,label\n1,a\n\nNaN,b\n", "row 4, column 'age': 'NaN'"),

@@ -93,6 +93,11 @@ def finished_config(folder: Path) -> Config:
         (folder / "summary.json").is_file(),
         f"the run in {folder} is not finished; go on with fedfm run ... --resume",
     )
+    require(
+        "digest = " not in recorded.read_text(),
+        f"the run in {folder} was given its model and data in Python: take its features there, as "
+        "docs/own-data-and-model.md shows",
+    )
     try:
         return load_config(str(recorded))
     except UserError as problem:

@@ -23,6 +23,10 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     """The table at `path`: numbers under a header, classes in the column `label`."""
     path = Path(path).expanduser()
     header, rows = _table(path)
+    require(
+        len(header) > 1 or ";" not in header[0],
+        f"{path} has one column, '{header[0]}': cells are separated by commas here, not by ';'",
+    )
     if label not in header:
         raise unknown(f"label column (in {path})", label, header)
     require(header.count(label) == 1, f"{path} has two columns '{label}'; rename one")
@@ -35,7 +39,6 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     for line, cells in rows:
         require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
     classes, labels = encode([cells[column] for _, cells in rows])
-    require(len(classes) > 1, f"{path}: all rows have the label '{classes[0]}'; two are needed")
     train, test = split(inputs, labels)
     std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
     spread = torch.where(std > 0, std, 1.0)
@@ -50,7 +53,8 @@ def _table(path: Path) -> tuple[list[str], list[Row]]:
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, list(map(str.strip, cells))) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"cannot read {path} as a CSV table: {error}") from error
+        where = path.resolve()
+        raise UserError(f"cannot read {where} as a CSV table: {error}") from error
     require(len(rows) > 0, f"{path} has no rows below its header")
     for line, cells in rows:
         wanted = f"{len(cells)} cells where the header has {len(header)}"

@@ -85,6 +85,7 @@ def checked_features(model: nn.Module, shape: tuple[int, ...], classes: int) -> 
         f"{', '.join(blurred[:3])} of {name}: without running statistics a sample's output depends "
         "on what else is in the batch; use track_running_stats=True, or group norm",
     )
+    require(classes > 1, "the data have one class only: there is nothing to learn")
     features, logits = _outputs(model, shape)
     outputs = logits.shape[1]
     require(outputs == classes, f"{name} has {outputs} outputs, the data have {classes} classes")
