@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedfm import (
     FedAvg,
@@ -103,7 +104,12 @@ def test_a_model_that_is_due_is_evaluated_unless_it_was_before(monkeypatch):
     lite = FedFMLite(models_every=2, start_round=0)
     made, seen = simulation(replace(SHORT, rounds=12, evaluate_every=3), lite), []
     evaluate = made.evaluate
-    monkeypatch.setattr(made, "evaluate", lambda model: (seen.append(model), evaluate(model))[1])
+
+    def noted(model):
+        seen.append(model)
+        return evaluate(model)
+
+    monkeypatch.setattr(made, "evaluate", noted)
     progress = Progress(made.start)
     evaluated_in = []
     for _ in range(12):
@@ -146,6 +152,8 @@ def test_a_sample_that_overflows_leaves_out_its_owner_alone(executor, method):
 class MovingMean(nn.Module):
     """Keeps a mean by putting another tensor in its place."""
 
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 4)
@@ -179,7 +187,7 @@ def test_a_seed_that_diverges_does_not_take_the_others_with_it(tmp_path):
             )
         return model
 
-    options = {"partition": Partition("iid"), "protocol": SHORT, "executor": "stacked"}
+    options: Any = {"partition": Partition("iid"), "protocol": SHORT, "executor": "stacked"}
     with pytest.raises(UserError, match="seed 1, round 1: the training of every client diverged"):
         simulate_seeds(build, blobs(), FedAvg(), out=tmp_path, **options)
     for seed in (0, 2):

@@ -1,11 +1,15 @@
 """Small federations for tests, and the same seen by the textbook."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from fedfm import models
 from fedfm.algorithms import Piece, Task, compose
 from fedfm.core.federation import Federation, LocalTraining
+from fedfm.core.rounds import RoundLog, run_rounds
+from fedfm.core.server import Diverged
 from fedfm.core.sgd import Sgd
 from fedfm.core.state import State, initial_state
 from fedfm.data.dataset import Dataset, Split
@@ -80,3 +84,13 @@ def close(ours: dict[str, Tensor], theirs: nn.Module, tolerance: float) -> None:
     for name, value in ours.items():
         close = torch.allclose(value, expected[name], rtol=tolerance, atol=tolerance)
         assert close, f"{name} is off by {(value - expected[name]).abs().max()}"
+
+
+def rounds_together(
+    states: Sequence[State], feds: Sequence[Federation]
+) -> list[tuple[State, RoundLog]]:
+    """`run_rounds` where nobody diverges."""
+    found = run_rounds(states, feds)
+    ended = [each for each in found if not isinstance(each, Diverged)]
+    assert len(ended) == len(found)
+    return ended

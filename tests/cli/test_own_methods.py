@@ -81,6 +81,13 @@ def test_other_code_is_another_experiment(command: Command, gentleprox, tmp_path
     assert "code" not in load_config("digits").as_toml()
 
 
+def test_verifying_says_what_it_does_not_know(command: Command, gentleprox):
+    answer = command("--methods", str(gentleprox), "verify", "gentleprox")
+    assert answer.code == 0, answer.out
+    assert "\nno textbook of gentleprox: its formula is not checked\n" in answer.out
+    assert "no textbook" not in command("verify", "fedavg").out
+
+
 def test_a_method_without_a_word_about_it_is_listed(command: Command, gentleprox):
     text = gentleprox.read_text()
     gentleprox.write_text(re.sub(r'    """A pull.*?"""\n', "    __doc__ = None\n", text))

@@ -9,7 +9,7 @@ import torch
 from fedfm import FedAvg, FedFM, Partition, Protocol, simulate
 from fedfm.algorithms import FedFMLite, Moon, Piece, Scaffold, compose
 from fedfm.core import trees
-from fedfm.core.rounds import opened, run_round, run_rounds
+from fedfm.core.rounds import opened, run_round
 from fedfm.core.state import to_tree
 from fedfm.engine.jobs import train_together
 from fedfm.experiment import Experiment
@@ -68,7 +68,7 @@ def test_rounds_of_several_federations_are_the_rounds_of_each(method, executor):
     feds, states = several(executor, *METHODS[method])
     alone = list(states)
     for _ in range(3):
-        rounds = run_rounds(states, feds)
+        rounds = worlds.rounds_together(states, feds)
         singles = [run_round(state, fed) for state, fed in zip(alone, feds, strict=True)]
         for (state, log), (own, own_log) in zip(rounds, singles, strict=True):
             assert_same(to_tree(state), to_tree(own))

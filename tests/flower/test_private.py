@@ -10,7 +10,6 @@ import torch
 
 from fedfm.assembly import build_model, load_data
 from fedfm.config import load_config
-from fedfm.core import rounds
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.flower.packets import Packet, packed, unpacked
@@ -19,6 +18,7 @@ from fedfm.flower.secure import numbers
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret
 from fedfm.running import Run, run_together
+from tests import worlds
 from tests.flower.conftest import LIMIT, Fault, Federation, silent
 
 LONG = 1e6
@@ -341,7 +341,7 @@ def test_a_simulation_stops_where_too_few_clients_are_left_for_its_noise(
     def without_the_last(states, feds):
         return [
             (state, replace(log, cohort=log.cohort[:-1]))
-            for state, log in rounds.run_rounds(states, feds)
+            for state, log in worlds.rounds_together(states, feds)
         ]
 
     config = federation("fedavg", *private(data)).config

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedfm.algorithms import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
 from fedfm.core import trees
-from fedfm.core.rounds import run_round, run_rounds
+from fedfm.core.rounds import run_round
 from fedfm.core.state import to_tree
 from fedfm.engine import graphs
 from fedfm.engine.choice import executor
@@ -126,7 +126,7 @@ def test_several_seeds_together_give_the_results_of_single_runs():
         feds.append(fed)
         states.append(state)
     shared = [replace(fed, executor=feds[0].executor) for fed in feds]
-    together = [state for state, _ in run_rounds(states, shared)]
+    together = [state for state, _ in worlds.rounds_together(states, shared)]
     assert all(distance(one, other) < 1e-6 for one, other in zip(together, alone, strict=True))
 
 

@@ -71,7 +71,15 @@ class Report:
         if self.mistakes:
             caught = len(self.mistakes) - len(self.survivors)
             line += f", {caught} of {len(self.mistakes)} planted mistakes caught"
+        if self.unread:
+            line += f"\nno textbook of {', '.join(self.unread)}: its formula is not checked"
         return line
+
+    @property
+    def unread(self) -> list[str]:
+        """Methods that were compared with no textbook version."""
+        read = {row.method for row in self.rows if row.check.startswith("textbook")}
+        return [name for name in dict.fromkeys(row.method for row in self.rows) if name not in read]
 
     def __str__(self) -> str:
         """The tables as text."""
