@@ -83,7 +83,7 @@ def test_data_that_are_gone_are_named(command):
     run(command, "one", "method=fedavg", "data.name=csv", "data.path=table.csv")
     assert command("features", "one", *FEW).code == 0
     Path("table.csv").unlink()
-    assert "cannot read table.csv" in refused(command, "one")
+    assert "table.csv as a CSV table" in refused(command, "one")
 
 
 def test_runs_with_different_classes_are_refused(command):
