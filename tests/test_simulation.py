@@ -80,43 +80,36 @@ def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkey
     assert progress.best.model is models_by_round[2]
 
 
-def test_models_are_evaluated_as_often_as_asked_and_at_the_end(monkeypatch):
-    protocol = replace(SHORT, rounds=5, evaluate_every=2)
-    made, seen = simulation(protocol), []
-    evaluate = made.evaluate
+def followed(made: Simulation, monkeypatch) -> tuple[list[int], Progress]:
+    """All rounds: in which of them their model was evaluated, and how it ended."""
+    seen, evaluate = [], made.evaluate
 
     def noted(model):
         seen.append(model)
         return evaluate(model)
 
     monkeypatch.setattr(made, "evaluate", noted)
-    progress = Progress(made.start)
-    states = {}
-    for _ in range(5):
+    progress, rounds = Progress(made.start), []
+    for _ in range(made.experiment.protocol.rounds):
+        before = len(seen)
         progress = made.advance(progress)
-        states[progress.state.round] = progress.state.model
-    assert [r for r, model in states.items() if any(model is s for s in seen)] == [1, 2, 4, 5]
+        assert all(model is progress.state.model for model in seen[before:])
+        rounds += [progress.state.round] * (len(seen) - before)
+    return rounds, progress
+
+
+def test_models_are_evaluated_as_often_as_asked_and_at_the_end(monkeypatch):
+    made = simulation(replace(SHORT, rounds=5, evaluate_every=2))
+    rounds, progress = followed(made, monkeypatch)
+    assert rounds == [1, 2, 4, 5]
     assert progress.records[2].val_accuracy == progress.records[1].val_accuracy
 
 
 def test_a_model_that_is_due_is_evaluated_unless_it_was_before(monkeypatch):
     """Models every two rounds, evaluated every three: after 3 that of 2, after 9 that of 8."""
     lite = FedFMLite(models_every=2, start_round=0)
-    made, seen = simulation(replace(SHORT, rounds=12, evaluate_every=3), lite), []
-    evaluate = made.evaluate
-
-    def noted(model):
-        seen.append(model)
-        return evaluate(model)
-
-    monkeypatch.setattr(made, "evaluate", noted)
-    progress = Progress(made.start)
-    evaluated_in = []
-    for _ in range(12):
-        before = len(seen)
-        progress = made.advance(progress)
-        evaluated_in += [progress.state.round] * (len(seen) - before)
-    assert evaluated_in == [1, 3, 6, 9, 12]
+    made = simulation(replace(SHORT, rounds=12, evaluate_every=3), lite)
+    assert followed(made, monkeypatch)[0] == [1, 3, 6, 9, 12]
 
 
 def test_how_much_a_client_counts_must_not_depend_on_its_data_under_privacy():

@@ -63,7 +63,10 @@ class Run:
         if self.out is None:
             return None
         folder = RunFolder.open(self.out, self.described(data), resume)
-        folder.settle(choice, next(self.model.parameters()).device, data.digest)
+        if folder.choice():
+            folder.check_data(data.digest)
+        else:
+            folder.settle(choice, next(self.model.parameters()).device, data.digest)
         return folder
 
     def client_states(self, stack: ExitStack) -> ClientStates:

@@ -108,18 +108,17 @@ class RunFolder:
         return choice
 
     def settle(self, choice: Choice, device: torch.device, data: str) -> None:
-        """Record what the run is executed by, and the digest of its data; later, compare that."""
-        if self.choice():
-            known = json.loads((self.path / MACHINE).read_text()).get("data", data)
-            said = (
-                "was begun with other data: what it reads has changed since, or is read otherwise"
-            )
-            require(known == data, f"{self.path} {said}; begin anew with another --out")
-            return
+        """Record what the run is executed by, and the digest of its data."""
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         facts = {"executor": choice.name, "why": choice.why, "device": device.type, "name": name}
         text = json.dumps(facts | {"data": data}) + "\n"
         write_atomically(self.path / MACHINE, text.encode())
+
+    def check_data(self, data: str) -> None:
+        """Refuse to go on with other data than the run was begun with, where that is known."""
+        known = json.loads((self.path / MACHINE).read_text()).get("data", data)
+        said = "was begun with other data: what it reads has changed since, or is read otherwise"
+        require(known == data, f"{self.path} {said}; begin anew with another --out")
 
     def save(self, progress: Progress, rounds: int = 1) -> None:
         """Add the lines of the last `rounds` rounds, then replace the checkpoint."""

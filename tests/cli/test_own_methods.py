@@ -39,6 +39,7 @@ def gentleprox(tmp_path, monkeypatch) -> Iterator[Path]:
     monkeypatch.setattr(own, "_known", set())
     before = dict(PIECES)
     yield file
+    own.CODE.clear()
     PIECES.clear()
     PIECES.update(before)
 
@@ -79,6 +80,14 @@ def test_other_code_is_another_experiment(command: Command, gentleprox, tmp_path
     after = load_config("digits", ["method=gentleprox"]).as_toml()
     assert digest(before) != digest(after)
     assert "code" not in load_config("digits").as_toml()
+
+
+def test_a_method_may_take_whatever_it_is_given(command: Command, gentleprox):
+    """Only settings with a name need a default."""
+    any_settings = "    def __init__(self, *settings, **more): ...\n    amount: float = 0.0\n"
+    gentleprox.write_text(REQUIRED.replace("    amount: float\n", any_settings))
+    answer = command("--methods", str(gentleprox), "methods")
+    assert answer.code == 0, answer.err
 
 
 def test_verifying_says_what_it_does_not_know(command: Command, gentleprox):

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 
 from fedfm.algorithms import PIECES
@@ -43,7 +43,9 @@ def _check_defaults(file: Path) -> None:
     """Refuse methods that cannot be made without settings: lists of methods show their defaults."""
     for name, kind in PIECES.items():
         given = signature(kind).parameters.values()
-        lacking = [each.name for each in given if each.default is each.empty]
+        several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        named = [each for each in given if each.kind not in several]
+        lacking = [each.name for each in named if each.default is each.empty]
         said = f"give {', '.join(lacking)} of '{name}' a default value"
         require(not lacking, f"a method of your own: {file}: {said}")
 

@@ -8,6 +8,7 @@ import, so that is done where it is used.
 import copy
 import json
 import logging
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -93,15 +94,23 @@ def finished_config(folder: Path) -> Config:
         (folder / "summary.json").is_file(),
         f"the run in {folder} is not finished; go on with fedfm run ... --resume",
     )
-    require(
-        "digest = " not in recorded.read_text(),
-        f"the run in {folder} was given its model and data in Python: take its features there, as "
-        "docs/own-data-and-model.md shows",
-    )
     try:
         return load_config(str(recorded))
     except UserError as problem:
+        require(
+            not _is_of_python(recorded),
+            f"the run in {folder} was given its model and data in Python: take its features there, "
+            "as docs/own-data-and-model.md shows",
+        )
         raise UserError(f"{recorded} is not as fedfm run writes it: {problem}") from problem
+
+
+def _is_of_python(recorded: Path) -> bool:
+    """Whether a config names its data by a digest, as `simulate` does."""
+    try:
+        return "digest" in tomllib.loads(recorded.read_text()).get("data", {})
+    except ValueError:
+        return False
 
 
 def measures(features: NDArray[Any], labels: NDArray[Any], seed: int) -> dict[str, float]:

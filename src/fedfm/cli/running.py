@@ -21,6 +21,7 @@ from fedfm.runs import RunFolder, summary
 from fedfm.tracking import SERVICES, tracking
 
 SOURCE_HELP = f"A TOML file, or a built-in config: {', '.join(builtin_names())}."
+RUN_HELP = f"{SOURCE_HELP} With --resume also a run's folder."
 
 
 def run_config(config: Config, out: Path | None, resume: bool, title: str = "") -> Result:
@@ -70,7 +71,7 @@ def _both(show: Watcher, track: Watcher) -> Watcher:
 
 
 def run(
-    source: Annotated[str, typer.Argument(metavar="CONFIG", help=SOURCE_HELP)],
+    source: Annotated[str, typer.Argument(metavar="CONFIG", help=RUN_HELP)],
     overrides: Overrides = None,
     out: Annotated[
         Path | None,

@@ -101,8 +101,8 @@ def _say(problems: dict[str, list[str]], recipe: Recipe, some_left: bool) -> Non
     if problems and not some_left:
         raise UserError(next(iter(problems)))
     for problem, titles in problems.items():
-        more = f" and {len(titles) - 1} more" if titles[1:] else ""
-        logger.warning("%s: %s%s is left out: %s", recipe.name, titles[0], more, problem)
+        more = f" and {len(titles) - 1} more are" if titles[1:] else " is"
+        logger.warning("%s: %s%s left out: %s", recipe.name, titles[0], more, problem)
 
 
 def selected(among: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
