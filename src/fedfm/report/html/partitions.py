@@ -30,6 +30,6 @@ def partition_of(run: FoundRun, name: str) -> tuple[Markup | None, str]:
     return partition_cells(table, found.classes, name), said
 
 
-@lru_cache
+@lru_cache(maxsize=2)  # whole data sets
 def _data(chosen: DataConfig) -> Dataset:
     return load_data(Config(data=chosen), download=False)
