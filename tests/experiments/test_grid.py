@@ -128,6 +128,23 @@ def test_a_cell_that_fails_is_named_and_the_rest_runs(tmp_path):
     assert len(found(tmp_path)) == 4
 
 
+def test_what_nobody_foresaw_stops_one_cell_only_and_is_shown_whole(tmp_path, monkeypatch, caplog):
+    real, runs = running.run_together, iter(range(9))
+
+    def broken(*arguments, **options):
+        if next(runs) == 0:
+            raise ZeroDivisionError("a fault of ours")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(worker, "run_together", broken)
+    outcomes = run(jobs_of(recipe()), tmp_path)
+    assert [outcome.problem for outcome in outcomes] == [
+        "ZeroDivisionError: a fault of ours", "", "", "",
+    ]  # fmt: skip
+    assert "in broken" in caplog.text
+    assert len(found(tmp_path)) == 6
+
+
 # ---- time ----------------------------------------------------------------------------------------
 
 

@@ -211,6 +211,16 @@ def test_a_cohort_that_does_not_fit_is_split(caplog):
     assert distance(found, expected) < 1e-5
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_in_bf16(method):
+    """Also where clients' own models are measured, as FedFM-Lite and FedProto do."""
+    exact, low = (
+        played("graph", METHODS[method], 2, precision=precision) for precision in ("fp32", "bf16")
+    )
+    print(method, distance(low, exact))
+    assert 0 < distance(low, exact) < 0.1
+
+
 def test_networks_with_group_norm_train_in_bf16():
     for name in ("cnn", "resnet18"):
         module = worlds.network(name, shape=(3, 32, 32), norm="group", groups=8)

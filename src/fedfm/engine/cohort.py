@@ -72,8 +72,7 @@ class Cohort:
 
     def _lowered(self, name: str, view: Model) -> Model:
         view = view.map(lambda tree: trees.tree_map(arranged, tree))
-        companion = self.net.companion(name, view.shared)
-        return view._replace(params=view.params | companion.lowered(view.params))
+        return self.net.companion(name, view.shared).prepared(view)
 
     def train(self, plans: Sequence[Plan]) -> Outcome:
         """Local training by the plans, which are in packing order."""

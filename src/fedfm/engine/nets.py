@@ -91,6 +91,10 @@ class Net:
         """Copies of those parameters that `bind` wants in the low precision."""
         return {}
 
+    def prepared(self, model: Model) -> Model:
+        """The model with those parameters in the low precision."""
+        return model._replace(params=model.params | self.lowered(model.params))
+
     def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
         """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
         return {name: g.unsqueeze(0) for name, g in zip(self._places, grads, strict=True)}

@@ -28,7 +28,7 @@ def sweep(
     `model` is [S, ...] for a network per client, or [1, ...] for one network that serves all.
     """
     order = torch.tensor(sorted(range(len(samples)), key=lambda i: -len(samples[i])))
-    model, longest_first = model.rows(order), [samples[i] for i in order]
+    model, longest_first = net.prepared(model.rows(order)), [samples[i] for i in order]
     net.module.eval()
     sums: Tree = {}
     width = max(1, NUMBERS[feed.device.type] // math.prod(feed.shape))

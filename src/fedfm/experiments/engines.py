@@ -57,8 +57,11 @@ class Here:
     def submit(self, job: Job, told: Told) -> "Future[Outcome]":
         """Run it, and only then return."""
         future: Future[Outcome] = Future()
-        outcome = work(job, self.results, self.budget, told=told, stop=self._stop.is_set)
-        future.set_result(outcome)
+        try:
+            outcome = work(job, self.results, self.budget, told=told, stop=self._stop.is_set)
+            future.set_result(outcome)
+        except Exception as problem:
+            future.set_exception(problem)
         return future
 
     def stop(self) -> None:

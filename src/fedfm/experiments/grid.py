@@ -1,5 +1,6 @@
 """The grid runner: runs what a recipe lacks, cheapest evidence first, within a budget of time."""
 
+import logging
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -16,6 +17,8 @@ from fedfm.experiments.merging import collected
 from fedfm.experiments.store import Store
 from fedfm.experiments.worker import Outcome
 from fedfm.records import RoundRecord
+
+logger = logging.getLogger(__name__)
 
 
 class Display(Protocol):
@@ -110,15 +113,18 @@ class Grid:
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             job = running.pop(future)
             problem = future.exception()
-            if problem is None:
-                outcome = future.result()
-            else:
-                said = "" if self.interrupted else f"{type(problem).__name__}: {problem}"
-                outcome = Outcome(job, stopped=self.interrupted, problem=said)
+            outcome = future.result() if problem is None else self._failed(job, problem)
             self.outcomes.append(outcome)
             self.display.end(outcome)
             if self.collect and outcome.finished:
                 collected(self.store.folder, self.collect)
+
+    def _failed(self, job: Job, problem: BaseException) -> Outcome:
+        """What nobody foresaw went wrong: whoever mends it wants to see where."""
+        if self.interrupted:
+            return Outcome(job, stopped=True)
+        logger.error("%s failed", job.title, exc_info=problem)
+        return Outcome(job, problem=f"{type(problem).__name__}: {problem}")
 
     @contextmanager
     def _stopped_by_signals(self) -> Iterator[None]:
