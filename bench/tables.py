@@ -18,8 +18,8 @@ from fedfm.experiments.export import export
 from fedfm.experiments.recipe import Cell, Recipe, cells, load_recipe
 from fedfm.experiments.store import Store, Summary
 from fedfm.experiments.tables import FORMATS, build, render
-from fedfm.report.curves import over_rounds
 from fedfm.report.table_curves import runs_by_cell
+from fedfm.report.traffic import against_traffic
 
 RUNS, ROUNDS = 500, 100
 
@@ -86,7 +86,7 @@ def steps(recipe: Recipe, store: Store) -> dict[str, Callable[[], object]]:
 
     def picture() -> Path:
         runs = runs_by_cell(build(recipe, store.summaries()), store.folder)
-        return over_rounds(runs, recipe.title, store.folder / "rounds.png")
+        return against_traffic(runs, recipe.title, store.folder / "rounds.png")
 
     return {
         **{f"table as {format}": partial(table, format) for format in FORMATS},

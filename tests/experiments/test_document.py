@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.experiments.document import Document, document, text, write
-from fedfm.experiments.headline import BEGIN, END, write_headline
+from fedfm.experiments.headline import BEGIN, END, headline, write_headline
 from fedfm.experiments.recipe import cells, load_recipe
 from fedfm.experiments.repeats import AGAIN, beginnings
 from fedfm.experiments.store import Store
@@ -127,9 +127,24 @@ def test_the_headline_is_put_before_the_first_code_and_then_replaced(made):
     assert "Not run yet: FedAvgM, FedProx, SCAFFOLD, FedDyn, FedNova, MOON." in first
     assert "| MOON" not in first
     assert "](docs/reproduction-lite.png)" in first
+    assert "Accuracy for a part of" not in first  # both send the same
     assert "](docs/reproduction.md)" in first
     assert write_headline(made, readme)
     assert readme.read_text() == first
+
+
+def test_the_headline_tells_what_less_communication_gives(made):
+    accuracy, floats = made.tables["lite"].columns
+    row = ("FedFM-Lite, a = 5",)
+    entries = made.tables["lite"].entries
+    (run,) = entries[row, floats].runs
+    thrifty = replace(run, totals=run.totals | {"floats_up": run.totals["floats_up"] // 5})
+    for column in (accuracy, floats):
+        entries[row, column] = replace(entries[row, column], runs=(thrifty,))
+    write(made)
+    assert "floats: 70.00 % for 20 % (FedFM-Lite, a = 5; n=1).\n" in headline(
+        made, Path("README.md")
+    )
 
 
 def test_without_fedfm_there_is_no_headline(tmp_path):

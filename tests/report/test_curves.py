@@ -9,15 +9,9 @@ from PIL import Image
 from fedfm.core.errors import UserError
 from fedfm.experiments.recipe import load_recipe
 from fedfm.experiments.tables import build
-from fedfm.report import curves, table_curves
-from fedfm.report.curves import (
-    _line,
-    _scale_of,
-    against_traffic,
-    over_parameter,
-    over_rounds,
-    positions,
-)
+from fedfm.report import figure, table_curves, traffic
+from fedfm.report.parameter import over_parameter, positions
+from fedfm.report.traffic import _line, _scale_of, against_traffic
 from tests.experiments.results import record, result, store_of
 
 
@@ -33,28 +27,24 @@ RUNS = {
 
 def test_a_line_is_the_mean_and_its_band_the_sample_deviation():
     line = _line("FedAvg", RUNS["FedAvg"])
-    assert line.x.tolist() == [1, 2, 3]
+    assert line.x.tolist() == [3000, 6000, 9000]
     assert line.mean == pytest.approx([20, 50, 60])
     assert line.spread == pytest.approx([10, 10, 10])
     assert _line("FedFM", RUNS["FedFM"]).spread.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("unit", "each"), [("floats", 3000), ("bytes", 12000)])
-def test_traffic_is_added_up_in_both_directions(unit, each):
-    assert _line("", RUNS["FedAvg"], unit).x.tolist() == [each, 2 * each, 3 * each]
+def test_what_counts_is_the_test_accuracy_of_the_best_validated_round_so_far():
+    validated = zip(run(0.3, 0.2, 0.5, 0.6), (0.1, 0.4, 0.3, 0.4), strict=True)
+    fallen = [each | {"val_accuracy": accuracy} for each, accuracy in validated]
+    assert _line("", [fallen]).mean == pytest.approx([30, 20, 20, 20])
 
 
 @pytest.mark.parametrize(
-    ("most", "unit", "expected"),
-    [
-        (999, "floats", (1, "floats")),
-        (2e6, "floats", (1e6, "million floats")),
-        (4e13, "bytes", (1e9, "GB")),
-        (100, "", (1, "")),
-    ],
+    ("most", "expected"),
+    [(999, (1, "floats")), (2e6, (1e6, "million floats")), (4e13, (1e9, "billion floats"))],
 )
-def test_what_was_sent_is_told_in_handy_numbers(most, unit, expected):
-    assert _scale_of(most, unit) == expected
+def test_what_was_sent_is_told_in_handy_numbers(most, expected):
+    assert _scale_of(most) == expected
 
 
 def test_a_shorter_run_ends_the_line():
@@ -80,11 +70,10 @@ def test_numbers_in_labels(labels, expected):
 
 VALUES = {"CG": {"0.1": [60.0, 62.0], "5.0": [70.0]}, "L2": {"0.1": [58.0, 59.0]}}
 PICTURES = {
-    "rounds": lambda path: over_rounds(RUNS, "Rounds", path),
     "traffic": lambda path: against_traffic(RUNS, "Traffic", path),
-    "parameter": lambda path: over_parameter(VALUES, "beta", "Parameter", path),
-    "names": lambda path: over_parameter({"": {"a": [1.0], "b": []}}, "", "50$ {", path),
-    "nothing": lambda path: over_rounds({"FedAvg": []}, "Nothing", path),
+    "parameter": lambda path: over_parameter(VALUES, "beta", "Parameter", path, "%"),
+    "names": lambda path: over_parameter({"": {"a": [1.0], "b": []}}, "", "50$ {", path, ""),
+    "nothing": lambda path: against_traffic({"FedAvg": []}, "Nothing", path),
 }
 
 
@@ -99,29 +88,27 @@ def test_pictures_are_light_and_not_empty(name, tmp_path):
 
 
 def test_an_svg_is_well_formed_and_the_same_every_time(tmp_path):
-    first, second = (over_rounds(RUNS, "Same", tmp_path / name) for name in ("a.svg", "b.svg"))
+    first, second = (against_traffic(RUNS, "Same", tmp_path / name) for name in ("a.svg", "b.svg"))
     assert ElementTree.parse(first).getroot().tag.endswith("svg")
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_eight_methods_differ_in_colour_and_neighbours_in_dashes(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        curves, "_finish", lambda figure, axes, *rest, **more: seen.extend(axes.lines)
-    )
-    over_rounds({f"method {n}": RUNS["FedFM"] for n in range(8)}, "", tmp_path / "p.png")
+    monkeypatch.setattr(traffic, "saved", lambda figure, axes, *rest: seen.extend(axes.lines))
+    against_traffic({f"method {n}": RUNS["FedFM"] for n in range(8)}, "", tmp_path / "p.png")
     assert len({line.get_color() for line in seen}) == 8
-    assert len(set(curves._DASHES)) == len(curves._DASHES)
+    assert len(set(figure.DASHES)) == len(figure.DASHES)
     assert all(a.get_marker() != b.get_marker() for a, b in pairwise(seen))
-    assert [line.is_dashed() for line in seen] == [n % len(curves._DASHES) > 0 for n in range(8)]
+    assert [line.is_dashed() for line in seen] == [n % len(figure.DASHES) > 0 for n in range(8)]
 
 
 def test_pyplot_is_left_alone_and_other_suffixes_are_refused(tmp_path):
     before = "matplotlib.pyplot" in sys.modules
-    over_rounds(RUNS, "No pyplot", tmp_path / "p.png")
+    against_traffic(RUNS, "No pyplot", tmp_path / "p.png")
     assert ("matplotlib.pyplot" in sys.modules) == before
     with pytest.raises(UserError, match=r"ends in \.png or \.svg, not '\.pdf'"):
-        over_rounds(RUNS, "", tmp_path / "p.pdf")
+        against_traffic(RUNS, "", tmp_path / "p.pdf")
 
 
 def test_a_recipe_with_columns_is_drawn_over_them(tmp_path):

@@ -47,10 +47,10 @@ def headline(made: Document, readme: Path) -> str:
         f"{machine}.{starred if MARKDOWN.star in shown else ''}{_missing(table)} "
         f"[Everything that was measured, and the command for each number]({link}).\n"
     )
-    picture = made.picture("lite")
-    drawn = picture.exists() and any(e.runs for e in made.tables["lite"].entries.values())
+    picture, lite = made.picture("lite"), made.tables["lite"]
+    drawn = picture.exists() and any(entry.runs for entry in lite.entries.values())
     image = f"\n![accuracy against floats sent]({os.path.relpath(picture, folder)})\n"
-    return f"{shown}\n{said}{image if drawn else ''}"
+    return f"{shown}\n{said}{image + _thrift(lite) if drawn else ''}"
 
 
 def _table(table: Table) -> str:
@@ -61,6 +61,19 @@ def _table(table: Table) -> str:
         if _run(entries)
     )
     return grid(heads, rows)
+
+
+def _thrift(table: Table) -> str:
+    """What the rows that send less than FedAvg have, and how much less they send."""
+    floats = {row: sent.mean for row, (_, sent) in table.lines if sent and sent.mean}
+    usual = floats.get(("FedAvg",), 0.0)
+    told = [
+        f"{accuracy.mean:.2f} % for {100 * floats[row] / usual:.0f} % ({row[0]}; "
+        f"n={len(accuracy.values)})"
+        for row, (accuracy, _) in table.lines
+        if accuracy and accuracy.mean and floats[row] < usual
+    ]
+    return f"\nAccuracy for a part of FedAvg's floats: {', '.join(told)}.\n" if told else ""
 
 
 def _missing(table: Table) -> str:

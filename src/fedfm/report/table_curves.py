@@ -4,7 +4,8 @@ from pathlib import Path
 
 from fedfm.experiments.rounds import Rounds, rounds_of
 from fedfm.experiments.table_parts import Table
-from fedfm.report.curves import Values, against_traffic, over_parameter
+from fedfm.report.parameter import Values, over_parameter
+from fedfm.report.traffic import against_traffic
 
 SEPARATOR = " / "
 
