@@ -1,0 +1,57 @@
+"""Keys and values of settings, as people write them."""
+
+import tomllib
+from typing import Any
+
+from fedfm.algorithms import PIECES
+from fedfm.config.schema import Config, field_names
+from fedfm.core.errors import require
+from fedfm.data.partition import Partition
+from fedfm.protocol import Protocol
+
+
+def full_key(key: str) -> str:
+    """'rounds' means protocol.rounds, 'beta' partition.beta, 'fedfm.strength' method.fedfm...."""
+    first = key.split(".")[0]
+    if first in PIECES:
+        return f"method.{key}"
+    if "." not in key and key not in Config.model_fields:
+        for section, kind in (("protocol", Protocol), ("partition", Partition)):
+            if key in field_names(kind):
+                return f"{section}.{key}"
+    return key
+
+
+def normalised(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
+    """Methods as a table: 'fedfm' and ['fedprox', 'fedfm'] mean pieces with these settings."""
+    method, settings = table.get("method"), settings if isinstance(settings, dict) else {}
+    if isinstance(method, str):
+        method = [method]
+    if isinstance(method, list):
+        return table | {"method": {str(name): settings.get(name, {}) for name in method}}
+    return table
+
+
+def override(text: str) -> tuple[list[str], Any]:
+    """The full key, in parts, and the value that 'key=value' sets."""
+    key, equals, value = text.partition("=")
+    require(bool(equals), f"--set takes key=value, not '{text}'")
+    return full_key(key.strip()).split("."), plain_value(value.strip())
+
+
+def plain_value(text: str) -> Any:
+    """A value as TOML would read it; what is no TOML is a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def merged(table: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    """The table with another value at a key."""
+    key, *rest = path
+    if not rest:
+        return table | {key: value}
+    inner = table.get(key, {})
+    require(isinstance(inner, dict), f"--set: '{key}' is a value, not a section")
+    return table | {key: merged(inner, rest, value)}
