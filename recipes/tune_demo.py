@@ -11,10 +11,9 @@ import itertools
 import numpy as np
 import torch
 
-from fedfm import UserError
+from fedfm import UserError, simulate
 from fedfm.assembly import build_model, load_data
 from fedfm.config import Config, load_config
-from fedfm.running import simulate
 
 RATES = (0.01, 0.03, 0.1)
 STRENGTHS = (0.5, 1.0, 2.0, 5.0)

@@ -19,6 +19,7 @@ from fedfm import (
     compose,
     models,
     simulate,
+    simulate_seeds,
 )
 from fedfm.algorithms import PIECES, Scaffold
 from fedfm.core.checkpoint import to_bytes
@@ -33,7 +34,7 @@ from fedfm.models import Split as Halves
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard
 from fedfm.records import Progress
-from fedfm.running import Run, run_together, simulate_seeds
+from fedfm.running import Run, run_together
 from fedfm.simulation import Simulation, feeds
 
 SHORT = Protocol(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)

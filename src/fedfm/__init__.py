@@ -7,11 +7,11 @@ __version__ = "0.1.0.dev0"
 
 from fedfm import data, models
 from fedfm.algorithms import FedAvg, FedFM, FedFMLite, Piece, compose
+from fedfm.api import simulate, simulate_seeds
 from fedfm.core.errors import UserError
 from fedfm.data.partition import Partition
 from fedfm.protocol import Protocol
 from fedfm.records import Result, RoundRecord
-from fedfm.running import simulate, simulate_seeds
 
 __all__ = [
     "FedAvg",

@@ -24,8 +24,8 @@ class Experiment:
     method: Method
     partition: Partition
     protocol: Protocol
-    seed: int
-    executor: str
+    seed: int = 0
+    executor: str = "auto"
     client_states: str = "auto"
     precision: str = "auto"
     privacy: Privacy | None = None

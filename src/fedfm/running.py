@@ -1,26 +1,23 @@
 """Runs from beginning to end: one, or several seeds of one experiment together."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
-from fedfm.algorithms import Piece, compose
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import UserError
 from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset
-from fedfm.data.partition import Partition
 from fedfm.engine.choice import Choice
 from fedfm.engine.nets import model_of
 from fedfm.engine.profile import phase
 from fedfm.experiment import Experiment, describe
-from fedfm.protocol import Protocol
 from fedfm.records import Progress, Result, RoundRecord
 from fedfm.runs import RunFolder
 from fedfm.simulation import Simulation, advance
@@ -184,103 +181,3 @@ def promise(experiment: Experiment) -> str | None:
     if experiment.guard is None:
         return None
     return experiment.guard.statement(experiment.method, experiment.protocol.rounds, secure=False)
-
-
-def _check_kinds(data: object, method: object, partition: object, protocol: object) -> None:
-    """Refuse what a config would name: here the things themselves are wanted."""
-    require(
-        isinstance(data, Dataset), "data must be a fedfm.data.Dataset, e.g. fedfm.data.load(NAME)"
-    )
-    pieces = method if isinstance(method, list | tuple) else [method]
-    require(
-        all(isinstance(piece, Piece) for piece in pieces),
-        "the method must be made of pieces, e.g. FedFM() or [FedProx(mu=0.1), FedFM()]",
-    )
-    for name, given, kind in (
-        ("partition", partition, Partition),
-        ("protocol", protocol, Protocol),
-    ):
-        known = given is None or isinstance(given, kind)
-        require(known, f"{name} must be a fedfm.{kind.__name__}(...), not {given!r}")
-
-
-def simulate(
-    model: nn.Module,
-    data: Dataset,
-    method: Piece | Iterable[Piece],
-    *,
-    partition: Partition | None = None,
-    protocol: Protocol | None = None,
-    seed: int = 0,
-    executor: str = "auto",
-    precision: str = "auto",
-    client_states: Literal["auto", "memory", "disk"] = "auto",
-    out: Path | str | None = None,
-    resume: bool = False,
-    config: dict[str, Any] | None = None,
-    watch: Watcher | None = None,
-) -> Result:
-    """Run a federation of simulated clients; the result is the best model by validation.
-
-    `model` returns (features, logits) (see `fedfm.models`), is left as it is, and is trained where
-    it lies: move it to a GPU first to train there. With `out` the run keeps its files there, a
-    checkpoint after every round included; `resume` goes on from the last one. `watch` is called
-    after every round. `config` is what the folder records about the run: by default the
-    arguments. What clients keep between rounds is held in memory or on disk; "auto" takes the disk
-    where it may come to more than a gigabyte. For `executor` and `precision` see docs/engine.md.
-    """
-    _check_kinds(data, method, partition, protocol)
-    require(isinstance(model, nn.Module), "the model must be a torch.nn.Module, not its class")
-    experiment = Experiment(
-        compose(method),
-        partition or Partition(),
-        protocol or Protocol(),
-        int(seed),
-        executor,
-        client_states,
-        precision,
-    )
-    run = Run(model, experiment, Path(out) if out else None, config, watch)
-    return run_together([run], data, resume)[0]
-
-
-def simulate_seeds(
-    build: Callable[[int], nn.Module],
-    data: Dataset,
-    method: Piece | Iterable[Piece],
-    *,
-    seeds: Sequence[int] = (0, 1, 2),
-    partition: Partition | None = None,
-    protocol: Protocol | None = None,
-    executor: str = "auto",
-    precision: str = "auto",
-    out: Path | str | None = None,
-    resume: bool = False,
-) -> list[Result]:
-    """Several seeds of one experiment as one job: faster than one by one, with the same results.
-
-    `build` gives the model of a seed. With `out` each seed has a folder seed-N of its own there.
-    """
-    _check_kinds(data, method, partition, protocol)
-    require(len(seeds) > 0, "simulate_seeds needs at least one seed")
-    require(
-        not isinstance(build, nn.Module),
-        "simulate_seeds builds a model for each seed: give a function of the seed, not a model",
-    )
-    experiment = Experiment(
-        compose(method),
-        partition or Partition(),
-        protocol or Protocol(),
-        0,
-        executor,
-        precision=precision,
-    )
-    runs = [
-        Run(
-            build(seed),
-            replace(experiment, seed=int(seed)),
-            Path(out) / f"seed-{seed}" if out else None,
-        )
-        for seed in seeds
-    ]
-    return run_together(runs, data, resume)

@@ -12,14 +12,23 @@ import pytest
 import torch
 from torch import nn
 
-from fedfm import FedAvg, FedFM, Partition, Protocol, UserError, models, simulate, simulation
+from fedfm import (
+    FedAvg,
+    FedFM,
+    Partition,
+    Protocol,
+    UserError,
+    models,
+    simulate,
+    simulate_seeds,
+    simulation,
+)
 from fedfm.engine import calibration, choice
 from fedfm.engine.calibration import MARGIN, PATIENCE, TURNS, fastest
 from fedfm.engine.choice import Choice, automatic, executor
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
 from fedfm.engine.precision import use_precision
 from fedfm.records import RoundRecord
-from fedfm.running import simulate_seeds
 from tests import worlds
 from tests.folders import timeless
 

@@ -113,13 +113,13 @@ class Config(BaseModel):
             self.composed,
             self.partition,
             self.protocol,
-            self.seed,
-            self.executor,
-            self.client_states,
-            self.precision,
-            self.privacy,
-            self.deployment.minimum,
-            self.checkpoint_every,
+            seed=self.seed,
+            executor=self.executor,
+            client_states=self.client_states,
+            precision=self.precision,
+            privacy=self.privacy,
+            fewest=self.deployment.minimum,
+            checkpoint_every=self.checkpoint_every,
         )
 
     def guard(self, sources: Sources) -> Guard | None:
