@@ -1,5 +1,6 @@
 """What a run reports: a line per round, and a summary."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +11,15 @@ from fedfm.core.state import State
 
 Accuracies = tuple[float, float]
 """On validation samples, and on test samples."""
+
+
+def best_so_far(rounds: Iterable[Accuracies]) -> list[float]:
+    """After every round, the test accuracy of the round that validation would choose by then."""
+    found: list[Accuracies] = []
+    for accuracies in rounds:
+        better = not found or accuracies[0] > found[-1][0]
+        found.append(accuracies if better else found[-1])
+    return [test for _, test in found]
 
 
 @dataclass(frozen=True)

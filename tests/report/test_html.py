@@ -408,11 +408,62 @@ def test_settings_are_apart_and_variants_of_a_method_are_named(tmp_path):
     weak = write_run(tmp_path / "weak", missing=8)
     config = load_config("digits", ["rounds=8", "fedfm.strength=1"]).as_toml()
     (weak / "config.toml").write_text(tomli_w.dumps(config))
-    first, second = settings_of(find([tmp_path]).runs)
+    second, first = settings_of(find([tmp_path]).runs)
     assert first.title == "digits, cnn, niid3 (missing 1), 10 clients, 8 rounds"
     assert [entry.label for entry in first.entries] == ["fedfm"]
     assert {entry.label for entry in second.entries} == {"fedfm (strength=5)", "fedfm (strength=1)"}
     assert len(page_of(tmp_path).every("nav")[0].every("a")) == 2
+
+
+def test_long_runs_of_many_methods_come_first(tmp_path):
+    for name, rounds, missing in (("a", 3, 1), ("b", 8, 1), ("c", 8, 8), ("d", 8, 8)):
+        method = "fedavg" if name == "d" else "fedfm"
+        write_run(tmp_path / name, method, rounds=rounds, missing=missing)
+    titles = [setting.title for setting in settings_of(find([tmp_path]).runs)]
+    assert [title.split(", ")[2::2] for title in titles] == [
+        ["niid3 (missing 8)", "8 rounds"],
+        ["niid3 (missing 1)", "8 rounds"],
+        ["niid3 (missing 1)", "3 rounds"],
+    ]
+
+
+def test_what_most_variants_have_is_not_in_their_names(tmp_path):
+    for n, change in enumerate(("strength=1", "anchors=uniform", "guide=l2")):
+        folder = write_run(tmp_path / f"{n}")
+        config = load_config("digits", ["rounds=8", f"fedfm.{change}"]).as_toml()
+        (folder / "config.toml").write_text(tomli_w.dumps(config))
+    write_run(tmp_path / "plain")
+    (setting,) = settings_of(find([tmp_path]).runs)
+    assert {entry.label for entry in setting.entries} == {
+        "fedfm", "fedfm (strength=1)", "fedfm (anchors=uniform)", "fedfm (guide=l2)",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"), [(0.2, [0.3, 0.3, 0.2, 0.2]), (0.4, [0.3, 0.1, 0.2, 0.4])]
+)
+def test_a_model_costs_what_was_sent_until_its_round(tmp_path, counts, expected):
+    """Chosen by validation, the third round counts; where the last counts, every round is one."""
+    folder = write_run(tmp_path / "run", rounds=4)
+    accuracies = zip((0.5, 0.4, 0.6, 0.5), (0.3, 0.1, 0.2, 0.4), strict=True)
+    path = folder / "rounds.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    changed = [
+        line | {"val_accuracy": validation, "test_accuracy": test}
+        for line, (validation, test) in zip(lines, accuracies, strict=True)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    change(folder, test_accuracy=counts)
+    (found,) = find([folder]).runs
+    assert found.reached.tolist() == expected
+
+
+def test_files_of_ones_own_name_the_data(tmp_path):
+    folder = write_run(tmp_path / "run")
+    own = {"data": {"name": "folder", "path": "data/retina.tar.xz"}}
+    config = load_config("digits", ["rounds=8"]).as_toml() | own
+    (folder / "config.toml").write_text(tomli_w.dumps(config))
+    assert page_of(folder).every("h1")[0].text == "Federated learning on retina"
 
 
 def test_long_curves_are_thinned_and_keep_their_ends(tmp_path):

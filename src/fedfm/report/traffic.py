@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from fedfm.report.figure import Array, Line, begun, look, saved
+from fedfm.records import best_so_far
+from fedfm.report.figure import Line, begun, look, saved
 
 Run = Sequence[Mapping[str, Any]]
 """The fields of `fedfm.records.RoundRecord` for each round."""
@@ -40,17 +41,11 @@ def against_traffic(runs: Runs, title: str, path: Path) -> Path:
 def _line(label: str, runs: Sequence[Run]) -> Line:
     """Over the rounds that all runs have."""
     rounds = min(map(len, runs))
-    found = 100 * np.array([_best_so_far(run[:rounds]) for run in runs])
+    accuracies = ([(r["val_accuracy"], r["test_accuracy"]) for r in run[:rounds]] for run in runs)
+    found = 100 * np.array([best_so_far(run) for run in accuracies])
     sent = [[r["floats_up"] + r["floats_down"] for r in run[:rounds]] for run in runs]
     spread = found.std(0, ddof=1) if len(runs) > 1 else np.zeros(rounds)
     return Line(label, np.cumsum(np.array(sent, float), axis=1).mean(0), found.mean(0), spread)
-
-
-def _best_so_far(run: Run) -> Array:
-    """The test accuracy [T] of the first T rounds' best."""
-    validation = np.array([r["val_accuracy"] for r in run], float)
-    best = [int(np.argmax(validation[: t + 1])) for t in range(len(run))]
-    return np.array([run[t]["test_accuracy"] for t in best], float)
 
 
 def _scale_of(most: float) -> tuple[float, str]:

@@ -59,13 +59,13 @@ def over_rounds(entries: Sequence[Entry], name: str) -> Chart | None:
 
 
 def against_bytes(entries: Sequence[Entry], name: str) -> Chart | None:
-    """Test accuracy against all bytes sent until then."""
-    curves = [(e, curve) for e in entries if (curve := e.curve)]
+    """Test accuracy of the best round so far against all bytes sent until then."""
+    curves = [(e, curve) for e in entries if (curve := e.reached)]
     most = max((curve.sent[-1] for _, curve in curves), default=0.0)
     size, unit = unit_of(most)
     lines = [Line(e, curve.sent / size, curve) for e, curve in curves]
     label = f"{unit} sent by server and clients"
-    caption = "The further left a line climbs, the less was sent for it."
+    caption = "Of the best round so far; the further left, the less was sent."
     return _chart(name, "Accuracy against bytes sent", caption, lines, label, unit, True)
 
 

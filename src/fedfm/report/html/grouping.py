@@ -1,10 +1,11 @@
 """Runs in order: settings (data, partition, clients, rounds), their methods, and their seeds."""
 
 import re
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedfm.experiments.store import digest
 from fedfm.report.comparison import deviation
 from fedfm.report.html.reading import Floats, FoundRun, identifying
 
-SHARED = ("clients", "rounds", "participation", "validation")
+SHARED = ("clients", "rounds", "epochs", "participation", "validation")
 """Keys of a protocol that belong to the setting; the others may be a method's own."""
 RELEVANT = {"niid1": "beta", "niid2": "dominance", "niid3": "missing"}
 POINTS = 240
@@ -64,11 +65,20 @@ class Entry:
 
     @cached_property
     def curve(self) -> Curve | None:
-        """Over the seeds that have one of the full length."""
+        """Of the round's model."""
+        return self._over_seeds(lambda run: run.accuracy)
+
+    @cached_property
+    def reached(self) -> Curve | None:
+        """Of the best model so far."""
+        return self._over_seeds(lambda run: run.reached)
+
+    def _over_seeds(self, accuracy_of: Callable[[FoundRun], Floats]) -> Curve | None:
+        """Over the seeds that have a curve of the full length."""
         runs = [run for run in self.runs if len(run.accuracy) == self.runs[0].rounds > 0]
         if not runs:
             return None
-        accuracy = 100 * np.stack([run.accuracy for run in runs])
+        accuracy = 100 * np.stack([accuracy_of(run) for run in runs])
         sent = np.stack([run.sent for run in runs]).mean(0)
         shown = thinned(len(sent), POINTS)
         drawn = (np.arange(1, len(sent) + 1.0), sent, *(f(0) for f in _statistics(accuracy)))
@@ -81,6 +91,11 @@ class Setting:
 
     title: str
     entries: tuple[Entry, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Of its runs."""
+        return self.entries[0].runs[0].rounds
 
     @property
     def best(self) -> Entry:
@@ -107,7 +122,12 @@ def settings_of(runs: Iterable[FoundRun]) -> list[Setting]:
     for title, group in zip(_titles(list(by_setting.values())), labelled, strict=True):
         entries = [Entry(x, numbers[x], _by_seed(members)) for x, members in group.items()]
         found.append(Setting(title, tuple(sorted(entries, key=lambda entry: entry.number))))
-    return sorted(found, key=lambda setting: _natural(setting.title))
+    return sorted(found, key=_prominence)
+
+
+def _prominence(setting: Setting) -> tuple[Any, ...]:
+    """Long runs of many methods first."""
+    return -setting.rounds, -len(setting.entries), _natural(setting.title)
 
 
 def _natural(title: str) -> list[tuple[float, str]]:
@@ -165,7 +185,13 @@ def _title(config: dict[str, Any]) -> str:
     counts = [f"{protocol.get(key, '?')} {key}" for key in ("clients", "rounds")]
     share = protocol.get("participation", 1)
     counts += [f"participation {short(share)}"] if share != 1 else []
-    return ", ".join([str(data.get("name", "?")), str(model.get("name", "?")), dealt, *counts])
+    return ", ".join([_data(data), str(model.get("name", "?")), dealt, *counts])
+
+
+def _data(data: dict[str, Any]) -> str:
+    """The name of the data; of files of one's own the file's or folder's."""
+    own = data.get("path")
+    return Path(own).name.split(".")[0] if own else str(data.get("name", "?"))
 
 
 def short(value: Any) -> str:
@@ -174,16 +200,22 @@ def short(value: Any) -> str:
 
 
 def _differences(tables: Sequence[dict[str, Any]]) -> list[str]:
-    """For each table what distinguishes it from the others, in words."""
-    keys = [key for key in {k: 0 for table in tables for k in table} if _differs(key, tables)]
+    """For each table what distinguishes it from the others, in words; not what most have."""
+    usual = {key: _of_most(key, tables) for table in tables for key in table}
     return [
-        ", ".join(f"{key.rsplit('.')[-1]}={short(table[key])}" for key in keys if key in table)
+        ", ".join(
+            f"{key.rsplit('.')[-1]}={short(table[key])}"
+            for key, value in usual.items()
+            if key in table and repr(table[key]) != value
+        )
         for table in tables
     ]
 
 
-def _differs(key: str, tables: Sequence[dict[str, Any]]) -> bool:
-    return len({repr(table.get(key)) for table in tables}) > 1
+def _of_most(key: str, tables: Sequence[dict[str, Any]]) -> str | None:
+    """The value, as Python writes it, that more than half of the tables have."""
+    value, count = Counter(repr(table.get(key)) for table in tables).most_common(1)[0]
+    return value if 2 * count > len(tables) else None
 
 
 def _grouped(pairs: Iterable[tuple[Hashable, Item]]) -> dict[Any, list[Item]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.experiments.store import Store, Summary, digest, identity
+from fedfm.records import best_so_far
 
 Floats = NDArray[np.float64]
 MEMBERS, DEPLOYED = "members.json", " (deployed)"
@@ -40,6 +41,8 @@ class FoundRun:
     versions: dict[str, str]
     accuracy: Floats = field(default_factory=lambda: np.empty(0))
     """Test accuracy after every round; empty if only the line among the results is there."""
+    reached: Floats = field(default_factory=lambda: np.empty(0))
+    """That of the best round so far; where the last one counts, the same."""
     sent: Floats = field(default_factory=lambda: np.empty(0))
     """Bytes sent until then, up and down."""
     client_accuracies: tuple[float, ...] = ()
@@ -91,11 +94,18 @@ def read_run(folder: Path) -> FoundRun:
         finished=f"{written:%Y-%m-%d %H:%M}",
         versions=_texts(summary.get("versions", {})),
         accuracy=np.array([_finite(line["test_accuracy"]) for line in rounds]),
+        reached=np.array(_reached(rounds, _finite(summary["test_accuracy"]))),
         sent=np.cumsum([float(line["bytes_up"] + line["bytes_down"]) for line in rounds]),
         client_accuracies=tuple(map(_finite, summary.get("client_accuracies") or ())),
         machine=_texts(_optional(folder / "machine.json")),
         profile=_seconds(_optional(folder / "profile.json")),
     )
+
+
+def _reached(rounds: list[dict[str, Any]], counts: float) -> list[float]:
+    """Test accuracy of the best round so far, if that is how the one that counts was chosen."""
+    chosen = best_so_far((r["val_accuracy"], r["test_accuracy"]) for r in rounds)
+    return chosen if chosen[-1] == counts else [r["test_accuracy"] for r in rounds]
 
 
 def _config(table: dict[str, Any]) -> dict[str, Any]:
