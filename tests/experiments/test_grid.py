@@ -8,7 +8,7 @@ import torch
 
 from fedfm import assembly, running
 from fedfm.core.errors import UserError
-from fedfm.experiments import worker
+from fedfm.experiments import progress, worker
 from fedfm.experiments.budget import Budget
 from fedfm.experiments.engines import Processes
 from fedfm.experiments.grid import Grid
@@ -258,6 +258,16 @@ def test_a_damaged_summary_is_named(tmp_path):
     (job.folder(tmp_path, 0) / "summary.json").write_text("{}")
     with pytest.raises(UserError, match="is damaged"):
         summary_of(job.folder(tmp_path, 0))
+
+
+def test_without_a_terminal_a_long_job_gives_signs_of_life(tmp_path, monkeypatch, capsys):
+    one = jobs_of(recipe(), only=("FedAvg", "E = 1"))
+    monkeypatch.setattr(progress, "QUIET", 0.0)
+    run(one, tmp_path / "slow")
+    assert "FedAvg / E = 1, seeds 0, 1: round 1 of " in capsys.readouterr().err
+    monkeypatch.undo()
+    run(one, tmp_path / "fast")
+    assert "round" not in capsys.readouterr().err
 
 
 def test_a_stopped_outcome_in_words():

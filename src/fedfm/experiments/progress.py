@@ -1,6 +1,7 @@
 """How the grid runner looks while it runs: a live bar on a terminal, plain lines elsewhere."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,28 +39,36 @@ def left_of(budget: Budget) -> str:
     return f", {in_words(budget.left)} left of the budget" if budget.limited else ""
 
 
+QUIET = 30.0
+"""Seconds after which plain lines give a sign of life."""
+
+
 class Lines:
-    """A line when a job begins and one when it ends."""
+    """A line when a job begins, one when it ends, and some in between if that takes long."""
 
     def __init__(self, runs: int, budget: Budget) -> None:
         self.runs, self.budget, self.done = runs, budget, 0
+        self.heard = time.monotonic()
 
     def begin(self, job: Job) -> None:
         """Say which."""
-        print(f"{job.title} ...", file=sys.stderr, flush=True)
+        self._say(f"{job.title} ...")
 
     def round(self, job: Job, record: RoundRecord) -> None:
-        """Rounds are for terminals."""
+        """Now and then how far it has come."""
+        if time.monotonic() - self.heard >= QUIET:
+            rounds, test = job.config.protocol.rounds, 100 * record.test_accuracy
+            self._say(f"{job.title}: round {record.round} of {rounds}, test {test:.1f}%")
 
     def end(self, outcome: Outcome) -> None:
         """Say how, and how much is done."""
         self.done += outcome.finished
-        print(
-            f"{outcome.job.title}: {ended(outcome)} "
-            f"({self.done} of {self.runs} runs{left_of(self.budget)})",
-            file=sys.stderr,
-            flush=True,
-        )
+        whole = f"{self.done} of {self.runs} runs{left_of(self.budget)}"
+        self._say(f"{outcome.job.title}: {ended(outcome)} ({whole})")
+
+    def _say(self, line: str) -> None:
+        self.heard = time.monotonic()
+        print(line, file=sys.stderr, flush=True)
 
 
 class Bars:
