@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
@@ -91,6 +92,7 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
         run.check_folder(data, resume)
     _warn_of_late_pieces(runs[0].experiment)
     with ExitStack() as stack:
+        stack.enter_context(_current(next(runs[0].model.parameters()).device))
         simulations: list[Simulation] = []
         with phase("set-up"):
             for run in runs:
@@ -107,6 +109,11 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
             if folder:
                 stack.enter_context(folder.held())
         return _finish(simulations, folders, [run.watch for run in runs])
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """The device that kernels are started on: of several GPUs the one with the model."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _warn_of_late_pieces(experiment: Experiment) -> None:

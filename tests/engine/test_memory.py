@@ -1,14 +1,21 @@
 """Too little memory on the GPU: cohorts are split, with the same results."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 from fedfm import FedAvg, FedFM, UserError
-from fedfm.algorithms import Scaffold
+from fedfm.algorithms import Moon, Scaffold
 from fedfm.core.rounds import run_round
 from fedfm.core.state import to_tree
-from fedfm.core.trees import flatten
-from fedfm.engine.executors import StackedExecutor
+from fedfm.core.trees import flatten, share
+from fedfm.engine import graphs
+from fedfm.engine.cohort import Part
+from fedfm.engine.executors import LoopExecutor, StackedExecutor
+from fedfm.engine.graphs import GraphCohort
+from fedfm.engine.nets import Net
 from tests import worlds
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"
@@ -56,6 +63,72 @@ def test_a_cohort_that_needs_too_much_memory_is_split(room, caplog, clients, spl
         "4 clients at once need more memory than the GPU has (CUDA out of memory. Tried to "
         "allocate 2.00 GiB.): 2 at a time from now on"
     )
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, caplog, executor):
+    module = worlds.network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
+    fed = worlds.federation(module, worlds.images(), FedFM(start_round=0), executor=executor)
+    model = worlds.start(module, fed).model.map(share)
+    whole = fed.executor.measure(model, fed.samples, FedFM().statistic)
+    works = Net.__call__
+
+    def little(net, inputs):
+        if inputs.shape[:2].numel() > 20:
+            raise torch.OutOfMemoryError(FULL)
+        return works(net, inputs)
+
+    monkeypatch.setattr(Net, "__call__", little)
+    parts = fed.executor.measure(model, fed.samples, FedFM().statistic)
+    for name, value in parts.items():
+        torch.testing.assert_close(value, whole[name])
+    assert isinstance(fed.executor, LoopExecutor)
+    assert fed.executor.at_once == 16
+    assert "measuring 32 samples at once needs more memory" in caplog.messages[-1]
+
+    def nothing(net, inputs):
+        raise torch.OutOfMemoryError(FULL)
+
+    monkeypatch.setattr(Net, "__call__", nothing)
+    with pytest.raises(UserError, match="one sample alone needs more memory than the GPU has"):
+        fed.executor.measure(model, fed.samples, FedFM().statistic)
+
+
+def test_memory_is_free_when_less_is_tried(monkeypatch):
+    """Neither the error, nor captured steps, nor networks keep what did not fit."""
+    module = worlds.network("mlp", hidden=[8], norm="batch")
+    fed = worlds.federation(module, worlds.images(), Moon(), executor="graph")
+    kept: list[weakref.ref[GraphCohort]] = []
+    alive: list[bool] = []
+    monkeypatch.setattr(graphs, "capture", Caught)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(kept[-1]() is not None))
+    again = GraphCohort.again
+
+    def short(cohort, start, objective, plans):
+        outcome = again(cohort, start, objective, plans)
+        kept.append(weakref.ref(cohort))
+        if len(plans) == 4:
+            raise torch.OutOfMemoryError(FULL)
+        return outcome
+
+    monkeypatch.setattr(GraphCohort, "again", short)
+    gc.disable()
+    try:
+        rounds_of(fed, module, rounds=1)
+    finally:
+        gc.enable()
+    assert alive == [False]
+    assert len(kept) == 3
+
+
+class Caught:
+    """A captured step that knows its part, as the real one does."""
+
+    def __init__(self, part, block, pool) -> None:
+        self.part, self.rows = part, block.rows
+
+    def __call__(self, indices, draws) -> None:
+        Part(self.part.cohort, self.rows)(indices, draws)
 
 
 def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room):

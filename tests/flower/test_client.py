@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 import tomli_w
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 import fedfm
+from fedfm.assembly import device_of
 from fedfm.core.errors import UserError
-from fedfm.flower.client import explained
+from fedfm.core.trees import flatten, leaves
+from fedfm.flower import workshop
+from fedfm.flower.client import Client, explained
 from fedfm.flower.client_app import reply
 from fedfm.flower.packets import FACTS, TREES, Packet, packed, unpacked
 from tests.flower.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
@@ -267,3 +271,22 @@ def test_a_client_that_wants_more_memory_than_it_may_take(tmp_path):
     assert "introduction" in little
     assert "introduction" in little_again
     assert "its memory is not enough" in much["error"]
+
+
+@pytest.mark.parametrize("method", ["fedfm", "fedfm-lite", "fedproto", "scaffold"])
+def test_what_the_server_sends_gets_to_where_the_client_trains(federation, monkeypatch, method):
+    """A device without memory stands for a GPU: everything of a task is there."""
+    seen: list[str] = []
+    whole = Client._task
+
+    def task(client, question, kind):
+        monkeypatch.setattr(workshop, "device_of", lambda config: torch.device("meta"))
+        ask, _ = whole(client, question, kind)
+        monkeypatch.setattr(workshop, "device_of", device_of)
+        seen.extend(leaf.device.type for leaf in leaves({**ask.model._asdict(), "down": ask.down}))
+        assert kind != "train" or ask.round < 1 or flatten(ask.down)
+        return whole(client, question, kind)
+
+    monkeypatch.setattr(Client, "_task", task)
+    federation(method).run()
+    assert set(seen) == {"meta"}

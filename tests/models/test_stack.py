@@ -280,3 +280,24 @@ def test_the_network_itself_is_left_as_it_is():
     module = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.MaxPool2d(2))
     stacked(module)
     assert [type(layer) for layer in module] == [nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d]
+
+
+@pytest.mark.parametrize(("inputs", "weights"), [("bfloat16", "float32"), ("float32", "bfloat16")])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(5, 4), (5,)),
+        (nn.Conv2d(2, 4, 3), (2, 6, 6)),
+        (nn.Conv2d(2, 4, 3, groups=2), (2, 6, 6)),
+    ],
+    ids=["linear", "convolution", "groups"],
+)
+def test_factors_of_unlike_precision_meet_in_the_lower_one(layer, shape, inputs, weights):
+    """Frozen weights stay in float32, and a network may go on in float32 by itself."""
+    copies = separate(layer)
+    ours = together(copies)
+    x = torch.randn(CLIENTS * BATCH, *shape, dtype=torch.float64)
+    exact = ours(x)
+    found = ours.to(getattr(torch, weights))(x.to(getattr(torch, inputs)))
+    assert found.dtype == torch.bfloat16
+    assert (found.double() - exact).norm() < 0.02 * exact.norm()

@@ -25,6 +25,7 @@ from fedfm import models
 from fedfm.config import Config, load_config
 from fedfm.core.checkpoint import Damaged, write_atomically
 from fedfm.core.errors import UserError, require
+from fedfm.core.precision import full_precision
 from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
 from fedfm.engine.feed import Feed
@@ -65,7 +66,7 @@ def features_by(
     network = copy.deepcopy(model).eval()
     everything = torch.arange(len(feed.labels), device=like.device)
     batches = torch.split(everything, BATCH)
-    with torch.inference_mode():
+    with torch.inference_mode(), full_precision():
         parts = [network(feed.fetch(some)[0])[0].float().cpu() for some in batches]
     return torch.cat(parts).numpy(), feed.labels.cpu().numpy()
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfm.core.precision import full_precision
+
 Tree = dict[str, Any]
 """A nested dict with tensors as leaves; parameter trees are flat: name -> tensor."""
 
@@ -114,7 +116,8 @@ def total(tree: Tree) -> Tree:
 
 def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
     """sum_i w_i leaf_i: weights [S], leaf [S, ...] -> [...]."""
-    return torch.einsum("s,s...->...", weights, leaf)
+    with full_precision():
+        return torch.einsum("s,s...->...", weights, leaf)
 
 
 def finite(tree: Tree) -> Tensor:

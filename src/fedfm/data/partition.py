@@ -64,12 +64,12 @@ class Partition:
 
 def dealt(data: Dataset, clients: int, partition: Partition, seed: int) -> list[Ints]:
     """The training samples of each of the K clients."""
-    return split(data.train.labels.numpy(), len(data.classes), clients, partition, seed)
+    return split(data.train.labels.cpu().numpy(), len(data.classes), clients, partition, seed)
 
 
 def tabulated(data: Dataset, clients: int, partition: Partition, seed: int) -> Ints:
     """How many training samples of each class each client has: [K, C]."""
-    labels, classes = data.train.labels.numpy(), len(data.classes)
+    labels, classes = data.train.labels.cpu().numpy(), len(data.classes)
     return counts(labels, classes, dealt(data, clients, partition, seed))
 
 

@@ -47,6 +47,9 @@ def executor(name: str, module: nn.Module, feed: Feed, precision: str = "auto") 
         "the run was begun",
     )
     low = use_precision(precision, device)
+    if device.type == "cuda" and feed.scale.dtype == torch.float64:
+        logger.warning("a network in float64 is trained one client after another on a GPU")
+        return LoopExecutor(module, feed)
     try:
         return EXECUTORS[name](module, feed, low)
     except Unstackable as reason:

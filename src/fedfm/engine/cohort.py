@@ -78,7 +78,8 @@ class Cohort:
         """Local training by the plans, which are in packing order."""
         for block in blocks(plans):
             self._run(block, self.stepping(block))
-        steps = torch.tensor([plan.steps for plan in plans], device=self.losses.device)
+        counted = torch.tensor([plan.steps for plan in plans])
+        steps = counted.to(self.losses.device, non_blocking=True)
         self.net.count(self.model.buffers, steps)
         return Outcome(self.model, self.losses / steps, steps)
 

@@ -1,8 +1,9 @@
 """Executors: how a cohort is packed onto the machine."""
 
+import gc
 import logging
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
@@ -17,12 +18,17 @@ from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Cohort, Outcome, join
 from fedfm.engine.feed import Feed
 from fedfm.engine.lanes import Lanes
+from fedfm.engine.memory import retried
 from fedfm.engine.nets import Net, draws_numbers, stacked_net
 from fedfm.engine.objective import Objective
 from fedfm.engine.schedule import packing_order
-from fedfm.engine.sweep import Statistic, sweep
+from fedfm.engine.sweep import Statistic, sweep, usual
 
 logger = logging.getLogger(__name__)
+ALONE = (
+    "one client alone needs more memory than the GPU has ({}): use a smaller batch_size or model, "
+    "or precision=bf16"
+)
 
 
 class Executor(Protocol):
@@ -48,6 +54,7 @@ class LoopExecutor:
 
     def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
         self.net, self.feed = Net(module, low), feed
+        self.at_once: int | None = None
         self.lanes = Lanes(self.net)
 
     @cached_property
@@ -82,13 +89,42 @@ class LoopExecutor:
         """All clients at once where they share one model, one after another where not."""
         feed = feed or self.feed
         if model.shared:
-            return sweep(self.net, model, samples, statistic, feed)
+            return self.swept(self.net, model, samples, statistic, feed)
         return trees.concat(
             [
-                sweep(self.net, model.rows(slice(i, i + 1)), [own], statistic, feed)
+                self.swept(self.net, model.rows(slice(i, i + 1)), [own], statistic, feed)
                 for i, own in enumerate(samples)
             ]
         )
+
+    def swept(
+        self, net: Net, model: Model, samples: Sequence[Tensor], statistic: Statistic, feed: Feed
+    ) -> Tree:
+        """`sweep`, with fewer samples at once where memory is short."""
+        return retried(
+            lambda: sweep(net, model, samples, statistic, feed, self.at_once),
+            partial(self._measure_less, feed),
+        )
+
+    def _measure_less(self, feed: Feed, said: str) -> None:
+        """Half as many samples at once from now on."""
+        before = self.at_once or usual(feed)
+        require(
+            before > 1,
+            f"one sample alone needs more memory than the GPU has ({said}): use a smaller model",
+        )
+        self.at_once = before // 2
+        self.release()
+        logger.warning(
+            "measuring %d samples at once needs more memory than the GPU has (%s): %d at a time "
+            "from now on", before, said, self.at_once,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """Give up what is kept from round to round, and the memory that it takes."""
+        self.net.let_go()
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 class StackedExecutor(LoopExecutor):
@@ -105,30 +141,22 @@ class StackedExecutor(LoopExecutor):
         Training changes nothing that it was given, so it can simply be tried again.
         """
         order = torch.tensor(packing_order(plans))
-        while True:
-            try:
-                parts = [
-                    self.together(
-                        start.rows(some), [plans[i] for i in some], objective.rows(some), sgd
-                    )
-                    for some in torch.split(order, self.width or len(order))
-                ]
-                return join(parts, order.argsort())
-            except torch.OutOfMemoryError as problem:
-                self._narrow(len(plans), problem)
 
-    def _narrow(self, clients: int, problem: torch.OutOfMemoryError) -> None:
+        def in_parts() -> Outcome:
+            parts = [
+                self.together(start.rows(some), [plans[i] for i in some], objective.rows(some), sgd)
+                for some in torch.split(order, self.width or len(order))
+            ]
+            return join(parts, order.argsort())
+
+        return retried(in_parts, partial(self._narrow, len(plans)))
+
+    def _narrow(self, clients: int, said: str) -> None:
         """Train half as many clients at once from now on."""
-        said = str(problem).split(" GPU ")[0]
         at_once = min(self.width or clients, clients)
-        require(
-            at_once > 1,
-            f"one client alone needs more memory than the GPU has ({said}): use a smaller "
-            "batch_size or model, or precision=bf16",
-        )
+        require(at_once > 1, ALONE.format(said))
         self.width = (at_once + 1) // 2
         self.release()
-        torch.cuda.empty_cache()
         logger.warning(
             "%d clients at once need more memory than the GPU has (%s): %d at a time from now on",
             at_once, said, self.width,
@@ -136,6 +164,8 @@ class StackedExecutor(LoopExecutor):
 
     def release(self) -> None:
         """Give up what is kept from round to round."""
+        self.stack.let_go()
+        super().release()
 
     def together(
         self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
@@ -153,7 +183,7 @@ class StackedExecutor(LoopExecutor):
     ) -> Tree:
         """All clients at once, with one model or one each."""
         net = self.net if model.shared else self.stack
-        return sweep(net, model, samples, statistic, feed or self.feed)
+        return self.swept(net, model, samples, statistic, feed or self.feed)
 
 
 class LanesExecutor(StackedExecutor):

@@ -58,7 +58,11 @@ class Feed:
 
 
 def _has_room(device: torch.device, size: int) -> bool:
-    return device.type != "cuda" or size < ROOM * torch.cuda.mem_get_info(device)[0]
+    """Free is also what torch holds in store and nobody uses."""
+    if device.type != "cuda":
+        return True
+    stored = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return size < ROOM * (torch.cuda.mem_get_info(device)[0] + stored)
 
 
 class Stage:

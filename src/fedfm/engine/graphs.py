@@ -203,10 +203,16 @@ class GraphExecutor(StackedExecutor):
         for cohort in self.cohorts:
             if cohort.fits(objective, sgd, len(plans)):
                 return cohort.again(start, objective, plans)
-        self.cohorts = self.cohorts[1 - KEPT :]
+        self._keep(KEPT - 1)
         self.cohorts.append(GraphCohort(self.stack, self.feed, start, objective, sgd, len(plans)))
         return self.cohorts[-1].again(start, objective, plans)
 
     def release(self) -> None:
         """Forget the captured steps and their memory."""
-        self.cohorts = []
+        self._keep(0)
+        super().release()
+
+    def _keep(self, most: int) -> None:
+        """The last cohorts only; steps and cohorts know each other, so these have to part."""
+        while len(self.cohorts) > most:
+            self.cohorts.pop(0).steps.clear()

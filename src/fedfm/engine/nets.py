@@ -84,6 +84,15 @@ class Net:
             buffer.data = self._weights(model.buffers[name])
         return leaves
 
+    def let_go(self) -> None:
+        """Hold nobody's memory until the next `bind`."""
+        for owner, attribute in (place for places in self._places.values() for place in places):
+            setattr(owner, attribute, nn.Parameter(torch.empty(0)))
+        for buffer in self._buffers.values():
+            buffer.data = buffer.data.new_empty(0)
+        for companion in self._frozen.values():
+            companion.let_go()
+
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf[0]
 

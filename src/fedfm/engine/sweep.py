@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fedfm.algorithms.base import Batch, Model
 from fedfm.core import trees
+from fedfm.core.precision import full_precision
 from fedfm.core.trees import Tree
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import Net
@@ -21,24 +22,36 @@ CLIENTS = 32
 
 
 def sweep(
-    net: Net, model: Model, samples: Sequence[Tensor], statistic: Statistic, feed: Feed
+    net: Net,
+    model: Model,
+    samples: Sequence[Tensor],
+    statistic: Statistic,
+    feed: Feed,
+    at_once: int | None = None,
 ) -> Tree:
     """The sum of `statistic` over all of `samples` ([n_s] for each client): a tree [S, ...].
 
     `model` is [S, ...] for a network per client, or [1, ...] for one network that serves all.
+    Of the samples so many go through it `at_once`, or as many as is `usual`.
     """
     order = torch.tensor(sorted(range(len(samples)), key=lambda i: -len(samples[i])))
     model, longest_first = net.prepared(model.rows(order)), [samples[i] for i in order]
     net.module.eval()
     sums: Tree = {}
-    width = max(1, NUMBERS[feed.device.type] // math.prod(feed.shape))
-    for rows, indices, mask in _rectangles(longest_first, width):
+    for rows, indices, mask in _rectangles(longest_first, at_once or usual(feed)):
         net.bind(model.rows(rows))
         with torch.no_grad():
-            part = statistic(_batch(net, feed, indices, mask))
+            batch = _batch(net, feed, indices, mask)
+            with full_precision():
+                part = statistic(batch)
         sums = sums or trees.tree_map(lambda p: p.new_zeros(len(order), *p.shape[1:]), part)
         trees.tree_map(lambda total, p, rows=rows: total[rows].add_(p), sums, part)
     return trees.tree_map(lambda leaf: leaf[order.argsort()], sums)
+
+
+def usual(feed: Feed) -> int:
+    """How many samples go through a network at once where memory is not short."""
+    return max(1, NUMBERS[feed.device.type] // math.prod(feed.shape))
 
 
 def _batch(net: Net, feed: Feed, indices: Tensor, mask: Tensor) -> Batch:

@@ -1,20 +1,24 @@
 """Clients side by side on streams of a GPU, for networks that cannot be stacked."""
 
+import logging
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from fedfm.algorithms.base import Model
+from fedfm.core.errors import require
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Outcome, join
-from fedfm.engine.executors import LoopExecutor
+from fedfm.engine.executors import ALONE, LoopExecutor
 from fedfm.engine.feed import Feed
 from fedfm.engine.graphs import GraphCohort
+from fedfm.engine.memory import retried
 from fedfm.engine.nets import Net
 from fedfm.engine.objective import Objective
 
+logger = logging.getLogger(__name__)
 TRACKS = 10
 """How many streams there are at most."""
 
@@ -28,11 +32,16 @@ class GraphLoopExecutor(LoopExecutor):
 
     def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
         super().__init__(module, feed, low)
-        self.tracks = [Track(self.net)]
+        self.tracks, self.most = [Track(self.net)], TRACKS
 
     def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """S cohorts of one client, on up to `TRACKS` streams."""
-        while len(self.tracks) < min(len(plans), 1 if self.random else TRACKS):
+        """S cohorts of one client, on up to `TRACKS` streams; fewer where memory is short."""
+        return retried(lambda: self._train(start, plans, objective, sgd), self._fewer)
+
+    def _train(
+        self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
+    ) -> Outcome:
+        while len(self.tracks) < min(len(plans), 1 if self.random else self.most):
             self.tracks.append(Track(self.net.another()))
         outcomes = []
         with torch.random.fork_rng():
@@ -45,6 +54,24 @@ class GraphLoopExecutor(LoopExecutor):
         for track in self.tracks:
             torch.cuda.current_stream().wait_stream(track.stream)
         return join(outcomes)
+
+    def _fewer(self, said: str) -> None:
+        """Half as many streams from now on."""
+        before = len(self.tracks)
+        require(before > 1, ALONE.format(said))
+        self.most = before // 2
+        self.release()
+        logger.warning(
+            "%d clients side by side need more memory than the GPU has (%s): %d from now on",
+            before, said, self.most,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """Forget the streams, with what was captured on them."""
+        for track in self.tracks:
+            track.release()
+        self.tracks = [Track(self.net)]
+        super().release()
 
 
 class Track:
@@ -70,3 +97,10 @@ class Track:
             if self.cohort is None or not self.cohort.fits(objective, sgd, 1):
                 self.cohort = GraphCohort(self.net, feed, start, objective, sgd, 1)
             return self.cohort.again(start, objective, [plan], seed)
+
+    def release(self) -> None:
+        """Forget what was captured."""
+        if self.cohort:
+            self.cohort.steps.clear()
+        self.cohort = None
+        self.net.let_go()

@@ -15,7 +15,7 @@ from fedfm.algorithms.base import Model
 from fedfm.config import Config, load_config, parse
 from fedfm.core.clients import begin, job, measured, trained
 from fedfm.core.exchange import Ask, Sums
-from fedfm.core.trees import Tree, flatten
+from fedfm.core.trees import Tree, flatten, to_device
 from fedfm.flower.agreement import Agreement, introduce
 from fedfm.flower.checks import check_accountable
 from fedfm.flower.desk import Desk, fitting
@@ -143,7 +143,7 @@ class Client:
         config = parse(json.loads(known["config"]))
         shop = Workshop(self.site, config, agreement, known["client"])
         model = self._model(question, kind, shop)
-        sent = question.trees.get("down", {})
+        sent = to_device(question.trees.get("down", {}), shop.federation.task.device)
         down = {piece.name: sent.get(piece.name, {}) for piece in shop.pieces(facts["round"])}
         states = self.desk.states(known["client"], facts["kept"])
         return Ask(

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+LARGEST = 15
+"""Windows that the GPU's kernel can pool: it keeps a place in one in a byte."""
 VECTOR = 8
 """Channels from which on torch's own max-pooling on a CPU uses vector instructions."""
 
@@ -17,7 +19,8 @@ class StackedMaxPool2d(nn.MaxPool2d):
         """By the fastest way that there is."""
         sizes: Any = self.kernel_size, self.stride, self.padding
         plain = self.dilation == 1 and not self.ceil_mode and not self.return_indices
-        if plain and input.is_cuda and all(isinstance(size, int) for size in sizes):
+        square = all(isinstance(size, int) for size in sizes)
+        if plain and square and input.is_cuda and sizes[0] <= LARGEST:
             from fedfm.engine.kernels.pooling import max_pool2d
 
             return max_pool2d(input, *sizes)

@@ -41,6 +41,16 @@ def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int) -> 
     return x
 
 
+def alike(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both factors in the lower of their precisions.
+
+    They differ where weights are frozen, which nobody casts beforehand, and where a network made
+    numbers of its own on the way.
+    """
+    low = min(x.dtype, weight.dtype, key=lambda dtype: dtype.itemsize)
+    return x.to(low), weight.to(low)
+
+
 def rectified(x: Tensor, shortcut: Tensor | None) -> Tensor:
     """ReLU(x + shortcut)."""
     return F.relu(x if shortcut is None else x + shortcut, inplace=True)
@@ -50,29 +60,30 @@ class _Conv2d(nn.Conv2d):
     """weight [S, O, I/g, h, w], bias [S, O]; [S*B, I, H, W] -> [S*B, O, H', W']."""
 
     def forward(self, input: Tensor) -> Tensor:
-        patches = input.numel() * math.prod(self.kernel_size) // len(self.weight)
-        small = input.dtype == torch.bfloat16 or patches <= PATCHES[input.device.type]
+        x, weight = alike(input, self.weight)
+        patches = x.numel() * math.prod(self.kernel_size) // len(weight)
+        small = x.dtype == torch.bfloat16 or patches <= PATCHES[x.device.type]
         if not small or self.groups > 1 or self.dilation != (1, 1):
-            return self._one_by_one(input)
-        return affine(self._product(input), None, self.bias, 1)
+            return self._one_by_one(x, weight)
+        return affine(self._product(x, weight), None, self.bias, 1)
 
-    def _product(self, input: Tensor) -> Tensor:
-        if not input.is_cuda:
-            return _conv_by_patches(input, self.weight, *self._geometry)
+    def _product(self, x: Tensor, weight: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return _conv_by_patches(x, weight, *self._geometry)
         from fedfm.engine.kernels.convolution import stacked_conv2d
 
-        return stacked_conv2d(input, self.weight, *self._geometry)
+        return stacked_conv2d(x, weight, *self._geometry)
 
     @property
     def _geometry(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Stride and padding; `stacked` refuses padding by name."""
         return cast(tuple[tuple[int, int], tuple[int, int]], (self.stride, self.padding))
 
-    def _one_by_one(self, input: Tensor) -> Tensor:
-        bias = [None] * len(self.weight) if self.bias is None else self.bias.to(input.dtype)
-        own = zip(by_client(input, len(self.weight)), self.weight, bias, strict=True)
+    def _one_by_one(self, x: Tensor, weight: Tensor) -> Tensor:
+        bias = [None] * len(weight) if self.bias is None else self.bias.to(x.dtype)
+        own = zip(by_client(x, len(weight)), weight, bias, strict=True)
         how = *self._geometry, self.dilation, self.groups
-        return torch.cat([F.conv2d(x, weight, add, *how) for x, weight, add in own])
+        return torch.cat([F.conv2d(each, filters, add, *how) for each, filters, add in own])
 
 
 def _conv_by_patches(
@@ -98,11 +109,12 @@ class _Linear(nn.Linear):
     """weight [S, O, I], bias [S, O]; [S*B, ..., I] -> [S*B, ..., O]."""
 
     def forward(self, input: Tensor) -> Tensor:
-        own = by_client(input, len(self.weight)).flatten(1, -2)
+        x, weight = alike(input, self.weight)
+        own = by_client(x, len(weight)).flatten(1, -2)
         if self.bias is None:
-            y = torch.bmm(own, self.weight.mT)
+            y = torch.bmm(own, weight.mT)
         else:
-            y = torch.baddbmm(self.bias.unsqueeze(1).to(own.dtype), own, self.weight.mT)
+            y = torch.baddbmm(self.bias.unsqueeze(1).to(own.dtype), own, weight.mT)
         return y.view(*input.shape[:-1], -1)
 
 

@@ -97,7 +97,7 @@ class Layer:
             raise ValueError(f"filters of {kh}x{kw} exceed padded maps of {height}x{width}")
         inputs += -inputs % 4
         if rows // clients * max(height * width * inputs, p * q * outputs) >= 2**31:
-            raise ValueError("the activations of one client have 2**31 elements or more")
+            raise torch.OutOfMemoryError("a client's activations have 2**31 elements or more")
         return cls(height, width, inputs, p, q, outputs, kh, kw, *stride, *padding)
 
 

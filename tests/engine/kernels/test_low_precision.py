@@ -1,0 +1,45 @@
+"""Whole rounds in bf16 without a GPU: the update, a kernel, is interpreted, the rest is torch's."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fedfm.core.rounds import run_round
+from fedfm.core.state import State
+from fedfm.engine.executors import StackedExecutor
+from tests import worlds
+from tests.engine.test_graphs import METHODS
+
+ROUNDS = 2
+
+
+def played(module: nn.Module, method: str, low: torch.dtype | None) -> State:
+    fed = worlds.federation(module, worlds.images(), *METHODS[method])
+    fed = replace(fed, executor=StackedExecutor(module, worlds.feed(worlds.images(), module), low))
+    state = worlds.start(module, fed)
+    for _ in range(ROUNDS):
+        state, _ = run_round(state, fed)
+    return state
+
+
+def assert_near(module: nn.Module, method: str) -> None:
+    """Bf16 changes something, and not much: its numbers have eight bits."""
+    exact, low = (played(module, method, each).model.params for each in (None, torch.bfloat16))
+    off = torch.cat([(low[name] - value).flatten() for name, value in exact.items()])
+    size = torch.cat([value.flatten() for value in exact.values()])
+    assert 0 < off.norm() / size.norm() < 0.05
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_and_measures_in_bf16(method):
+    assert_near(worlds.network("mlp", hidden=[9], norm="batch"), method)
+
+
+@pytest.mark.parametrize("method", ["moon", "fedfm-lite every 2"])
+@pytest.mark.parametrize("layer", ["body.0", "body.9"])
+def test_networks_with_frozen_layers_do_as_well(layer, method):
+    module = worlds.network(norm="batch")
+    module.get_submodule(layer).requires_grad_(False)
+    assert_near(module, method)
