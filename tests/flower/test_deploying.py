@@ -20,6 +20,7 @@ from fedfm.flower import processes
 from fedfm.flower.addresses import free_address
 from fedfm.flower.joining import data_section
 from fedfm.flower.key_folders import make_keys
+from fedfm.flower.processes import crew
 from fedfm.flower.site import load_site
 from fedfm.flower.strays import strays
 from tests.cli.tools import Command, sets
@@ -69,7 +70,8 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "not there: ca.pem, a.key"),
         ((*JOIN[:4], "--superlink", "127.0.0.1:1"), "--name and --data"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site holds the name"),
-        ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "no site file"),
+        ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "data and the folder"),
+        ((*JOIN[:2], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "no site file"),
     ],
 )
 def test_mistakes(command: Command, arguments, said):
@@ -96,6 +98,39 @@ def test_a_model_that_cannot_take_the_data_is_refused_by_the_client(
     answer = command(*JOIN[:-1], "patients.csv", "--superlink", "127.0.0.1:1")
     assert answer.code == 2
     assert "use the model 'mlp'" in answer.err
+
+
+def test_a_client_with_too_few_samples_is_refused_before_it_connects(command: Command, tmp_path):
+    (tmp_path / "patients.csv").write_text("age,label\n" + "40,ill\n50,well\n" * 2)
+    answer = command(
+        *JOIN[:-1], "patients.csv", "--superlink", "127.0.0.1:1", *sets("model.name=mlp")
+    )
+    assert answer.code == 2
+    assert "2 training samples are too few to take part" in answer.err
+
+
+@pytest.mark.parametrize("name", ["../b", "x y"])
+def test_a_name_that_is_refused_leaves_nothing_behind(command: Command, tmp_path, name):
+    before = sorted(tmp_path.rglob("*"))
+    join = ("join", "digits", "--name", name, "--data", "share:0/10")
+    answer = command(*join, "--superlink", "127.0.0.1:1")
+    assert answer.code == 2
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_client_that_is_at_work_keeps_its_data(command: Command, fake, tmp_path):
+    """Whoever joins once more under its name, with other data, is refused and changes nothing."""
+    fake("flower-superlink", "")
+    fake("flower-supernode", "#!/bin/sh\necho no route\nexit 1\n")
+    join = (*JOIN[:-1], "share:0/10", "--superlink", "127.0.0.1:1")
+    assert command(*join).code == 1
+    files = {path: path.read_bytes() for path in (tmp_path / "out").glob("*.toml")}
+    assert len(files) == 2
+    with crew(tmp_path / "out" / "flower", {}):
+        answer = command(*JOIN[:-1], "share:1/10", "--superlink", "127.0.0.1:1")
+    assert answer.code == 2
+    assert "another command is at work in" in answer.err
+    assert {path: path.read_bytes() for path in files} == files
 
 
 def test_a_port_in_use(command: Command):

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,14 +14,14 @@ from fedfm.config import Config, load_config
 from fedfm.core.errors import require
 from fedfm.flower.addresses import LOOPBACK, Address
 from fedfm.flower.app_folder import FEDFM
-from fedfm.flower.checks import check_accountable, check_deployable, warnings
-from fedfm.flower.joining import Joining, data_section, write_site
+from fedfm.flower.checks import check_accountable, check_deployable, check_enough, warnings
+from fedfm.flower.joining import Joining, data_section, site_files
 from fedfm.flower.joining import join as run_client
 from fedfm.flower.key_folders import SERVER, client_keys, make_keys, server_keys
 from fedfm.flower.processes import FlowerError
 from fedfm.flower.serving import Serving
 from fedfm.flower.serving import serve as run_server
-from fedfm.flower.site import load_site, own_data
+from fedfm.flower.site import load_site, own_data, parse_site
 
 PORT = 9092
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help=SOURCE_HELP)]
@@ -125,7 +125,8 @@ def join(
     ] = None,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(help="This client's folder.  [default: runs/NAME]")
+        Path | None,
+        typer.Option(help="This client's folder, unless --site.  [default: runs/NAME]"),
     ] = None,
     keys: Keys = None,
     insecure: Insecure = False,
@@ -135,20 +136,24 @@ def join(
     config, address = load_config(source, overrides or []), Address.parse(superlink)
     check_accountable(config)
     _require_security(address, keys, insecure)
+    files: dict[Path, dict[str, Any]] = {}
     if site is None:
         require(bool(name and data), "say who you are and what data you have: --name and --data")
-        folder = out or Path("runs") / str(name)
-        site = write_site(folder, str(name), config.as_toml(), data_section(str(data), label, size))
-        load_site(site)
+        section = data_section(str(data), label, size)
+        files = site_files(out or Path("runs") / str(name), str(name), config.as_toml(), section)
+        site = [*files][-1]
+        found = parse_site(files[site], site.parent)
     else:
-        require(not any([name, data, label, size]), "--site holds the name and the data")
+        mine = any([name, data, label, size, out])
+        require(not mine, "--site holds the name, the data and the folder")
         found = load_site(site)
         _require_same(config, found.config, site)
-        name, folder = found.name, out or found.out
-    secrets = client_keys(keys, str(name)) if keys else None
+    secrets = client_keys(keys, found.name) if keys else None
     print("reading the data", flush=True)
-    build_model(config, own_data(load_site(site), config))
-    joining = Joining(site.resolve(), folder, address, secrets, telemetry)
+    own = own_data(found, config)
+    build_model(config, own)
+    check_enough(own, config)
+    joining = Joining(site.resolve(), found.out, address, secrets, telemetry, files)
     try:
         run_client(joining)
     except FlowerError as problem:

@@ -16,6 +16,11 @@ def hold_out(
     return [training for training, _ in parts], [validation for _, validation in parts]
 
 
+def held_out(samples: int, fraction: float) -> int:
+    """How many of a client's samples are for validation."""
+    return int(np.floor(fraction * samples + 0.5))
+
+
 def hold_out_at(
     client: int, shard: np.ndarray, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -23,7 +28,7 @@ def hold_out_at(
 
     Which ones depends on their places in the shard alone: arange(n) gives the same by place.
     """
-    size = int(np.floor(fraction * len(shard) + 0.5))
+    size = held_out(len(shard), fraction)
     for kind, left in (("validation", size), ("training", len(shard) - size)):
         require(
             left > 0,

@@ -2,6 +2,8 @@
 
 from fedfm.config import Config
 from fedfm.core.errors import require
+from fedfm.data.dataset import Dataset
+from fedfm.data.holdout import held_out
 from fedfm.privacy.accounting import accountant
 
 TWO_CLIENTS = (
@@ -42,6 +44,17 @@ def check_deployable(config: Config) -> None:
     check_accountable(config)
     if guard := config.experiment.guard:
         guard.check(config.composed)
+
+
+def check_enough(data: Dataset, config: Config) -> None:
+    """Refuse data of which nothing would be left for training, or for validation."""
+    samples, share = len(data.train), config.protocol.validation
+    held = held_out(samples, share)
+    require(
+        0 < held < samples,
+        f"{samples} training samples are too few to take part: with {share:.0%} of them held out "
+        f"(protocol.validation), {samples - held} are for training and {held} for validation",
+    )
 
 
 def check_accountable(config: Config) -> None:

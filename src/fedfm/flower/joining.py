@@ -3,19 +3,20 @@
 import json
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import UserError
 from fedfm.data.folder import ARCHIVES
 from fedfm.flower.addresses import Address, free_address
 from fedfm.flower.desk import Desk
 from fedfm.flower.key_folders import ClientKeys
 from fedfm.flower.processes import FlowerError, crew, variables
-from fedfm.flower.site import load_site
 from fedfm.flower.talk import show
 
 PATIENCE = 90.0
@@ -59,6 +60,8 @@ class Joining:
     superlink: Address
     keys: ClientKeys | None = None
     telemetry: bool = False
+    files: Mapping[Path, dict[str, Any]] = field(default_factory=dict)
+    """What is written, as TOML, once nobody else is at work in the folder."""
 
     @property
     def flower(self) -> Path:
@@ -68,7 +71,12 @@ class Joining:
     @property
     def result(self) -> Path:
         """Where the client keeps the federation's model."""
-        return Desk(load_site(self.site).out).result
+        return Desk(self.out).result
+
+    def write(self) -> None:
+        """Write the files."""
+        for path, table in self.files.items():
+            write_atomically(path, tomli_w.dumps(table).encode())
 
 
 def data_section(text: str, label: str | None, size: int | None) -> dict[str, Any]:
@@ -89,15 +97,14 @@ def data_section(text: str, label: str | None, size: int | None) -> dict[str, An
     )
 
 
-def write_site(out: Path, name: str, config: dict[str, Any], data: dict[str, Any]) -> Path:
-    """Write a site file and the config it expects into `out`."""
+def site_files(
+    out: Path, name: str, config: dict[str, Any], data: dict[str, Any]
+) -> dict[Path, dict[str, Any]]:
+    """What a site file in `out` holds, and before it the config that it expects."""
     folder = out.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    expected, site = folder / "expected.toml", folder / "site.toml"
-    expected.write_text(tomli_w.dumps(config), encoding="utf-8")
-    table = {"name": name, "out": str(folder), "config": str(expected), "data": data}
-    site.write_text(tomli_w.dumps(table), encoding="utf-8")
-    return site
+    expected = folder / "expected.toml"
+    site = {"name": name, "out": str(folder), "config": str(expected), "data": data}
+    return {expected: config, folder / "site.toml": site}
 
 
 def supernode_command(joining: Joining, runtime: Address) -> list[str]:
@@ -128,6 +135,7 @@ def join(joining: Joining) -> None:
     print(SEEKING.format(joining.superlink), flush=True)
     farewell = Farewell(joining.result)
     with crew(joining.flower, variables(joining.flower, joining.telemetry)) as workers:
+        joining.write()
         patience = Patience()
         while True:
             supernode = workers.start(supernode_command(joining, free_address()), LOG)
