@@ -77,6 +77,8 @@ class Best:
     model: Model
     client_accuracies: tuple[float, ...] = ()
     """On the validation samples of each client."""
+    judges: tuple[int, ...] = ()
+    """The clients of a deployment that measured it."""
 
 
 @dataclass(frozen=True)

@@ -184,8 +184,8 @@ def finished(folder: Path) -> bool:
 
 def _best(facts: dict[str, Any], tree: Tree) -> Best:
     model = Model(tree["params"], tree.get("buffers", {}))
-    accuracies = tuple(facts.get("client_accuracies", ()))
-    return Best(**facts | {"model": model, "client_accuracies": accuracies})
+    several = {name: tuple(facts.get(name, ())) for name in ("client_accuracies", "judges")}
+    return Best(**facts | {"model": model} | several)
 
 
 def _names(folder: Path) -> set[str]:

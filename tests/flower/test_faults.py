@@ -15,6 +15,7 @@ from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
 from fedfm.flower.inprocess import InProcessGrid
 from fedfm.flower.packets import FACTS, TREES, Packet, packed
+from fedfm.flower.scores import Score
 from fedfm.flower.server import TooFew
 from tests.flower.conftest import NODES, Fault, assert_same, changed, facts_of, silent, unheard
 
@@ -580,3 +581,23 @@ def test_packing_the_answer_again_changes_nothing(federation):
     run.run(Fault("train", lambda message, answer: changed(answer(), lambda packet: packet)))
     assert_same(run.state, run.simulated_without(nobody_missing), **EXACT)
     assert packed(Packet({}))[FACTS]["json"] == "{}"
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(1.0, 4), (0.67, 2)])
+def test_rounds_that_other_clients_measured_are_not_compared(
+    federation, monkeypatch, share, chosen
+):
+    """The second round is the best by far, in the eyes of two; three came back, and have a say."""
+    judged = iter([(0.5, (0, 1, 2)), (0.9, (0, 1)), (0.6, (0, 1, 2)), (0.7, (0, 1, 2))])
+
+    def of(total, clients):
+        validation, judges = next(judged)
+        return Score(validation, validation, judges)
+
+    monkeypatch.setattr(Score, "of", of)
+    fed = federation("fedavg", "protocol.rounds=4", f"protocol.participation={share}")
+    result = fed.run()
+    assert result.best.round == chosen
+    kept = fed.progress.best
+    assert kept is not None
+    assert (kept.round, kept.judges) == (chosen, result.best.judges)

@@ -175,8 +175,9 @@ def test_a_client_that_never_answers_a_greeting(meeting, warnings):
 # --- names and numbers ----------------------------------------------------------------------------
 
 
-def introduction(name: str) -> dict[str, object]:
-    return {"name": name, "classes": ["a", "b"], "shape": [4], "dtype": "float32"}
+def introduction(name: str, columns: str = "") -> dict[str, object]:
+    known = {"name": name, "classes": ["a", "b"], "shape": [4], "dtype": "float32"}
+    return known | {"columns": [*columns]}
 
 
 def test_numbers_follow_names_as_people_count(tmp_path):
@@ -215,6 +216,7 @@ def test_a_refused_node_is_asked_again_when_it_has_been_away(tmp_path, caplog):
 def test_a_node_that_is_gone_is_forgotten_and_its_number_kept(tmp_path):
     members = Members(tmp_path / "members.json")
     members.admit({1: introduction("x"), 2: introduction("y")})
+    members.close()
     assert members.strangers([2, 3]) == [3]
     assert members.nodes == {1: 2}
     assert members.admit({3: introduction("x")}) == [0]
@@ -262,3 +264,36 @@ def test_who_was_refused_at_the_start_mends_it_and_comes_again(meeting, caplog):
     assert set(met.server.clients.members.numbers) == {"one", "two"}
     (heard,) = [line for line in caplog.messages if "the server refuses this client" in line]
     assert "class birck" in heard
+
+
+def test_until_it_begins_those_who_are_there_agree(tmp_path, caplog):
+    """Whoever came first, and has gone, has no say; who is refused may turn out to be right."""
+    members = Members(tmp_path / "members.json")
+    swapped, right = "badc", "abcd"
+    assert members.admit({1: introduction("c1", columns=swapped)}) == [0]
+    members.admit({2: introduction("c2", columns=right)})
+    assert members.nodes == {0: 1}
+    assert "has column 'a' where the federation has 'b'" in members.untold[2]
+    assert members.admit({3: introduction("c3", columns=right)}) == [0, 1]
+    assert members.nodes == {0: 2, 1: 3}
+    assert "has column 'b' where the federation has 'a'" in members.untold[1]
+    members.untold.clear()
+    assert members.strangers([2, 3, 4]) == [4]
+    assert members.strangers([3, 4]) == [4]
+    assert members.nodes == {0: 3}
+    assert members.untold == {}, "nobody hears anything twice"
+    members.close()
+    assert members.strangers([4]) == [4]
+    members.admit({4: introduction("c4", columns=swapped)})
+    assert list(members.refused) == [4], "what was agreed stands"
+
+
+def test_a_namesake_is_admitted_when_the_other_has_gone(tmp_path):
+    members = Members(tmp_path / "members.json")
+    members.admit({7: introduction("x")})
+    members.admit({3: introduction("x"), 4: introduction("y")})
+    assert members.nodes == {0: 7, 1: 4}
+    assert "another client 'x'" in members.refused[3]
+    members.strangers([3, 4])
+    assert members.nodes == {0: 3, 1: 4}
+    assert members.refused == {}

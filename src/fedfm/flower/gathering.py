@@ -86,6 +86,7 @@ class Gathering:
         """Wait for the clients, let them introduce themselves, and agree."""
         new, given = self.members.agreement is None, self.config.deployment
         clients = self._arrived()
+        self.members.close()
         self._check_minimum(clients)
         if new and given.mean:
             _check_unit(self.agreement, given)
@@ -135,19 +136,23 @@ class Gathering:
         return self.present
 
     def _introduced(self) -> list[int]:
-        names = self.post.names()
+        names, admitted = self.post.names(), list[int]()
         strangers = self.members.strangers(names)
-        if not strangers:
-            return []
-        question = Packet({"config": self._config})
-        answers = self.post.ask("hello", dict.fromkeys(strangers, question))
-        failed = set(strangers) - set(answers) - self.post.silent
-        self.members.refused |= dict.fromkeys(failed, "")
-        told = {node: answer.facts.get("introduction") for node, answer in answers.items()}
-        admitted = self.members.admit(told, names)
-        refused = {node: self.members.refused.get(node) for node in strangers}
-        self.post.tell("refused", {n: Packet({"reason": why}) for n, why in refused.items() if why})
+        if strangers:
+            question = Packet({"config": self._config})
+            answers = self.post.ask("hello", dict.fromkeys(strangers, question))
+            failed = set(strangers) - set(answers) - self.post.silent
+            self.members.refused |= dict.fromkeys(failed, "")
+            told = {node: answer.facts.get("introduction") for node, answer in answers.items()}
+            admitted = self.members.admit(told, names)
+        self._tell_refused()
         return admitted
+
+    def _tell_refused(self) -> None:
+        """Say no to those who have not heard it."""
+        said, self.members.untold = self.members.untold, {}
+        if said:
+            self.post.tell("refused", {n: Packet({"reason": why}) for n, why in said.items()})
 
     @property
     def _config(self) -> str:

@@ -40,8 +40,14 @@ class Members:
     """Names this federation, so that no client answers for another."""
     refused: dict[int, str] = field(default_factory=dict)
     """Why nodes were told no; nothing where they said no themselves."""
+    untold: dict[int, str] = field(default_factory=dict)
+    """Of those, what they have not been told yet."""
     deferred: set[int] = field(default_factory=set)
     """Nodes whose name another one has, as long as that one is there."""
+    introductions: dict[int, Introduction] = field(default_factory=dict)
+    """Of the nodes that are there, until `closed`."""
+    closed: bool = False
+    """Whether what is agreed stands: until then those who are there agree anew with newcomers."""
 
     @staticmethod
     def load(path: Path, wanted: Sequence[str]) -> "Members":
@@ -55,6 +61,7 @@ class Members:
                 members.unit = float(known["unit"])
                 members.settled = bool(known["settled"])
                 members.token = str(known["token"])
+                members.closed = True
             except (ValueError, LookupError, TypeError, UserError) as problem:
                 raise Damaged(path, problem) from problem
         return members
@@ -76,6 +83,10 @@ class Members:
         here = set(nodes)
         self.nodes = {client: node for client, node in self.nodes.items() if node in here}
         self.refused = {node: why for node, why in self.refused.items() if node in here}
+        gone = self.introductions.keys() - here
+        self.introductions = {n: told for n, told in self.introductions.items() if n in here}
+        if gone and not self.closed:
+            self._agree()
         return sorted(here - set(self.nodes.values()) - self.refused.keys())
 
     def admit(
@@ -93,11 +104,34 @@ class Members:
             except UserError as reason:
                 introductions.pop(node, None)
                 self._refuse(node, str(reason))
-        if self.agreement is None and introductions:
-            self.agreement, misfits = agree(introductions, self.wanted or None)
-            for node, why in misfits.items():
-                self._refuse(node, why)
-                del introductions[node]
+        if self.closed:
+            return self._number(introductions)
+        self.introductions |= introductions
+        return self._agree()
+
+    def _agree(self) -> list[int]:
+        """Agree anew over all that are there, as if they had come together."""
+        held, before = set(self.nodes.values()), self.refused
+        self.refused = {n: why for n, why in before.items() if n not in self.introductions}
+        self.agreement, self.numbers, self.nodes = None, {}, {}
+        if not self.introductions:
+            return []
+        first = sorted(self.introductions, key=lambda node: node not in held)
+        fitting = {node: self.introductions[node] for node in first}
+        self.agreement, misfits = agree(fitting, self.wanted or None)
+        for node, why in misfits.items():
+            self._refuse(node, why, known=before.get(node) == why)
+            del fitting[node]
+        return self._number(fitting)
+
+    def close(self) -> None:
+        """What is agreed by now stands."""
+        if not self.closed:
+            self.closed, self.introductions = True, {}
+            for name, client in self.numbers.items():
+                self._say(client, name)
+
+    def _number(self, introductions: Mapping[int, Introduction]) -> list[int]:
         in_order = sorted(introductions.items(), key=lambda item: natural(item[1].name))
         return sorted(
             client for node, one in in_order if (client := self._admitted(node, one)) is not None
@@ -115,12 +149,18 @@ class Members:
             return None
         client = self.numbers.setdefault(told.name, len(self.numbers))
         self.nodes[client] = node
-        logger.info("client %d is '%s', node %d", client, told.name, node)
+        if self.closed:
+            self._say(client, told.name)
         return client
 
-    def _refuse(self, node: int, reason: str) -> None:
+    def _say(self, client: int, name: str) -> None:
+        logger.info("client %d is '%s', node %d", client, name, self.nodes[client])
+
+    def _refuse(self, node: int, reason: str, known: bool = False) -> None:
         self.refused[node] = reason
-        logger.warning("node %d is refused: %s", node, reason)
+        if not known:
+            self.untold[node] = reason
+            logger.warning("node %d is refused: %s", node, reason)
 
     def _defer(self, node: int, name: str) -> None:
         """A node of a name that another one has: perhaps the same client, restarted; ask later."""

@@ -1,6 +1,6 @@
 """How good a model is, as its clients or the server's own data say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,12 +33,15 @@ class Score(NamedTuple):
     """The mean of the clients' accuracies."""
     test: float
     """On all their test samples together."""
+    judges: tuple[int, ...] = ()
+    """The clients that measured it."""
 
     @staticmethod
-    def of(total: Tree, clients: int) -> "Score":
-        """From the sum of what `clients` clients say."""
+    def of(total: Tree, clients: Sequence[int]) -> "Score":
+        """From the sum of what clients say."""
         right, samples = float(total["test"]["right"]), float(total["test"]["samples"])
-        return Score(float(total["validation"]) / clients, right / max(1.0, samples))
+        mean = float(total["validation"]) / len(clients)
+        return Score(mean, right / max(1.0, samples), tuple(sorted(clients)))
 
 
 def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | None:

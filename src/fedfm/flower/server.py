@@ -145,7 +145,7 @@ class Server:
         total, clients, extra = self._collected(ask.kind, questions, wanted, purposes)
         kept = self._kept(ask, like, clients)
         traffic = sum([like.traffic] * len(clients), extra)
-        score = Score.of(total.pop("scores"), len(clients)) if scored else None
+        score = Score.of(total.pop("scores"), clients) if scored else None
         found = total["reports"] if ask.kind == "measure" else total
         if "weight" in total:
             self.clients.weighed(float(total["weight"]) / len(clients))
@@ -203,7 +203,7 @@ class Server:
         model = {"model": state.model._asdict()}
         questions = {client: Packet(facts, model) for client in self.clients.present}
         found = self._collected("evaluate", questions, {"scores": SCORES}, ["evaluate"])
-        return Score.of(found.total["scores"], len(found.clients))
+        return Score.of(found.total["scores"], found.clients)
 
     def _deliver(self, model: Model) -> None:
         """Every client gets the model that the run has come to."""
@@ -219,9 +219,19 @@ class Server:
         record, best = progress.pending, progress.best
         assert record is not None
         record = replace(record, val_accuracy=score.validation, test_accuracy=score.test)
-        if best is None or self.judge or score.validation > best.val_accuracy:
-            best = Best(record.round, score.validation, score.test, progress.state.model)
+        if best is None or self.judge or self._better(score, best):
+            judged = score.validation, score.test, progress.state.model
+            best = Best(record.round, *judged, judges=score.judges)
         return Progress(progress.state, best, (*progress.records, record))
+
+    def _better(self, score: Score, best: Best) -> bool:
+        """Whether a model takes the best one's place, also where the two cannot be compared.
+
+        What other clients measured cannot: it may be higher since one that is hard to please was
+        away. Where rounds have some of the clients by design, it must do.
+        """
+        alike = self.config.protocol.participation < 1 or score.judges == best.judges
+        return not alike or score.validation > best.val_accuracy
 
     def _advanced(
         self, progress: Progress, state: State, log: RoundLog, seconds: float
