@@ -49,6 +49,10 @@ class Deployment:
             require(value > 0, f"{name} must be positive, not {value}")
         require(self.threshold >= 0, f"threshold must be >= 0, not {self.threshold}")
         require(
+            all(self.classes) and len({*self.classes}) == len(self.classes),
+            f"classes have names, each its own, not {[*self.classes]}",
+        )
+        require(
             len(self.mean) == len(self.std) and all(value > 0 for value in self.std),
             "mean and std go together, and no std is 0",
         )

@@ -60,6 +60,9 @@ def test_small_models_are_shown_in_small_units(command):
     assert "1e3 floats" in answer.out
     fedavg = next(line for line in answer.out.splitlines() if " fedavg " in line)
     assert "3.2" in fedavg  # 803 parameters of four bytes
+    middling = command("cost", "--model", "cnn", "--classes", "3", "--clients", "3").out
+    assert "K=3" in middling
+    assert not any(line.rstrip(" │").endswith(" 0") for line in middling.splitlines())
     assert "80" in fedavg
 
 

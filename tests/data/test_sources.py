@@ -330,7 +330,7 @@ def deep() -> bytes:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"train/cat/bad.png": b"no image"}, r"train/cat/bad\.png is no image that can be read"),
+        ({"train/cat/bad.png": b"no image"}, r"train/cat/bad\.png is no PNG, JPEG or BMP file"),
         ({"train/cat/bad.png": png(pixels(1, 6, 5))[:60]}, r"bad\.png is no image that can"),
         ({"train/cat/note.txt": b"hello"}, r"train/cat/note\.txt is no image"),
         ({"train/cat/deep.png": deep()}, r"deep\.png has more than 8 bits"),
@@ -341,6 +341,22 @@ def deep() -> bytes:
 def test_files_that_cannot_be_used_are_named(own, files, message):
     with pytest.raises(UserError, match=message):
         own(divided(6, 5, 3) | files)
+
+
+def test_images_of_one_class_alone_are_told_from_stray_ones(own):
+    image = png(pixels(1, 6, 5))
+    with pytest.raises(
+        UserError, match=r"one class only, 'covid'.*into train/covid/ and test/covid/"
+    ):
+        own({"covid/0.png": image, "covid/1.png": image})
+
+
+def test_a_class_folder_without_images_is_named(own, tmp_path, caplog):
+    own(divided(6, 5, 3))
+    assert caplog.text == ""
+    (tmp_path / "own" / "train" / "rare").mkdir()
+    own(tmp_path / "own")
+    assert "no images in rare, so there is no such class" in caplog.text
 
 
 def test_paths_without_images_are_refused(own, tmp_path):
@@ -504,6 +520,7 @@ def test_the_label_may_have_another_name_and_place(table):
     ("text", "message"),
     [
         ("age;label\n1;a\n2;b\n", "separated by commas here, not by ';'"),
+        ("age;label\n1,5;a\n2,5;b\n", "separated by commas here, not by ';', and decimals"),
         ("s,label\n1.7e9,a\n1700000001,b\n1700000009,a\n", "column 's'.*subtract a constant"),
         ("age,label\n1,a\ntall,b\n", r"table\.csv, row 3, column 'age': 'tall' is not a finite"),
         ("age,label\n1,a\n\nNaN,b\n", "row 4, column 'age': 'NaN'"),

@@ -288,6 +288,17 @@ def test_until_it_begins_those_who_are_there_agree(tmp_path, caplog):
     assert list(members.refused) == [4], "what was agreed stands"
 
 
+def test_whose_data_were_trained_on_is_kept(tmp_path):
+    """A report tells them from the config's."""
+    members = Members(tmp_path / "members.json")
+    members.admit({1: introduction("x") | {"share": True}})
+    assert not members.own_data
+    members.admit({2: introduction("y")})
+    members.close()
+    members.save()
+    assert Members.load(tmp_path / "members.json", ()).own_data
+
+
 def test_a_namesake_is_admitted_when_the_other_has_gone(tmp_path):
     members = Members(tmp_path / "members.json")
     members.admit({7: introduction("x")})

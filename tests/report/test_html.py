@@ -19,6 +19,7 @@ from fedfm import FedAvg, Protocol, data, models, simulate
 from fedfm.config import load_config, parse
 from fedfm.core.errors import UserError
 from fedfm.experiments.store import FORMAT, Store, Summary
+from fedfm.report.html import tables
 from fedfm.report.html.drawing import Scale
 from fedfm.report.html.finding import Findings, find
 from fedfm.report.html.grouping import POINTS, settings_of
@@ -323,6 +324,31 @@ def test_a_deployment_stands_beside_its_simulation(runs, tmp_path):
     assert "fedfm (deployed)" in page
 
 
+def test_a_deployment_with_the_clients_own_data_stands_apart(runs):
+    """What the config names is not what they had."""
+    write_run(runs / "server", "fedfm", 1)
+    (runs / "server" / "members.json").write_text('{"own_data": true}')
+    simulated, deployed = settings_of(find([runs]).runs)
+    assert deployed.title == "clients' own data, cnn, as they are, 10 clients, 8 rounds"
+    assert [entry.label for entry in deployed.entries] == ["fedfm (deployed)"]
+    assert "fedfm (deployed)" not in {entry.label for entry in simulated.entries}
+    last = page_of(runs).every("section", id="s1")[0]
+    assert "The clients brought their own data, and only they know how many." in last.text
+    assert last.every("svg", class_="cells") == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_accuracies_that_are_all_alike_are_drawn(tmp_path):
+    folder = write_run(tmp_path / "run")
+    path = folder / "rounds.jsonl"
+    lines = [json.loads(line) | {"test_accuracy": 1.0} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    change(folder, test_accuracy=1.0)
+    drawn = page_of(folder).every("path", class_="line")
+    assert drawn
+    assert not any("nan" in line.attributes["d"] for line in drawn)
+
+
 def test_no_run_at_all_is_an_error_that_says_why(tmp_path, runs):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no finished run in .*empty"):
@@ -456,6 +482,8 @@ def test_a_model_costs_what_was_sent_until_its_round(tmp_path, counts, expected)
     change(folder, test_accuracy=counts)
     (found,) = find([folder]).runs
     assert found.reached.tolist() == expected
+    (setting,) = settings_of([found])
+    assert tables.common_accuracy(setting) == pytest.approx(100 * max(expected))
 
 
 def test_files_of_ones_own_name_the_data(tmp_path):

@@ -14,6 +14,9 @@ from fedfm.cli.options import Format
 from fedfm.config import plain_value
 from fedfm.core.errors import UserError, require
 
+MANY = (("1e8 floats", 1e8), ("1e6 floats", 1e6), ("1e3 floats", 1e3))
+"""What floats of a whole run are counted in: the largest of which all methods have some."""
+
 
 def pieces_to_compare() -> list[tuple[str, Piece]]:
     """Every registered method with its defaults; Lite also with rarer exchanges of models."""
@@ -64,7 +67,8 @@ def show(rows: list[dict[str, Any]], title: str, clients: int | None, rounds: in
     """Print the table."""
     large = max(found["bytes_up"] for found in rows) >= 1e5
     unit, size = ("MB", 1e6) if large else ("kB", 1e3)
-    many, count = ("1e8 floats", 1e8) if large else ("1e3 floats", 1e3)
+    least = min(found.get("whole_process", 0) for found in rows)
+    many, count = next((each for each in MANY if least >= 10 * each[1]), ("floats", 1.0))
     heads = ["memory", "floats up", "floats down", f"{unit} up", f"{unit} down", "handshakes"]
     if clients:
         heads.append(f"K={clients}, T={rounds}:\n{many}")

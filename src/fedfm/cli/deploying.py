@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedfm.assembly import build_model
+from fedfm.assembly import build_model, load_data
 from fedfm.cli.options import Overrides
 from fedfm.cli.running import SOURCE_HELP
 from fedfm.config import Config, load_config
@@ -88,6 +88,9 @@ def serve(
     config, address = load_config(source, overrides or []), Address(host, port)
     _require_security(address, keys, insecure)
     check_deployable(config)
+    if config.deployment.evaluate == "server":
+        print("reading the data that the server measures models on", flush=True)
+        load_data(config)
     for warning in warnings(config):
         print(f"fedfm: warning: {warning}", file=sys.stderr)
     name = f"{Path(source).stem}-{config.composed.name}-{config.seed}-server"

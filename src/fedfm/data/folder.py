@@ -1,7 +1,8 @@
 """The user's own images, in class folders."""
 
 import io
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,8 @@ from fedfm.data.archives import Decoded, cached, fingerprint, walk
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.download import Source
 
+logger = logging.getLogger(__name__)
+
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp")
 _GREY = ("1", "L", "LA")
@@ -26,8 +29,18 @@ def read_folder(folder: Path, *, path: Path, size: int | None = None) -> Dataset
     """The images at `path`, scaled to `size` x `size` where that is given."""
     require(size is None or size > 0, f"size must be at least 1, not {size}")
     images = read_images(path, folder, size=size)
+    _warn_of_empty(Path(path).expanduser(), images.classes)
     mean, std = channel_statistics(images.train.inputs)
     return Dataset("folder", images.train, images.test, images.classes, mean, std)
+
+
+def _warn_of_empty(path: Path, classes: Sequence[str]) -> None:
+    """Name folders that look like classes and hold no images."""
+    base = path / "train" if (path / "train").is_dir() else path
+    folders = {each.name for each in base.iterdir() if each.is_dir()} if base.is_dir() else set()
+    empty = sorted(name for name in folders - {*classes} if not _hidden(name))
+    if empty and folders & {*classes}:
+        logger.warning("%s: no images in %s, so there is no such class", base, ", ".join(empty))
 
 
 def read_images(path: Path, cache: Path, size: int | None = None, mode: str = "") -> Decoded:
@@ -71,9 +84,20 @@ def arrange(path: Path, names: Iterable[str]) -> dict[str, tuple[str, str]]:
             require(image, f"{path / name} is no image ({', '.join(IMAGES)}); remove it")
             plan[name] = (part, rest[0])
         elif part in ("", "train", "test"):
-            require(not image, f"{path / name} lies in no class folder; move it into one")
+            require(not image, _homeless(path, name, p))
     _check_classes(path, plan)
     return plan
+
+
+def _homeless(path: Path, name: str, below_root: tuple[str, ...]) -> str:
+    """What to do about an image above the class folders, or in the only one."""
+    folder = PurePosixPath(name).parent.name
+    if len(below_root) == len(PurePosixPath(name).parts):
+        return f"{path / name} lies in no class folder; move it into one"
+    return (
+        f"{path} has images of one class only, '{folder}': add another, or, where other clients "
+        f"have the others, divide them into train/{folder}/ and test/{folder}/"
+    )
 
 
 def _hidden(part: str) -> bool:
@@ -98,12 +122,14 @@ def _check_classes(path: Path, plan: dict[str, tuple[str, str]]) -> None:
 
 def _decode(data: bytes, name: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
     """The image in `data` as [H, W], or [H, W, 3] where it has colours."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "BMP")) as image:
             depth = image.mode
             flat = image.convert(mode or ("L" if depth in _GREY else "RGB"))
+    except UnidentifiedImageError as error:
+        raise UserError(f"{name} is no PNG, JPEG or BMP file; remove it") from error
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise UserError(f"{name} is no image that can be read ({error}); remove it") from error
     require(depth not in _DEEP, f"{name} has more than 8 bits per colour; convert it to 8")

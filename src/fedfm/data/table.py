@@ -23,10 +23,6 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     """The table at `path`: numbers under a header, classes in the column `label`."""
     path = Path(path).expanduser()
     header, rows = _table(path)
-    require(
-        len(header) > 1 or ";" not in header[0],
-        f"{path} has one column, '{header[0]}': cells are separated by commas here, not by ';'",
-    )
     if label not in header:
         raise unknown(f"label column (in {path})", label, header)
     require(header.count(label) == 1, f"{path} has two columns '{label}'; rename one")
@@ -55,6 +51,11 @@ def _table(path: Path) -> tuple[list[str], list[Row]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         where = path.resolve()
         raise UserError(f"cannot read {where} as a CSV table: {error}") from error
+    require(
+        len(header) != 1 or ";" not in header[0],
+        f"{path} has one column, '{''.join(header)}': cells are separated by commas here, not by "
+        "';', and decimals have a point",
+    )
     require(len(rows) > 0, f"{path} has no rows below its header")
     for line, cells in rows:
         wanted = f"{len(cells)} cells where the header has {len(header)}"

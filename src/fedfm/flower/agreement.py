@@ -48,6 +48,8 @@ class Introduction(Inputs):
     name: ClientName
     version: Version = __version__
     """Of this package."""
+    share: bool = False
+    """Whether its data are a share of the config's, as in a simulation."""
 
 
 class Agreement(Inputs):
@@ -84,7 +86,9 @@ class Agreement(Inputs):
         return Agreement.of({**self.values(), **changes})
 
 
-def introduce(name: str, data: Dataset, columns: Sequence[str] = ()) -> Introduction:
+def introduce(
+    name: str, data: Dataset, columns: Sequence[str] = (), share: bool = False
+) -> Introduction:
     """A client's introduction, by its name, its data and the names of a table's columns."""
     dtype = data.train.inputs.dtype
     require(
@@ -92,7 +96,7 @@ def introduce(name: str, data: Dataset, columns: Sequence[str] = ()) -> Introduc
         f"data '{data.name}': inputs must be uint8 (images) or float32, not {dtype}",
     )
     told = {"name": name, "classes": data.classes, "shape": data.shape, "dtype": DTYPES[dtype]}
-    return Introduction.of({**told, "columns": tuple(columns)})
+    return Introduction.of({**told, "columns": tuple(columns), "share": share})
 
 
 def agree(

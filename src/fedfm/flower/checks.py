@@ -1,9 +1,11 @@
 """What a config must say before a federation begins, so that it does not fail in the middle."""
 
 from fedfm.config import Config
-from fedfm.core.errors import require
+from fedfm.core.errors import require, unknown
+from fedfm.data import SOURCES
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import held_out
+from fedfm.models import check_options
 from fedfm.privacy.accounting import accountant
 
 TWO_CLIENTS = (
@@ -20,6 +22,9 @@ MUCH_NOISE = (
 def check_deployable(config: Config) -> None:
     """Refuse a federation whose rounds cannot end, and a private one that would tell too much."""
     given, cohort = config.deployment, config.protocol.cohort
+    check_options(config.model.name, config.model.options)
+    if config.data.name not in SOURCES:
+        raise unknown("data source", config.data.name, SOURCES)
     require(
         given.minimum <= cohort,
         f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (protocol)",

@@ -75,7 +75,8 @@ class Client:
         self._compare(config)
         check_accountable(config)
         data = own_data(self.site, config)
-        return Packet({"introduction": introduce(self.site.name, data, self.site.columns).values()})
+        own = introduce(self.site.name, data, self.site.columns, self.site.has_share)
+        return Packet({"introduction": own.values()})
 
     def _compare(self, config: Config) -> None:
         if self.site.config is None:

@@ -33,6 +33,8 @@ class Members:
     """In what unit clients count their samples."""
     settled: bool = False
     """Whether that unit takes the method into account."""
+    own_data: bool = False
+    """Whether a client brought data of its own, and not a share of the config's."""
     numbers: dict[str, int] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
     """The node of every client that is there, by its number."""
@@ -60,6 +62,7 @@ class Members:
                 members.agreement = Agreement.of(known["agreement"])
                 members.unit = float(known["unit"])
                 members.settled = bool(known["settled"])
+                members.own_data = bool(known.get("own_data", True))
                 members.token = str(known["token"])
                 members.closed = True
             except (ValueError, LookupError, TypeError, UserError) as problem:
@@ -74,6 +77,7 @@ class Members:
             "agreement": self.agreement.values(),
             "unit": self.unit,
             "settled": self.settled,
+            "own_data": self.own_data,
             "token": self.token,
         }
         write_atomically(self.path, (json.dumps(known, indent=1) + "\n").encode())
@@ -113,7 +117,7 @@ class Members:
         """Agree anew over all that are there, as if they had come together."""
         held, before = set(self.nodes.values()), self.refused
         self.refused = {n: why for n, why in before.items() if n not in self.introductions}
-        self.agreement, self.numbers, self.nodes = None, {}, {}
+        self.agreement, self.numbers, self.nodes, self.own_data = None, {}, {}, False
         if not self.introductions:
             return []
         first = sorted(self.introductions, key=lambda node: node not in held)
@@ -149,6 +153,7 @@ class Members:
             return None
         client = self.numbers.setdefault(told.name, len(self.numbers))
         self.nodes[client] = node
+        self.own_data |= not told.share
         if self.closed:
             self._say(client, told.name)
         return client

@@ -53,6 +53,11 @@ class Site(BaseModel):
         """The names of the columns of its table; empty for other data."""
         return self.data.columns
 
+    @property
+    def has_share(self) -> bool:
+        """Whether its data are a share of the config's data set."""
+        return isinstance(self.data, ShareSource)
+
 
 def load_site(path: Path) -> Site:
     """The site file at `path`; the paths in it are relative to its folder."""
@@ -82,7 +87,7 @@ def own_moments(site: Site, data: Dataset) -> Tree:
 
     Shares of one data set declare what that has, so that the federation has the simulation's.
     """
-    return declared_moments(data) if isinstance(site.data, ShareSource) else moments(data)
+    return declared_moments(data) if site.has_share else moments(data)
 
 
 def _explain(problem: ValidationError) -> str:

@@ -6,7 +6,7 @@ to use it by name: a callable (shape, classes, *, option=default, ...) -> such a
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ __all__ = [
     "Split",
     "WithFeatures",
     "build",
+    "check_options",
     "checked_features",
     "export_state_dict",
     "feature_dim",
@@ -43,12 +44,17 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 def build(name: str, *, shape: tuple[int, ...], classes: int, **options: object) -> nn.Module:
     """The model `name` for inputs [B, *shape] and a number of classes, freshly initialised."""
+    check_options(name, options)
+    return MODELS[name](shape, classes, **options)
+
+
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Refuse a model that is not known, and options that it does not have."""
     has = option_names(name)
     for option in options:
         if option not in has:
             reason = unknown("option", option, has)
             raise UserError(f"model '{name}': {reason} (its options: {', '.join(has)})")
-    return MODELS[name](shape, classes, **options)
 
 
 def option_names(name: str) -> list[str]:

@@ -97,7 +97,7 @@ def _chart(
 def _accuracy_scale(lines: Sequence[Line]) -> Scale:
     low = min(float(line.curve.low.min()) for line in lines)
     high = max(float(line.curve.high.max()) for line in lines)
-    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, max(high, low + 1))
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(min(low, 99.0), max(high, low + 1))
     return Scale(max(ticks[0], 0.0), min(ticks[-1], 100.0), BOTTOM, TOP)
 
 

@@ -114,7 +114,7 @@ def thinned(count: int, most: int) -> np.ndarray:
 
 def settings_of(runs: Iterable[FoundRun]) -> list[Setting]:
     """Runs by setting and method."""
-    by_setting = _grouped((digest(_setting(run.config)), run) for run in runs)
+    by_setting = _grouped((digest(_setting(run.setting)), run) for run in runs)
     labelled = [_labelled(group) for group in by_setting.values()]
     labels = dict.fromkeys(sorted({x for group in labelled for x in group}, key=_usual_order))
     numbers = {label: number for number, label in enumerate(labels)}
@@ -167,10 +167,10 @@ def _labelled(runs: Sequence[FoundRun]) -> dict[str, list[FoundRun]]:
 
 def _titles(groups: Sequence[Sequence[FoundRun]]) -> list[str]:
     """A title for each setting, with what it differs in if another has the same."""
-    titles = [_title(group[0].config) for group in groups]
+    titles = [_title(group[0].setting) for group in groups]
     same = _grouped((title, place) for place, title in enumerate(titles))
     for title, places in same.items():
-        tables = [dotted(_setting(groups[place][0].config)) for place in places]
+        tables = [dotted(_setting(groups[place][0].setting)) for place in places]
         for place, text in zip(places, _differences(tables), strict=True):
             titles[place] = f"{title}, {text}" if text else title
     return titles

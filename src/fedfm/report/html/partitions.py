@@ -14,6 +14,8 @@ from fedfm.report.html.small_charts import MOST_CLIENTS, partition_cells
 
 def partition_of(run: FoundRun, name: str) -> tuple[Markup | None, str]:
     """The picture of a run's partition and what to say about it; nothing is downloaded."""
+    if run.own_data:
+        return None, "The clients brought their own data, and only they know how many."
     if "digest" in run.config.get("data", {}):
         return None, "The partition is not drawn: the run was given its data in Python."
     try:

@@ -21,6 +21,7 @@ from fedfm.records import best_so_far
 Floats = NDArray[np.float64]
 MEMBERS, DEPLOYED = "members.json", " (deployed)"
 """What the folder of a federation of real machines has, and how its method is called."""
+OWN_DATA = "clients' own data"
 TOTALS = ("floats_up", "floats_down", "bytes_up", "bytes_down", "handshakes", "seconds")
 
 
@@ -46,6 +47,8 @@ class FoundRun:
     sent: Floats = field(default_factory=lambda: np.empty(0))
     """Bytes sent until then, up and down."""
     client_accuracies: tuple[float, ...] = ()
+    own_data: bool = False
+    """Whether real clients brought theirs: what the config names was not trained on."""
     machine: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, float] = field(default_factory=dict)
 
@@ -53,6 +56,12 @@ class FoundRun:
     def identity(self) -> tuple[str, int]:
         """What tells it from other runs: what was run, under which name, and the seed."""
         return digest(identifying(self.config) | {"name": self.method}), self.seed
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The config, with what the clients really had."""
+        theirs = {"data": {"name": OWN_DATA}, "partition": {"kind": "as they are"}}
+        return self.config | (theirs if self.own_data else {})
 
 
 def identifying(config: dict[str, Any]) -> dict[str, Any]:
@@ -97,6 +106,7 @@ def read_run(folder: Path) -> FoundRun:
         reached=np.array(_reached(rounds, _finite(summary["test_accuracy"]))),
         sent=np.cumsum([float(line["bytes_up"] + line["bytes_down"]) for line in rounds]),
         client_accuracies=tuple(map(_finite, summary.get("client_accuracies") or ())),
+        own_data=bool(_optional(folder / MEMBERS).get("own_data")),
         machine=_texts(_optional(folder / "machine.json")),
         profile=_seconds(_optional(folder / "profile.json")),
     )

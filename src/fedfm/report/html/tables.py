@@ -87,8 +87,8 @@ def in_bytes(value: float) -> str:
 
 
 def common_accuracy(setting: Setting) -> float | None:
-    """The highest accuracy that the mean curve of every method reaches."""
-    reached = [float(curve.mean.max()) for e in setting.entries if (curve := e.curve)]
+    """The highest accuracy that every method's best model so far comes to, in the mean."""
+    reached = [float(curve.mean.max()) for e in setting.entries if (curve := e.reached)]
     return min(reached, default=None)
 
 
@@ -115,7 +115,7 @@ def _cost(entry: Entry, target: float | None) -> list[Cell]:
 
 
 def _until(entry: Entry, target: float) -> Cell:
-    curve = entry.curve
+    curve = entry.reached
     if curve is None:
         return Cell("", NEVER)
     sent = float(curve.sent[np.argmax(curve.mean >= target)])
