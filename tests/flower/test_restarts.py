@@ -124,3 +124,14 @@ def test_damaged_members_are_told(federation):
     (run.folder / "server/members.json").write_text("{}")
     with pytest.raises(UserError, match=r"members\.json is damaged"):
         run.run(resume=True)
+
+
+def test_a_client_that_comes_back_with_other_data_is_told(federation, caplog):
+    fed = federation()
+    fed.run()
+    fed.run(resume=True)
+    assert "not those that this client joined with" not in caplog.text
+    site = fed.folder / "c0" / "site.toml"
+    site.write_text(site.read_text().replace("share = 0", "share = 1"))
+    fed.run(resume=True)
+    assert caplog.text.count("these data are not those that this client joined with before") == 1

@@ -6,6 +6,7 @@ Its part of a round is the simulation's, with a cohort of one (core/clients.py).
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedfm.config import Config, load_config, parse
 from fedfm.core.clients import begin, job, measured, trained
 from fedfm.core.exchange import Ask, Sums
 from fedfm.core.trees import Tree, flatten, to_device
+from fedfm.data.dataset import Dataset
 from fedfm.flower.agreement import Agreement, introduce
 from fedfm.flower.checks import check_accountable
 from fedfm.flower.desk import Desk, fitting
@@ -23,7 +25,7 @@ from fedfm.flower.hiding import Hiding
 from fedfm.flower.memory import is_out_of_memory
 from fedfm.flower.moments import compact
 from fedfm.flower.packets import Packet
-from fedfm.flower.refusals import Refusal
+from fedfm.flower.refusals import Lost, Refusal
 from fedfm.flower.secure import SecureError
 from fedfm.flower.site import Site, own_data, own_moments
 from fedfm.flower.values import in_a_line
@@ -91,16 +93,24 @@ class Client:
         facts = question.facts
         config = parse(json.loads(facts["config"]))
         self._compare(config)
+        data = own_data(self.site, config)
+        self._notice(data, facts["token"])
         kept = {key: facts[key] for key in ("token", "config", "client", "agreement")}
-        self.desk.enrol(kept)
+        self.desk.enrol(kept | {"data": data.digest})
         if facts["late"]:
             return Packet({})
         _keep_back(config, "sums of its inputs")
-        data = own_data(self.site, config)
         units = Agreement.of(facts["agreement"]).units
         own = compact(own_moments(self.site, data), *units)
         total = {"moments": own, "samples": torch.tensor(len(data.train))}
         return self._sent("join", question, config, total)
+
+    def _notice(self, data: Dataset, token: str) -> None:
+        """Tell its people if it comes back with other data; more of them may be wanted."""
+        with suppress(Lost):
+            before = self.desk.enrolment(token).get("data", data.digest)
+            if before != data.digest:
+                logger.warning("these data are not those that this client joined with before")
 
     def measure(self, question: Packet) -> Packet:
         """The statistics of its samples under the global model."""
