@@ -27,6 +27,7 @@ from tests import worlds
 from tests.engine.test_executors import adapted
 from tests.engine.test_graphs import METHODS
 from tests.gpu.test_executors import distance, federation, memory_in_use, played, same
+from tests.gpu.test_runs import assert_goes_on
 
 NEAR = 0.1
 """How far bf16 may be from fp32 after two rounds of so small a network."""
@@ -329,10 +330,6 @@ def test_a_model_on_the_second_gpu_is_trained_there():
     assert all(torch.equal(value, second[name].to(value.device)) for name, value in first.items())
 
 
-class Stop(Exception):
-    """Ends a run from outside."""
-
-
 @pytest.mark.parametrize("states", ["memory", "disk"])
 @pytest.mark.parametrize("piece", [Moon(), Scaffold(), *LITE], ids=lambda piece: piece.name)
 def test_what_clients_keep_goes_on_bit_for_bit_in_bf16(tmp_path, piece: Piece, states):
@@ -349,16 +346,7 @@ def test_what_clients_keep_goes_on_bit_for_bit_in_bf16(tmp_path, piece: Piece, s
             **options,
         )
 
-    def stop(record):
-        if record.round == 3:
-            raise Stop
-
-    whole = run("whole")
-    with pytest.raises(Stop):
-        run("stopped", watch=stop)
-    resumed = run("stopped", resume=True)
-    for name, value in whole.best.model.params.items():
-        assert torch.equal(value, resumed.best.model.params[name])
+    assert_goes_on(run)
 
 
 @pytest.mark.parametrize(

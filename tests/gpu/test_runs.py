@@ -1,12 +1,13 @@
 """Whole runs on a GPU: precision, crashes, augmentation."""
 
 import statistics
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from fedfm import FedFM, Partition, Protocol, data, models, simulate, simulate_seeds
+from fedfm import FedFM, Partition, Protocol, Result, data, models, simulate, simulate_seeds
 from fedfm.data.augment import apply, draw
 
 PROTOCOL = Protocol(clients=10, rounds=15, epochs=3, batch_size=16, lr=0.03)
@@ -42,16 +43,8 @@ class Stop(Exception):
     """Ends a run from outside."""
 
 
-def test_a_run_on_a_gpu_goes_on_bit_for_bit_after_it_was_stopped(tmp_path):
-    def run(out, **options):
-        return simulate(
-            network(0),
-            data.load("digits"),
-            FedFM(strength=5, start_round=2),
-            protocol=Protocol(clients=10, rounds=4, epochs=1, batch_size=16),
-            out=tmp_path / out,
-            **options,
-        )
+def assert_goes_on(run: Callable[..., Result]) -> None:
+    """A run that is stopped in its third round and resumed ends bit for bit as one that was not."""
 
     def stop(record):
         if record.round == 3:
@@ -63,6 +56,20 @@ def test_a_run_on_a_gpu_goes_on_bit_for_bit_after_it_was_stopped(tmp_path):
     resumed = run("stopped", resume=True)
     for name, value in whole.best.model.params.items():
         assert torch.equal(value, resumed.best.model.params[name].to(value.device))
+
+
+def test_a_run_on_a_gpu_goes_on_bit_for_bit_after_it_was_stopped(tmp_path):
+    def run(out, **options):
+        return simulate(
+            network(0),
+            data.load("digits"),
+            FedFM(strength=5, start_round=2),
+            protocol=Protocol(clients=10, rounds=4, epochs=1, batch_size=16),
+            out=tmp_path / out,
+            **options,
+        )
+
+    assert_goes_on(run)
 
 
 def test_augmentation_can_be_captured_in_a_graph():

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,13 +15,13 @@ from fedfm.core.errors import require
 from fedfm.flower.addresses import LOOPBACK, Address
 from fedfm.flower.app_folder import FEDFM
 from fedfm.flower.checks import check_accountable, check_deployable, check_enough, warnings
-from fedfm.flower.joining import Joining, data_section, site_files
+from fedfm.flower.joining import Files, Joining, data_section, site_files
 from fedfm.flower.joining import join as run_client
 from fedfm.flower.key_folders import SERVER, client_keys, make_keys, server_keys
 from fedfm.flower.processes import FlowerError
 from fedfm.flower.serving import Serving
 from fedfm.flower.serving import serve as run_server
-from fedfm.flower.site import load_site, own_data, parse_site
+from fedfm.flower.site import Site, load_site, own_data, parse_site
 
 PORT = 9092
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help=SOURCE_HELP)]
@@ -124,7 +124,8 @@ def join(
     label: Annotated[str | None, typer.Option(help="A CSV file's column of classes.")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Scale images to N x N.")] = None,
     site: Annotated[
-        Path | None, typer.Option(help="A site file instead of --name, --data, --label, --size.")
+        Path | None,
+        typer.Option(help="A site file instead of --name, --data, --label, --size, --out."),
     ] = None,
     overrides: Overrides = None,
     out: Annotated[
@@ -139,23 +140,20 @@ def join(
     config, address = load_config(source, overrides or []), Address.parse(superlink)
     check_accountable(config)
     _require_security(address, keys, insecure)
-    files: dict[Path, dict[str, Any]] = {}
+    files: Files = {}
     if site is None:
         require(bool(name and data), "say who you are and what data you have: --name and --data")
         section = data_section(str(data), label, size)
         files = site_files(out or Path("runs") / str(name), str(name), config.as_toml(), section)
-        site = [*files][-1]
-        found = parse_site(files[site], site.parent)
+        site, table = [*files.items()][-1]
+        found = parse_site(table, site.parent)
     else:
-        mine = any([name, data, label, size, out])
-        require(not mine, "--site holds the name, the data and the folder")
+        given = any([name, data, label, size, out])
+        require(not given, "--site holds the name, the data and the folder")
         found = load_site(site)
         _require_same(config, found.config, site)
+    _check_data(found, config)
     secrets = client_keys(keys, found.name) if keys else None
-    print("reading the data", flush=True)
-    own = own_data(found, config)
-    build_model(config, own)
-    check_enough(own, config)
     joining = Joining(site.resolve(), found.out, address, secrets, telemetry, files)
     try:
         run_client(joining)
@@ -179,6 +177,14 @@ def _require_same(config: Config, expected: str | None, site: Path) -> None:
         f'add `config = "..."` to {site}: then a server that runs something else is refused',
     )
     require(load_config(str(expected)) == config, f"{site} expects another config: {expected}")
+
+
+def _check_data(site: Site, config: Config) -> None:
+    """Refuse data that cannot take part before anybody waits for them."""
+    print("reading the data", flush=True)
+    data = own_data(site, config)
+    build_model(config, data)
+    check_enough(data, config)
 
 
 def _fail(problem: FlowerError, folder: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,10 @@ _SHARE = re.compile(r"share:(\d+)/(\d+)")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
+Files = dict[Path, dict[str, Any]]
+"""Tables that are to be TOML files."""
+
+
 @dataclass(frozen=True)
 class Joining:
     """This machine as a client of one federation."""
@@ -60,7 +63,7 @@ class Joining:
     superlink: Address
     keys: ClientKeys | None = None
     telemetry: bool = False
-    files: Mapping[Path, dict[str, Any]] = field(default_factory=dict)
+    files: Files = field(default_factory=dict)
     """What is written, as TOML, once nobody else is at work in the folder."""
 
     @property
@@ -97,9 +100,7 @@ def data_section(text: str, label: str | None, size: int | None) -> dict[str, An
     )
 
 
-def site_files(
-    out: Path, name: str, config: dict[str, Any], data: dict[str, Any]
-) -> dict[Path, dict[str, Any]]:
+def site_files(out: Path, name: str, config: dict[str, Any], data: dict[str, Any]) -> Files:
     """What a site file in `out` holds, and before it the config that it expects."""
     folder = out.resolve()
     expected = folder / "expected.toml"

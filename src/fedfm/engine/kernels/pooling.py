@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fedfm.models.pooling import LARGEST
+
 TILE = 1024
 """Elements of a program: some pixels' channels."""
 
@@ -23,15 +25,15 @@ def max_pool2d(x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
 
     Args:
         x: [N, C, H, W], channels last in memory.
-        kernel: side of the windows, at most 15.
+        kernel: side of the windows, at most LARGEST.
         stride: from one window to the next.
         padding: rows and columns around the image that are never a maximum.
 
     Returns:
         [N, C, H', W'], channels last in memory.
     """
-    if not 2 * padding <= kernel <= 15:
-        raise ValueError("kernels reach from twice the padding to 15")
+    if not 2 * padding <= kernel <= LARGEST:
+        raise ValueError(f"kernels reach from twice the padding to {LARGEST}")
     y: Tensor = _MaxPool2d.apply(  # type: ignore[no-untyped-call]  # torch does not type it
         x, kernel, stride, padding
     )
