@@ -8,11 +8,12 @@ import torch
 
 from fedfm import FedAvg, FedFM, UserError
 from fedfm.algorithms import Moon, Scaffold
+from fedfm.algorithms.base import Model
 from fedfm.core.rounds import run_round
 from fedfm.core.state import to_tree
 from fedfm.core.trees import flatten, share
 from fedfm.engine import graphs
-from fedfm.engine.cohort import Part
+from fedfm.engine.cohort import Outcome, Part, gather
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
 from fedfm.engine.graphs import GraphCohort
 from fedfm.engine.nets import Net
@@ -141,3 +142,21 @@ def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room):
         "one client alone needs more memory than the GPU has (CUDA out of memory. Tried to "
         "allocate 2.00 GiB.): use a smaller batch_size or model, or precision=bf16"
     )
+
+
+def test_a_cohorts_models_are_given_up_before_the_next_trains():
+    """However small the cohorts, all clients' models would not fit twice."""
+    earlier: list[weakref.ref[torch.Tensor]] = []
+
+    def outcome(clients: torch.Tensor) -> Outcome:
+        assert not any(leaf() is not None for leaf in earlier)
+        weights = clients[:, None] * torch.ones(3)
+        earlier.append(weakref.ref(weights))
+        return Outcome(Model({"w": weights}, {}), 10.0 * clients, clients + 1)
+
+    parts = torch.tensor([3, 0, 2, 1]).split(2)
+    model, loss, steps = gather(map(outcome, parts), parts)
+    assert len(earlier) == 2
+    assert model.params["w"].tolist() == [[client] * 3 for client in range(4)]
+    assert loss.tolist() == [0, 10, 20, 30]
+    assert steps.tolist() == [1, 2, 3, 4]

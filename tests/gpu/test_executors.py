@@ -190,7 +190,7 @@ def memory_in_use() -> int:
 
 def test_a_cohort_that_does_not_fit_is_split(caplog):
     shape, piece = (3, 32, 32), FedAvg()
-    settings = {"shape": shape, "clients": worlds.samples((8,) * 6), "epochs": 1}
+    settings = {"shape": shape, "clients": worlds.samples((4,) * 12), "epochs": 1}
     before = memory_in_use()
     torch.cuda.reset_peak_memory_stats()
     expected = played(
@@ -209,16 +209,6 @@ def test_a_cohort_that_does_not_fit_is_split(caplog):
     assert "at a time from now on" in caplog.text
     assert "Tried to allocate" in caplog.text
     assert distance(found, expected) < 1e-5
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_in_bf16(method):
-    """Also where clients' own models are measured, as FedFM-Lite and FedProto do."""
-    exact, low = (
-        played("graph", METHODS[method], 2, precision=precision) for precision in ("fp32", "bf16")
-    )
-    print(method, distance(low, exact))
-    assert 0 < distance(low, exact) < 0.1
 
 
 def test_networks_with_group_norm_train_in_bf16():

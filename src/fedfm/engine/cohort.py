@@ -1,6 +1,6 @@
 """Local training of a cohort: the one loop over steps, whatever runs the network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,26 +31,24 @@ class Outcome(NamedTuple):
     loss: Tensor
     steps: Tensor
 
-    @property
-    def singles(self) -> "list[Outcome]":
-        """The outcomes of the clients one by one, in the same memory."""
-        each = (slice(client, client + 1) for client in range(len(self.steps)))
-        return [Outcome(self.model.rows(one), self.loss[one], self.steps[one]) for one in each]
+
+def gather(outcomes: Iterable[Outcome], parts: Sequence[Tensor]) -> Outcome:
+    """The outcomes of cohorts, each of the clients in one of `parts`, as that of all clients.
+
+    Each finds its place before the next is made, so that only one cohort's models exist twice.
+    """
+    made, whole, clients = iter(outcomes), Tree(), sum(map(len, parts))
+    for some in parts:
+        _put(next(made), some, whole, clients)
+    return Outcome(Model(whole["params"], whole["buffers"]), whole["loss"], whole["steps"])
 
 
-def join(outcomes: Sequence[Outcome], order: Tensor | None = None) -> Outcome:
-    """The outcomes of several cohorts as that of one, or of their clients in another order."""
-    if order is not None:
-        singles = [single for outcome in outcomes for single in outcome.singles]
-        return join([singles[i] for i in order])
-    return Outcome(
-        Model(
-            trees.concat([outcome.model.params for outcome in outcomes]),
-            trees.concat([outcome.model.buffers for outcome in outcomes]),
-        ),
-        torch.cat([outcome.loss for outcome in outcomes]),
-        torch.cat([outcome.steps for outcome in outcomes]),
-    )
+def _put(outcome: Outcome, some: Tensor, whole: Tree, clients: int) -> None:
+    """Write a cohort's outcome to its clients' places; the first one makes room for all."""
+    part = {**outcome.model._asdict(), "loss": outcome.loss, "steps": outcome.steps}
+    whole |= whole or trees.tree_map(lambda leaf: leaf.new_empty(clients, *leaf.shape[1:]), part)
+    places = some.to(outcome.loss.device)
+    trees.tree_map(lambda into, leaf: into.index_copy_(0, places, leaf), whole, part)
 
 
 class Cohort:

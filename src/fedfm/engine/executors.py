@@ -15,7 +15,7 @@ from fedfm.core.errors import require
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Cohort, Outcome, join
+from fedfm.engine.cohort import Cohort, Outcome, gather
 from fedfm.engine.feed import Feed
 from fedfm.engine.lanes import Lanes
 from fedfm.engine.memory import retried
@@ -75,9 +75,10 @@ class LoopExecutor:
                 torch.manual_seed(plans[client].seed)
                 return alone(self.net, client)
 
-        if self.random or self.feed.device.type == "cuda":
-            return join([seeded(client) for client in range(len(plans))])
-        return join(self.lanes.map(alone, range(len(plans))))
+        each = range(len(plans))
+        one_by_one = self.random or self.feed.device.type == "cuda"
+        outcomes = map(seeded, each) if one_by_one else self.lanes.map(alone, each)
+        return gather(outcomes, torch.split(torch.arange(len(plans)), 1))
 
     def measure(
         self,
@@ -143,11 +144,12 @@ class StackedExecutor(LoopExecutor):
         order = torch.tensor(packing_order(plans))
 
         def in_parts() -> Outcome:
-            parts = [
+            parts = torch.split(order, self.width or len(order))
+            outcomes = (
                 self.together(start.rows(some), [plans[i] for i in some], objective.rows(some), sgd)
-                for some in torch.split(order, self.width or len(order))
-            ]
-            return join(parts, order.argsort())
+                for some in parts
+            )
+            return gather(outcomes, parts)
 
         return retried(in_parts, partial(self._narrow, len(plans)))
 
@@ -204,4 +206,4 @@ class LanesExecutor(StackedExecutor):
             cohort = Cohort(net, self.feed, begin, own, sgd, len(some))
             return cohort.train([plans[i] for i in some])
 
-        return join(self.stacks.map(together, parts), torch.cat(parts).argsort())
+        return gather(self.stacks.map(together, parts), parts)

@@ -10,7 +10,7 @@ from fedfm.algorithms.base import Model
 from fedfm.core.errors import require
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Outcome, join
+from fedfm.engine.cohort import Outcome, gather
 from fedfm.engine.executors import ALONE, LoopExecutor
 from fedfm.engine.feed import Feed
 from fedfm.engine.graphs import GraphCohort
@@ -53,7 +53,7 @@ class GraphLoopExecutor(LoopExecutor):
                 )
         for track in self.tracks:
             torch.cuda.current_stream().wait_stream(track.stream)
-        return join(outcomes)
+        return gather(outcomes, torch.split(torch.arange(len(plans)), 1))
 
     def _fewer(self, said: str) -> None:
         """Half as many streams from now on."""
