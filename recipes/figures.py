@@ -13,7 +13,7 @@ from fedfm.algorithms import Model
 from fedfm.core.sgd import Sgd
 from fedfm.experiment import Experiment
 from fedfm.records import Progress
-from fedfm.report.comparison import COLOURS
+from fedfm.report.picture import COLOURS
 from fedfm.simulation import Simulation
 
 DOCS = Path(__file__).parent.parent / "docs"

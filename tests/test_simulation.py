@@ -425,6 +425,8 @@ def test_a_folder_is_not_resumed_with_another_model_or_other_data(tmp_path):
         simulate(network(seed=1), blobs(), FedAvg(), resume=True, **options)
     with pytest.raises(UserError, match=r"data\.digest"):
         simulate(network(), blobs(samples=164), FedAvg(), resume=True, **options)
+    with pytest.raises(UserError, match=r"data\.digest"):
+        simulate(network(), replace(blobs(), std=(2.0,)), FedAvg(), resume=True, **options)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])

@@ -95,7 +95,7 @@ def _experiment(
     require(
         isinstance(data, Dataset), "data must be a fedfm.data.Dataset, e.g. fedfm.data.load(NAME)"
     )
-    pieces = method if isinstance(method, list | tuple) else [method]
+    pieces = [*method] if isinstance(method, Iterable) else [method]
     require(
         all(isinstance(piece, Piece) for piece in pieces),
         "the method must be made of pieces, e.g. FedFM() or [FedProx(mu=0.1), FedFM()]",
@@ -106,4 +106,4 @@ def _experiment(
     ):
         known = given is None or isinstance(given, kind)
         require(known, f"{name} must be a fedfm.{kind.__name__}(...), not {given!r}")
-    return Experiment(compose(method), partition or Partition(), protocol or Protocol(), **settings)
+    return Experiment(compose(pieces), partition or Partition(), protocol or Protocol(), **settings)

@@ -1,6 +1,8 @@
-"""Nested tables with dotted keys, for services, files and people."""
+"""Tables for services, files and people: nested ones with dotted keys, and rows as CSV."""
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -11,3 +13,13 @@ def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         inner = isinstance(value, Mapping)
         found |= dotted(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return found
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows under all names that any of them has."""
+    text = io.StringIO()
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = csv.DictWriter(text, [*names], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()

@@ -25,7 +25,7 @@ from fedfm.simulation import Simulation, advance
 
 logger = logging.getLogger(__name__)
 Watcher = Callable[[RoundRecord], None]
-"""Called after every round."""
+"""Called after every round, when all runs that are trained together have saved it."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,10 @@ def _finish(
                 diverged[i] = progress
                 continue
             progresses[i] = progress
-            unsaved = simulations[i].experiment.unsaved(progress.state.round)
-            _keep(progress, folders[i], watchers[i], unsaved)
+            _keep(progress, folders[i], simulations[i].experiment.unsaved(progress.state.round))
+        for i in which:  # all have saved the round: any of them may stop
+            if i not in diverged and (watch := watchers[i]):
+                watch(progresses[i].records[-1])
     every = zip(simulations, progresses, folders, strict=True)
     results = [_result(*one) for i, one in enumerate(every) if i not in diverged]
     for i, problem in diverged.items():
@@ -162,16 +164,12 @@ def _furthest_behind(
     return [i for i, round in left.items() if round == behind < rounds]
 
 
-def _keep(
-    progress: Progress, folder: RunFolder | None, watch: Watcher | None, unsaved: int
-) -> None:
+def _keep(progress: Progress, folder: RunFolder | None, unsaved: int) -> None:
     if folder and unsaved:
         with phase("checkpoint"):
             folder.save(progress, unsaved)
     if unsaved or not folder:
         progress.state.clients.tidy()
-    if watch:
-        watch(progress.records[-1])
 
 
 def _result(simulation: Simulation, progress: Progress, folder: RunFolder | None) -> Result:

@@ -1,8 +1,6 @@
 """The folder of a run: its config, a line per round, checkpoints, the summary, the best model."""
 
-import csv
 import fcntl
-import io
 import json
 import os
 import platform
@@ -29,6 +27,7 @@ from fedfm.core.checkpoint import (
 from fedfm.core.errors import UserError, require
 from fedfm.core.state import State, from_tree, to_facts, to_tree
 from fedfm.core.trees import Tree, leaves, to_device
+from fedfm.dotted import csv_text
 from fedfm.engine.choice import CHOICES, Choice
 from fedfm.records import Best, Progress, Result, RoundRecord
 
@@ -194,12 +193,7 @@ def _names(folder: Path) -> set[str]:
 
 def as_csv(records: Sequence[RoundRecord]) -> str:
     """A line per round, for spreadsheets."""
-    lines = [record.as_dict() for record in records]
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(lines)
-    return text.getvalue()
+    return csv_text([record.as_dict() for record in records])
 
 
 def summary(result: Result) -> dict[str, Any]:

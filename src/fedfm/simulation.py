@@ -93,8 +93,6 @@ class Simulation:
 
     def judged(self, progress: Progress, state: State, log: RoundLog) -> Score | None:
         """How good a round's model is; None where that is known, or not asked for."""
-        if guard := self.federation.guard:
-            guard.check_sum(len(log.cohort))
         protocol, share_every = self.experiment.protocol, self.experiment.method.share_every
         every = protocol.evaluate_every
         due = state.round % every == 0 or state.round == protocol.rounds

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedfm import models
 from fedfm.algorithms import PIECES, own
 from fedfm.config import load_config
 from fedfm.experiments.store import digest
@@ -25,6 +26,16 @@ class Needs(Piece):
     amount: float
 
 PIECES["needs"] = Needs
+"""
+NETWORK = """
+from torch import nn
+from fedfm import models
+
+def mine(shape, classes):
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.{}())
+    return models.Split(body, nn.Linear(8, classes))
+
+models.MODELS["mine"] = mine
 """
 
 
@@ -80,6 +91,21 @@ def test_other_code_is_another_experiment(command: Command, gentleprox, tmp_path
     after = load_config("digits", ["method=gentleprox"]).as_toml()
     assert digest(before) != digest(after)
     assert "code" not in load_config("digits").as_toml()
+
+
+def test_another_network_in_a_file_of_ones_own_is_another_experiment(gentleprox, monkeypatch):
+    monkeypatch.setattr(models, "MODELS", dict(models.MODELS))
+    monkeypatch.setattr(own, "MODELS", models.MODELS)
+    seen = []
+    for layer in ("ReLU", "Tanh"):
+        gentleprox.write_text(NETWORK.format(layer))
+        monkeypatch.setattr(own, "_known", set())
+        own.name_methods([gentleprox])
+        own.load_methods()
+        seen.append(load_config("digits", ["model.name=mine"]))
+    assert [[*config.code] for config in seen] == [["model.mine"]] * 2
+    assert digest(seen[0].as_toml()) != digest(seen[1].as_toml())
+    assert not load_config("digits").code
 
 
 def test_a_method_may_take_whatever_it_is_given(command: Command, gentleprox):

@@ -90,9 +90,10 @@ def test_renumbering_the_clients_changes_nothing(name, world, draw):
 def test_zero_strength_is_fedavg(name, world):
     kind = PIECES[name]
     zero = kind(**{f.name: 0.0 for f in fields(kind) if f.name in STRENGTHS})
-    rounds = rounds_for((zero,), 2)
+    rounds, fed = rounds_for((zero,), 2), world.federation((zero,))
+    awake = world.start(fed).round
     silent, plain = (
-        played(replace(world.start(fed), round=0), fed, rounds)
-        for fed in (world.federation((zero,)), world.federation((FedAvg(),)))
+        played(replace(world.start(each), round=awake), each, rounds)
+        for each in (fed, world.federation((FedAvg(),)))
     )
     same(silent.model._asdict(), plain.model._asdict())

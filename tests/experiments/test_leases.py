@@ -18,7 +18,7 @@ from fedfm.experiments.points import read_points
 from fedfm.experiments.progress import Lines
 from fedfm.experiments.repeats import repeats
 from fedfm.experiments.store import Store
-from fedfm.experiments.worker import Watch, work
+from fedfm.experiments.worker import Stopped, Watch, work
 from fedfm.records import RoundRecord
 from tests.experiments.grids import found, jobs_of, recipe, run, timeless
 
@@ -92,7 +92,7 @@ def test_seeds_stay_together_if_there_is_time_for_all(whole, tmp_path):
 
 
 def watch(every: int, budget: Budget, stop: bool = False) -> Watch:
-    return Watch({0: 0, 1: 0}, 100, every, budget, lambda: stop, None)
+    return Watch(2, 100, every, budget, lambda: stop, None)
 
 
 def after(number: int, seconds: float = 1.0) -> RoundRecord:
@@ -130,6 +130,18 @@ def test_a_round_with_compilation_in_it_says_nothing_about_the_others():
     assert not watched._enough(after(1, seconds=60.0))
     assert not watched._enough(after(2))
     assert not watched._enough(after(3, seconds=5.0))
+
+
+def test_the_first_run_that_has_a_round_speaks_for_all():
+    """Which is another one after the first has diverged; the others' say the same."""
+    told: list[RoundRecord] = []
+    watched = Watch(3, 100, 10, Budget(), lambda: len(told) > 2, told.append)
+    for number in (1, 1, 1, 2, 2, 8):
+        watched(after(number))
+    assert [record.round for record in told] == [1, 2, 8]
+    watched(after(9))
+    with pytest.raises(Stopped):
+        watched(after(10))
 
 
 def test_a_user_who_stops_waits_for_the_checkpoint():

@@ -352,7 +352,9 @@ def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):
     (tmp_path / "s.toml").write_text('name = "a"\nconfig = "digits"' + data)
     fake("flower-superlink", "")
     fake("flower-supernode", "#!/bin/sh\necho no route\nexit 1\n")
-    answer = command(*join)
+    said = command(*join, *sets("rounds=7")).err
+    assert "protocol.rounds (s.toml 30, here 7)" in said
+    answer = command(*join, *sets("threads=1"))
     assert answer.code == 1
     assert f"--node-config 'site=\"{tmp_path / 's.toml'}\"'" in answer.out
 

@@ -68,9 +68,16 @@ def test_one_model_is_kept(desk):
     assert files(desk) == ["global-000002.safetensors"]
 
 
-def test_a_model_of_other_shapes_is_refused(desk):
-    desk.keep_model({"params": {"w": torch.ones(5)}, "buffers": {"mean": torch.ones(2)}}, 0)
-    with pytest.raises(Refusal, match="other shapes") as told:
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        (torch.ones(5), r"'params/w' has shape \(5,\)"),
+        (torch.ones(4, dtype=torch.float64), "'params/w' has type torch.float64"),
+    ],
+)
+def test_a_model_of_another_network_is_refused(desk, weights, said):
+    desk.keep_model({"params": {"w": weights}, "buffers": {"mean": torch.ones(2)}}, 0)
+    with pytest.raises(Refusal, match=said) as told:
         desk.model(0, MODEL)
     assert not isinstance(told.value, Lost)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedfm.algorithms import PIECES
-from tests.flower.conftest import assert_same
+from tests.flower.conftest import Fault, assert_same, facts_of
 
 COMPOSED = ("fedprox", "fednova", "moon", "fedavgm", "scaffold", "feddyn")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
@@ -83,3 +83,18 @@ def test_a_secure_sum_gives_the_same_to_its_step(federation, method):
         assert ours.val_accuracy == pytest.approx(theirs.val_accuracy, abs=1e-6)
         assert ours.test_accuracy == pytest.approx(theirs.test_accuracy, abs=1e-6)
         assert ours.failed == 0
+
+
+def test_a_secure_sum_counts_in_the_same_unit_where_the_normalisation_is_given(federation):
+    """Else a client's summand would be as many times as large as it has samples."""
+    units: list[float] = []
+
+    def noted(message, answer):
+        units.append(facts_of(message)["unit"])
+        return answer()
+
+    given = (f"deployment.mean={[0.0] * 6}", f"deployment.std={[1.0] * 6}")
+    for norm in ((), given):
+        run = federation("fedavg", "deployment.secure=true", "protocol.rounds=1", *norm)
+        assert run.run(Fault("train", noted)).rounds[0].failed == 0
+    assert units[0] == units[1] > 10

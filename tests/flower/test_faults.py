@@ -492,6 +492,20 @@ def test_a_lost_disk(federation, warnings, method, what, reason):
     assert_one_line(warnings(), reason)
 
 
+def test_a_disk_that_is_lost_before_the_round_begins(federation, warnings):
+    """With two handshakes the first one finds out, and the server remembers after the second."""
+    run = federation("scaffold,fedfm", "protocol.rounds=6")
+
+    def disk_dies(message, answer):
+        shutil.rmtree(run.out(1).parent / "out/state")
+        return answer()
+
+    result = run.run(Fault("measure", disk_dies, at=(2,)))
+    assert_same(run.state, run.simulated_without(missing("measure", 3), {3: 1}), **EXACT)
+    assert [record.failed for record in result.rounds] == [0, 0, 0, 1, 0, 0]
+    assert_one_line(warnings(), "has lost what it kept")
+
+
 @pytest.mark.parametrize("pattern", ["global-*", "state/*"])
 @pytest.mark.parametrize("damage", ["removed", "cut"])
 def test_a_lost_or_damaged_model(federation, warnings, pattern, damage):

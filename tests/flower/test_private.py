@@ -10,6 +10,7 @@ import torch
 
 from fedfm.assembly import build_model, load_data
 from fedfm.config import load_config
+from fedfm.core import rounds
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.flower.packets import Packet, packed, unpacked
@@ -18,7 +19,6 @@ from fedfm.flower.secure import numbers
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret
 from fedfm.running import Run, run_together
-from tests import worlds
 from tests.flower.conftest import LIMIT, Fault, Federation, silent
 
 LONG = 1e6
@@ -293,7 +293,7 @@ def _with(packet: Packet, other: dict[str, object]) -> Packet:
     [
         (asking("train", evaluate=True), "does not tell accuracies"),
         (asking("measure", evaluate=True), "does not tell accuracies"),
-        (asking("join", late=False), "does not tell sums of its inputs"),
+        (asking("join", tell=["samples"]), "does not tell sums of its inputs"),
     ],
 )
 def test_a_curious_server_gets_no_number_without_noise(federation, data, question, reason, caplog):
@@ -333,19 +333,19 @@ def test_a_class_that_nobody_has_is_not_believed_in_however_many_add_noise():
             assert float((found > 0).float().mean()) == pytest.approx(0.023, abs=0.005)
 
 
+@pytest.mark.parametrize(("method", "answer"), [("fedavg", "trained"), ("fedfm", "measured")])
 def test_a_simulation_stops_where_too_few_clients_are_left_for_its_noise(
-    data, federation, monkeypatch
+    data, federation, monkeypatch, method, answer
 ):
-    """As when the training of one of them diverges."""
+    """As when the training of one of them diverges, or its features do."""
+    works = getattr(rounds, answer)
 
-    def without_the_last(states, feds):
-        return [
-            (state, replace(log, cohort=log.cohort[:-1]))
-            for state, log in worlds.rounds_together(states, feds)
-        ]
+    def without_the_last(*arguments):
+        sums = works(*arguments)
+        return sums._replace(clients=sums.clients[:-1])
 
-    config = federation("fedavg", *private(data)).config
+    config = federation(method, *private(data)).config
     assert len(simulated(config).rounds) == 3
-    monkeypatch.setattr("fedfm.simulation.run_rounds", without_the_last)
+    monkeypatch.setattr(rounds, answer, without_the_last)
     with pytest.raises(UserError, match=r"2 clients are left for a sum.* counts on 3"):
         simulated(config)

@@ -22,7 +22,7 @@ from fedfm.core.trees import Tree
 
 
 class Model(NamedTuple):
-    """Trainable parameters and buffers, leaves [S, ...] or [1, ...]."""
+    """Trainable parameters and buffers: leaves [S, ...], [1, ...] for what is shared, or [...]."""
 
     params: Tree
     buffers: Tree
@@ -213,7 +213,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Method:
-    """Pieces composed into one method; the empty composition is FedAvg."""
+    """Pieces composed into one method."""
 
     pieces: tuple[Piece, ...]
 

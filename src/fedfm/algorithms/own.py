@@ -1,4 +1,4 @@
-"""Methods of your own: files that register pieces, named on the command line or in the environment.
+"""Methods and models of your own, in files that the command line or the environment names.
 
 The environment is how all processes of a run get to know them: workers, and on real machines
 Flower's, where everybody names files of his own.
@@ -14,10 +14,11 @@ from pathlib import Path
 
 from fedfm.algorithms import PIECES
 from fedfm.core.errors import UserError, require
+from fedfm.models import MODELS
 
 VARIABLE = "FEDFM_METHODS"
 CODE: dict[str, str] = {}
-"""By a method's name, the digest of the file that it is in: other code is another experiment."""
+"""By name, the digest of the file that a method or model is in: other code, other experiment."""
 _known: set[Path] = set()
 
 
@@ -31,12 +32,19 @@ def load_methods() -> None:
     """Run the files that the environment names, each once in a process."""
     for file in _named():
         if file not in _known:
-            before = dict(PIECES)
+            before = _registered()
             _run(file)
             _check_defaults(file)
             digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-            CODE.update({name: digest for name in PIECES if before.get(name) != PIECES[name]})
+            CODE.update(
+                {name: digest for name, own in _registered().items() if before.get(name) != own}
+            )
             _known.add(file)
+
+
+def _registered() -> dict[str, object]:
+    """Methods by name, and models by `model.` and name."""
+    return {**PIECES, **{f"model.{name}": kind for name, kind in MODELS.items()}}
 
 
 def _check_defaults(file: Path) -> None:

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedfm.analysis.convergence import REPEATS, Cell
 from fedfm.analysis.lemma import AnchorUpdate
+from fedfm.report.picture import INK, blank, save
 
-_INK, _PALE = "#2b2b2b", "#d9dce1"
+_PALE = "#d9dce1"
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # Okabe and Ito: safe for colour-blind
 _OTHERS = ("#2b2b2b", "#56b4e9", "#d55e00")
 _MARKS = ("o", "s", "^", "D")
@@ -26,21 +25,18 @@ def draw(
     path: Path,
 ) -> Path:
     """Draw the three panels to `path`, and give the path back."""
-    figure = Figure(figsize=(13, 4.9), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(13, 4.9)
     theorem, corollary, lemma = figure.subplots(1, 3)
     _draw_cells(theorem, fixed, "Theorem 1: the largest $\\eta$ it admits")
     _draw_cells(corollary, shrinking, "Corollary 1: $\\eta = 1/\\sqrt{\\tau T}$")
     _draw_reference(corollary, shrinking)
     corollary.sharey(theorem)
-    theorem.set_ylabel(r"$\min_t\ \mathbb{E}\,\|\nabla\Phi(w^{(t)};A^{(t)})\|^2$", color=_INK)
+    theorem.set_ylabel(r"$\min_t\ \mathbb{E}\,\|\nabla\Phi(w^{(t)};A^{(t)})\|^2$", color=INK)
     _draw_updates(lemma, anchors)
     for axes in (theorem, corollary, lemma):
         _tidy(axes)
     figure.legend(handles=_keys(fixed), loc="outside lower left", ncols=7, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path
+    return save(figure, path, dpi=130)
 
 
 def _draw_cells(axes: Axes, cells: Sequence[Cell], title: str) -> None:
@@ -52,18 +48,18 @@ def _draw_cells(axes: Axes, cells: Sequence[Cell], title: str) -> None:
         axes.plot(rounds, [each.smallest for each in own], color=_COLOURS[i], lw=1.8)
         axes.plot(rounds, [each.sampled for each in own], _MARKS[i], color=_COLOURS[i], ms=6)
     axes.set(xscale="log", yscale="log")
-    axes.set_xlabel("rounds T", color=_INK)
-    axes.set_title(title, color=_INK, fontsize=11, loc="left")
+    axes.set_xlabel("rounds T", color=INK)
+    axes.set_title(title, color=INK, fontsize=11, loc="left")
 
 
 def _draw_reference(axes: Axes, cells: Sequence[Cell]) -> None:
     """A line that falls as T^(-1/2), a little below the slowest curve."""
     rounds = np.array([100.0, 1000.0])
     level = 0.4 * min(each.smallest for each in cells)
-    axes.plot(rounds, level * (rounds / 1000) ** -0.5, color=_INK, lw=1.2)
+    axes.plot(rounds, level * (rounds / 1000) ** -0.5, color=INK, lw=1.2)
     axes.annotate(
         r"$T^{-1/2}$", (100, 10**0.5 * level), (-6, 0), textcoords="offset points", ha="right",
-        va="center", color=_INK,
+        va="center", color=INK,
     )  # fmt: skip
 
 
@@ -74,8 +70,8 @@ def _draw_updates(axes: Axes, anchors: Mapping[str, Sequence[AnchorUpdate]]) -> 
         axes.plot(rounds, falls, marker=_MARKS[i], color=_OTHERS[i], ms=5, lw=1.4, label=name)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("round t + 1", color=_INK)
-    axes.set_ylabel(r"$\Phi(w^{(t+1)};A^{(t)}) - \Phi(w^{(t+1)};A^{(t+1)})$", color=_INK)
+    axes.set_xlabel("round t + 1", color=INK)
+    axes.set_ylabel(r"$\Phi(w^{(t+1)};A^{(t)}) - \Phi(w^{(t+1)};A^{(t+1)})$", color=INK)
     axes.set_title("Lemma 2: what new anchors take off $\\Phi$, digits", fontsize=11, loc="left")
     axes.legend(frameon=False, fontsize=9)
 
@@ -89,9 +85,9 @@ def _keys(cells: Sequence[Cell]) -> list[Line2D]:
     ]
     return [
         *colours,
-        Line2D([], [], color=_INK, ls="--", label="bound"),
-        Line2D([], [], color=_INK, label="exact expectation"),
-        Line2D([], [], color=_INK, marker="o", lw=0, label=f"mean of {REPEATS} runs"),
+        Line2D([], [], color=INK, ls="--", label="bound"),
+        Line2D([], [], color=INK, label="exact expectation"),
+        Line2D([], [], color=INK, marker="o", lw=0, label=f"mean of {REPEATS} runs"),
     ]
 
 
@@ -100,4 +96,4 @@ def _tidy(axes: Axes) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_PALE)
-    axes.tick_params(which="both", color=_PALE, labelcolor=_INK)
+    axes.tick_params(which="both", color=_PALE, labelcolor=INK)

@@ -14,7 +14,13 @@ from fedfm.config import Config, load_config
 from fedfm.core.errors import require
 from fedfm.flower.addresses import LOOPBACK, Address
 from fedfm.flower.app_folder import FEDFM
-from fedfm.flower.checks import check_accountable, check_deployable, check_enough, warnings
+from fedfm.flower.checks import (
+    check_accountable,
+    check_deployable,
+    check_enough,
+    unlike,
+    warnings,
+)
 from fedfm.flower.joining import Files, Joining, data_section, site_files
 from fedfm.flower.joining import join as run_client
 from fedfm.flower.key_folders import SERVER, client_keys, make_keys, server_keys
@@ -176,7 +182,8 @@ def _require_same(config: Config, expected: str | None, site: Path) -> None:
         expected is not None,
         f'add `config = "..."` to {site}: then a server that runs something else is refused',
     )
-    require(load_config(str(expected)) == config, f"{site} expects another config: {expected}")
+    different = unlike(load_config(str(expected)), config, (site.name, "here"))
+    require(not different, f"{site} expects another config, {expected}: {different}")
 
 
 def _check_data(site: Site, config: Config) -> None:

@@ -14,7 +14,8 @@ from fedfm.cli.options import Format
 from fedfm.config import Config
 from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset
-from fedfm.report.feature_pictures import Panel, check_picture, draw_methods
+from fedfm.report.feature_pictures import Panel, draw_methods
+from fedfm.report.picture import check_picture
 
 
 def features(

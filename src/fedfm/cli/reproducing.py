@@ -10,7 +10,7 @@ import typer
 from fedfm.cli.display import log
 from fedfm.cli.gridding import conclude, engine_for, run_all
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
-from fedfm.config import full_key
+from fedfm.config import override
 from fedfm.core.errors import require
 from fedfm.experiments.budget import Budget
 from fedfm.experiments.jobs import Job, adopt, missing
@@ -66,7 +66,7 @@ def stages_of(
     plan: Plan, quick: bool, changes: Sequence[str], results: Path
 ) -> Iterator[list[Job]]:
     """The runs of every step whose turn has come."""
-    chosen = any(full_key(change).startswith("method.") for change in changes)
+    chosen = any(override(change)[0][0] == "method" for change in changes)
     for number, step in enumerate(plan.steps, 1):
         if step.tuned and not chosen:
             choice = results / "tune" / "chosen.toml"

@@ -1,6 +1,6 @@
 """Configs of runs: what they consist of, how they are read, what is said of mistakes."""
 
-from fedfm.config.keys import full_key, normalised, plain_value
+from fedfm.config.keys import full_key, normalised, override, plain_value
 from fedfm.config.reading import builtin_names, load_config, parse
 from fedfm.config.schema import Config, DataConfig, ModelConfig
 
@@ -12,6 +12,7 @@ __all__ = [
     "full_key",
     "load_config",
     "normalised",
+    "override",
     "parse",
     "plain_value",
 ]

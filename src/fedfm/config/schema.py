@@ -78,7 +78,7 @@ class Config(BaseModel):
     privacy: Privacy | None = None
     """Differential privacy; none by default."""
     code: dict[str, str] = {}
-    """Digests of the files that methods of your own are in: found out, never set."""
+    """Digests of the files that methods and a model of your own are in: found out, never set."""
 
     @field_validator("method")
     @classmethod
@@ -87,8 +87,9 @@ class Config(BaseModel):
 
     @field_validator("code")
     @classmethod
-    def _of_own_methods(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        return {name: CODE[name] for name in info.data.get("method", {}) if name in CODE}
+    def _of_ones_own(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        model = [f"model.{info.data['model'].name}"] if "model" in info.data else []
+        return {name: CODE[name] for name in (*info.data.get("method", {}), *model) if name in CODE}
 
     @model_validator(mode="after")
     def _hides_what_it_should(self) -> Self:

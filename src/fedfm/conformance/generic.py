@@ -146,16 +146,17 @@ def can_be_off(pieces: Pieces) -> bool:
 
 @check("zero strength", "at strength 0 (mu, lambda, beta) it is FedAvg, bit by bit", can_be_off)
 def zero_strength(pieces: Pieces) -> None:
-    """Each strength in turn."""
+    """Each strength in turn, from the first round in which the piece is awake."""
     world = World("cnn with batch norm")
-    expected = world.play((FedAvg(),), 3)
+    plain = world.federation((FedAvg(),))
     for name in strengths(pieces[0]):
         try:
             off = replace(pieces[0], **{name: 0.0})
         except UserError:
             continue
         fed = world.federation((off,))
-        start = replace(world.start(fed), round=0)
+        start = world.start(fed)
+        expected = played(replace(world.start(plain), round=start.round), plain, 3)
         same_model(played(start, fed, 3).model, expected.model, where=f"{name} = 0: ")
 
 

@@ -79,15 +79,17 @@ def conversation(state: State, rules: Rules) -> Conversation:
     ledger.down(message(state.model), len(newcomers))
     if any(piece.measures == "before" for piece in pieces):
         sums = yield ask._replace(kind="measure")
+        _check_sum(sums, rules)
         ledger.handshake(sums.traffic)
         server = absorbed(pieces, server, sums.total, len(sums.clients), rules.guard)
-        ask = ask._replace(cohort=sums.present, newcomers=[])
+        ask = ask._replace(cohort=sums.present, newcomers=[], kept=sums.kept)
     down = {piece.name: piece.download(server[piece.name]) for piece in pieces}
     ledger.down(down, len(ask.cohort))
     sums = yield ask._replace(down=down)
     ledger.handshake(sums.traffic)
     if not sums.clients:
         raise Diverged(cohort, state.round)
+    _check_sum(sums, rules)
     total, clients, model = sums.total, len(sums.clients), state.model
     server = absorbed(pieces, server, total["reports"], clients, rules.guard)
     if sharing:
@@ -98,6 +100,11 @@ def conversation(state: State, rules: Rules) -> Conversation:
     loss = total["loss"] / total["samples"] if "loss" in total else None
     log = RoundLog(sums.clients, loss, failed, ledger.traffic, sums.held)
     return State(state.round + 1, model, server, sums.kept), log
+
+
+def _check_sum(sums: Sums, rules: Rules) -> None:
+    if rules.guard:
+        rules.guard.check_sum(len(sums.clients))
 
 
 def ended(talk: Conversation, sums: Sums) -> tuple[State, RoundLog]:

@@ -27,9 +27,9 @@ class Split:
         return Split(self.inputs[indices], self.labels[indices])
 
 
-def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """A short digest of tensors' values."""
-    found = hashlib.blake2b(digest_size=8)
+def fingerprint(tensors: Iterable[Tensor], about: str = "") -> str:
+    """A short digest of tensors' values, and of a text."""
+    found = hashlib.blake2b(about.encode(), digest_size=8)
     for tensor in tensors:
         found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()
@@ -103,6 +103,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Of all inputs and labels: other data have another."""
+        """Of all that a network learns from: other data, or data read otherwise, have another."""
         splits = (self.train, self.test)
-        return fingerprint(tensor for each in splits for tensor in (each.inputs, each.labels))
+        tensors = (tensor for each in splits for tensor in (each.inputs, each.labels))
+        return fingerprint(tensors, repr((self.classes, self.mean, self.std, self.augment)))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedfm.algorithms.base import Model
 from fedfm.core import trees
+from fedfm.core.trees import Tree
 from fedfm.engine.executors import Executor
 from fedfm.engine.feed import Feed
 from fedfm.engine.sweep import accuracy
@@ -22,10 +23,15 @@ class Evaluator:
 
     def __call__(self, model: Model) -> "Score":
         """How good a model is."""
-        shared = model.map(trees.share)
-        validation = self.executor.measure(shared, self.validation, accuracy)
-        test = self.executor.measure(shared, self.whole, accuracy, self.test)
-        return Score(_shares(validation), float(_shares(test)))
+        return Score(self.clients(model), float(shares(self.tested(model))))
+
+    def clients(self, model: Model) -> Tensor:
+        """Its accuracy on the validation samples of every client [N]."""
+        return shares(self.executor.measure(model.map(trees.share), self.validation, accuracy))
+
+    def tested(self, model: Model) -> Tree:
+        """How many test samples it gets right, and how many there are [1]."""
+        return self.executor.measure(model.map(trees.share), self.whole, accuracy, self.test)
 
 
 class Score(NamedTuple):
@@ -40,5 +46,6 @@ class Score(NamedTuple):
         return float(self.clients.mean())
 
 
-def _shares(counts: trees.Tree) -> Tensor:
+def shares(counts: Tree) -> Tensor:
+    """Accuracies [N], from what was counted."""
     return torch.div(counts["right"].double(), counts["samples"])

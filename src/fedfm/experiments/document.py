@@ -76,12 +76,15 @@ def write(made: Document) -> list[Path]:
     from fedfm.experiments.pictures import draw
 
     made.path.parent.mkdir(parents=True, exist_ok=True)
-    drawn = [
-        draw(part.known, made.tables[part.recipe], made.results, False, made.picture(part.recipe))
-        for part in made.plan.parts
-    ]
+    drawn = []
+    for part in made.plan.parts:
+        picture = made.picture(part.recipe)
+        if draw(part.known, made.tables[part.recipe], made.results, False, picture):
+            drawn.append(picture)
+        else:
+            picture.unlink(missing_ok=True)
     write_atomically(made.path, text(made).encode())
-    return [made.path, *(path for path in drawn if path)]
+    return [made.path, *drawn]
 
 
 def text(made: Document) -> str:

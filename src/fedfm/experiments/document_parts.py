@@ -30,7 +30,7 @@ def section(part: Part, table: Table, words: Sequence[str], picture: Path) -> st
     if part.known.output == "choice":
         found = [each.words for each in choices(part.known, table)] or ["nothing yet"]
         lines.append(f"Chosen: {'; '.join(found)}.\n")
-    if _has_picture(part.known, table):
+    if picture.exists():
         lines.append(f"![{table.title}]({picture.name})\n")
     return "\n".join(lines)
 
@@ -115,10 +115,3 @@ def _command(recipe: Recipe, entry: Entry, words: Sequence[str]) -> str:
     few = len(entry.runs) or recipe.seeds
     seeds = ["--seeds", str(few)] if few != recipe.seeds else []
     return shlex.join(["fedfm", "table", recipe.name, *only, *seeds, *words, "--results", "again"])
-
-
-def _has_picture(recipe: Recipe, table: Table) -> bool:
-    """As `pictures.draw` decides."""
-    entries = table.entries.values()
-    measured = any(entry.runs and entry.values for entry in entries)
-    return measured and recipe.output in ("curve", "features")

@@ -5,9 +5,7 @@ have dotted names such as `config.protocol.lr`. The rounds are a table of their 
 `folder`.
 """
 
-import csv
 import importlib
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,7 +14,7 @@ from typing import Any
 
 from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import not_installed, require
-from fedfm.dotted import dotted
+from fedfm.dotted import csv_text, dotted
 from fedfm.experiments.rounds import rounds_of
 from fedfm.experiments.store import Store, Summary
 
@@ -75,11 +73,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _csv(rows: Sequence[Row]) -> bytes:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, _names(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue().encode()
+    return csv_text(rows).encode()
 
 
 def _parquet(rows: Sequence[Row]) -> bytes:

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fedfm.config import Config, full_key, normalised, parse, plain_value
+from fedfm.config import Config, normalised, override, parse
 from fedfm.core.errors import UserError, require, unknown
 
 Settings = dict[str, Any]
@@ -184,11 +184,8 @@ def _listed(given: Any) -> list[str]:
 
 
 def _change(text: str) -> tuple[list[str], Settings]:
-    key, equals, value = text.partition("=")
-    require(bool(equals), f"--set takes key=value, not '{text}'")
-    path = full_key(key.strip()).split(".")
+    path, change = override(text)
     require(path != ["seed"], "seeds are chosen with --seeds, not with --set seed")
-    change = plain_value(value.strip())
     for part in reversed(path):
         change = {part: change}
     return path, change

@@ -1,10 +1,9 @@
 """A table for programs: a record for each of its numbers, with the runs behind it."""
 
-import csv
-import io
 import json
 from typing import Any
 
+from fedfm.dotted import csv_text
 from fedfm.experiments.table_notes import notes
 from fedfm.experiments.table_parts import Entry, Table
 
@@ -37,11 +36,7 @@ def as_csv(table: Table) -> str:
         for entry in table.entries.values()
         for record in [_record(entry)]
     ]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, records[0] if records else heads, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return file.getvalue()
+    return csv_text(records or [heads])
 
 
 def _record(entry: Entry) -> dict[str, Any]:

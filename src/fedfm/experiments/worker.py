@@ -68,7 +68,9 @@ def work(
             try:
                 _run(left, results, budget, threads, told, stop)
             finally:  # seeds may have finished that others did not keep from it
-                outcome = replace(outcome, finished=_reported(left, results, began * fresh))
+                outcome = replace(
+                    outcome, finished=_reported(left, results, began if fresh else None)
+                )
         except Stopped:
             outcome = replace(outcome, stopped=True)
         except (UserError, torch.OutOfMemoryError) as problem:
@@ -123,11 +125,10 @@ def _run(
     networks = [build_model(config, dataset).to(device) for config in configs]
     torch.set_num_threads(threads or THREADS)
     use_threads(job.config.threads, networks[0])
-    rounds = {seed: job.rounds_done(results, seed) for seed in seeds}
     every = job.config.checkpoint_every
-    watch = Watch(rounds, job.config.protocol.rounds, every, budget, stop, told)
+    watch = Watch(len(seeds), job.config.protocol.rounds, every, budget, stop, told)
     runs = [
-        Run(network, c.experiment, folders[c.seed], c.as_toml(), watch.of(c.seed))
+        Run(network, c.experiment, folders[c.seed], c.as_toml(), watch)
         for network, c in zip(networks, configs, strict=True)
     ]
     run_together(runs, dataset, resume=True)
@@ -143,10 +144,9 @@ def _dataset(data: DataConfig) -> Dataset:
 
 @dataclass
 class Watch:
-    """Stops runs that are trained together, once all of them have saved a round."""
+    """Shows and stops runs that are trained together, when all of them have saved a round."""
 
-    rounds: dict[int, int]
-    """The last round of each seed."""
+    seeds: int
     of_all: int
     every: int
     """Rounds between two checkpoints."""
@@ -155,16 +155,17 @@ class Watch:
     told: Told | None
     fastest: float = inf
     """Seconds of the fastest round."""
+    seen: int = 0
+    """The last round."""
 
-    def of(self, seed: int) -> Callable[[RoundRecord], None]:
-        """The watcher of one run."""
-        return lambda record: self._seen(seed, record)
-
-    def _seen(self, seed: int, record: RoundRecord) -> None:
-        self.rounds[seed] = record.round
-        if self.told and seed == min(self.rounds):
+    def __call__(self, record: RoundRecord) -> None:
+        """A round of one of the runs; the first to have it speaks for all, whoever is left."""
+        if record.round <= self.seen:
+            return
+        self.seen = record.round
+        if self.told:
             self.told(record)
-        if record.round <= min(self.rounds.values()) and self._enough(record):
+        if self._enough(record):
             raise Stopped
 
     def _enough(self, record: RoundRecord) -> bool:
@@ -173,7 +174,7 @@ class Watch:
         Where half a job is worth nothing, it stops if its first tenth says that it cannot end.
         """
         left, saved = self.of_all - record.round, record.round % self.every == 0
-        another = record.seconds * len(self.rounds)
+        another = record.seconds * self.seeds
         if self.budget.whole:
             return left > 0 and (self.stop() or self._hopeless(record, left))
         ends = self.stop() or self.budget.left < another * min(self.every, left)
@@ -183,20 +184,20 @@ class Watch:
         """Whether it cannot end in time, by its fastest round: compilation is in the first."""
         compiled, self.fastest = self.fastest < inf, min(self.fastest, record.seconds)
         early = record.round <= max(2, self.of_all / 10)
-        return compiled and early and self.budget.left < self.fastest * len(self.rounds) * left
+        return compiled and early and self.budget.left < self.fastest * self.seeds * left
 
 
-def _reported(job: Job, results: Path, began: float) -> int:
+def _reported(job: Job, results: Path, began: float | None) -> int:
     """Add the finished runs to the store, for every cell that asked for them; how many there are.
 
-    `began` is 0 where it is not known how long they took.
+    `began` is None where it is not known how long they took.
     """
     ended = [seed for seed in job.seeds if finished(job.folder(results, seed))]
     if not ended:
         return 0
     summaries = [_summary(job, results, seed) for seed in ended]
-    runs = len(ended) if began else 0
-    clock = (time.perf_counter() - began) / runs if began else 0.0
+    runs = 0 if began is None else len(ended)
+    clock = 0.0 if began is None else (time.perf_counter() - began) / runs
     Store(results).append(
         replace(
             summary, recipe=job.recipe, quick=job.quick, cell=labels, clock=clock, together=runs

@@ -1,5 +1,7 @@
 """What a config must say before a federation begins, so that it does not fail in the middle."""
 
+from itertools import islice
+
 from fedfm.config import Config
 from fedfm.core.errors import require, unknown
 from fedfm.data import SOURCES
@@ -7,6 +9,10 @@ from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import held_out
 from fedfm.models import check_options
 from fedfm.privacy.accounting import accountant
+from fedfm.runs import differences
+
+LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
+"""Keys of a config that are a machine's own business."""
 
 TWO_CLIENTS = (
     "two clients in a round: each can take its own part off the sum and is left with the other's; "
@@ -76,3 +82,12 @@ def warnings(config: Config) -> list[str]:
         MUCH_NOISE.format(minimum, clients): config.privacy is not None and 2 * minimum < clients,
     }
     return [said for said, holds in cases.items() if holds]
+
+
+def unlike(own: Config, other: Config, sides: tuple[str, str]) -> str:
+    """In what two configs differ that must agree: not the machine, and not where data are."""
+    mine, theirs = (
+        {key: value for key, value in config.as_toml().items() if key not in LOCAL}
+        for config in (own, other)
+    )
+    return "; ".join(islice(differences(mine, theirs, sides=sides), 5))

@@ -19,9 +19,9 @@ from fedfm.core.exchange import Ask, Sums
 from fedfm.core.trees import Tree, flatten, to_device
 from fedfm.data.dataset import Dataset
 from fedfm.flower.agreement import Agreement, introduce
-from fedfm.flower.checks import check_accountable
+from fedfm.flower.checks import check_accountable, unlike
 from fedfm.flower.desk import Desk, fitting
-from fedfm.flower.hiding import Hiding
+from fedfm.flower.hiding import HIDING, Hiding
 from fedfm.flower.memory import is_out_of_memory
 from fedfm.flower.moments import compact
 from fedfm.flower.packets import Packet
@@ -30,12 +30,10 @@ from fedfm.flower.secure import SecureError
 from fedfm.flower.site import Site, own_data, own_moments
 from fedfm.flower.values import in_a_line
 from fedfm.flower.workshop import Workshop
-from fedfm.runs import differences
 
 logger = logging.getLogger(__name__)
-LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
-"""Keys of a config that are a machine's own business."""
-
+QUESTIONS = ("hello", "join", "measure", "deliver", "refused", *HIDING)
+"""What a client is asked besides to train and to evaluate, for which Flower has names."""
 DIVERGED = {
     "measure": "its features are NaN or infinite",
     "train": "its training ended in NaN or infinity",
@@ -57,19 +55,11 @@ class Client:
 
     def answer(self, kind: str, question: Packet) -> Packet:
         """What the client says to a question."""
-        answers: dict[str, Callable[[Packet], Packet]] = {
-            "hello": self.hello,
-            "join": self.join,
-            "measure": self.measure,
-            "train": self.train,
-            "evaluate": self.evaluate,
-            "deliver": self.deliver,
-            "refused": self.refused,
-            **self.hiding.answers,
-        }
-        if kind not in answers:
+        if kind not in ("train", "evaluate", *QUESTIONS):
             raise Refusal(f"this version knows no question '{kind}'")
-        return answers[kind](question)
+        asked = self.hiding if kind in HIDING else self
+        answer: Callable[[Packet], Packet] = getattr(asked, kind)
+        return answer(question)
 
     def hello(self, question: Packet) -> Packet:
         """Check the server's config against its own, if it has one, and introduce itself."""
@@ -83,13 +73,12 @@ class Client:
     def _compare(self, config: Config) -> None:
         if self.site.config is None:
             return
-        own, theirs = (_essence(each) for each in (load_config(self.site.config), config))
-        different = list(differences(own, theirs, sides=("client", "server")))
+        different = unlike(load_config(self.site.config), config, ("client", "server"))
         if different:
-            raise Refusal("the server's config is not this client's: " + "; ".join(different[:5]))
+            raise Refusal("the server's config is not this client's: " + different)
 
     def join(self, question: Packet) -> Packet:
-        """Take a number in the federation; answer with the moments of its data."""
+        """Take a number in the federation; tell of its data what is asked."""
         facts = question.facts
         config = parse(json.loads(facts["config"]))
         self._compare(config)
@@ -97,13 +86,14 @@ class Client:
         self._notice(data, facts["token"])
         kept = {key: facts[key] for key in ("token", "config", "client", "agreement")}
         self.desk.enrol(kept | {"data": data.digest})
-        if facts["late"]:
+        if not facts["tell"]:
             return Packet({})
         _keep_back(config, "sums of its inputs")
-        units = Agreement.of(facts["agreement"]).units
-        own = compact(own_moments(self.site, data), *units)
-        total = {"moments": own, "samples": torch.tensor(len(data.train))}
-        return self._sent("join", question, config, total)
+        own: Tree = {"samples": torch.tensor(len(data.train))}
+        if "moments" in facts["tell"]:
+            units = Agreement.of(facts["agreement"]).units
+            own["moments"] = compact(own_moments(self.site, data), *units)
+        return self._sent("join", question, config, own)
 
     def _notice(self, data: Dataset, token: str) -> None:
         """Tell its people if it comes back with other data; more of them may be wanted."""
@@ -206,12 +196,6 @@ def _keep_back(config: Config, what: str) -> None:
     """Refuse to tell what carries no noise, whatever the server asks."""
     if config.privacy:
         raise Refusal(f"with [privacy] a client does not tell {what}")
-
-
-def _essence(config: Config) -> dict[str, Any]:
-    """What server and client must agree on: not the machine, and not where data are."""
-    table = config.as_toml()
-    return {key: value for key, value in table.items() if key not in LOCAL}
 
 
 def explained(problem: Exception) -> str:

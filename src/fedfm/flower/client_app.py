@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from fedfm.algorithms.own import load_methods
 from fedfm.core.errors import UserError, require
 from fedfm.deployment import MEGABYTE
-from fedfm.flower.client import Client, explained
+from fedfm.flower.client import QUESTIONS, Client, explained
 from fedfm.flower.hiding import Hiding
 from fedfm.flower.memory import limited
 from fedfm.flower.packets import Packet, packed, unpacked
@@ -72,5 +72,5 @@ def _question(message: Message, site: Site) -> Packet:
 
 app.train()(reply)
 app.evaluate()(reply)
-for kind in ("hello", "join", "measure", "deliver", "refused", "keys", "shares", "reveal"):
+for kind in QUESTIONS:
     app.query(kind)(reply)

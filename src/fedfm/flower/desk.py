@@ -17,8 +17,10 @@ from safetensors.torch import load_file
 from fedfm.algorithms.base import Model
 from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
 from fedfm.core.client_states import OnDisk
-from fedfm.core.trees import Tree, completed, flatten, to_device, unflatten
+from fedfm.core.errors import UserError
+from fedfm.core.trees import Tree, to_device, unflatten
 from fedfm.flower.account import Account
+from fedfm.flower.packets import fitted
 from fedfm.flower.refusals import Lost, Refusal
 
 
@@ -87,12 +89,12 @@ class Desk:
 
 
 def fitting(model: Tree, like: Model) -> Model:
-    """A model that was received, if it has the shapes of this client's network."""
-    wanted = like._asdict()
-    if _shapes(model) != _shapes(wanted):
-        raise Refusal("the model has other shapes than this client's network")
-    device = next(iter(flatten(wanted).values())).device
-    return Model(**to_device(completed(model, wanted), device))
+    """A model that was received, if it is one of this client's network."""
+    device = next(iter(like.params.values())).device
+    try:
+        return Model(**to_device(fitted(model, like._asdict()), device))
+    except UserError as reason:
+        raise Refusal(f"the model is not of this client's network: {reason}") from reason
 
 
 @contextmanager
@@ -102,7 +104,3 @@ def _or_lost(what: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError, Damaged) as problem:
         raise Lost(what) from problem
-
-
-def _shapes(tree: Tree) -> dict[str, Any]:
-    return {name: leaf.shape for name, leaf in flatten(tree).items()}

@@ -91,8 +91,9 @@ class Gathering:
         if new and given.mean:
             _check_unit(self.agreement, given)
             self.members.agreement = self.agreement.having(mean=given.mean, std=given.std)
-        if new and not given.mean:
-            self._normalise(collector, clients)
+        told = self._told if new else {}
+        if told:
+            self._learn(collector, clients, told)
         else:
             self._check_answers(self._enrol(clients))
         self.members.save()
@@ -158,17 +159,18 @@ class Gathering:
     def _config(self) -> str:
         return json.dumps(self.config.as_toml())
 
-    def _normalise(self, collector: Collector, clients: Sequence[int]) -> None:
-        """Number the clients, and sum the moments of their data."""
-        found = collector.collect("join", self._joining(clients, False), self._moments, ["join"])
+    def _learn(self, collector: Collector, clients: Sequence[int], told: Tree) -> None:
+        """Number the clients, and sum what they tell of their data."""
+        found = collector.collect("join", self._joining(clients, told), told, ["join"])
         self._joined(clients, found.clients)
         self._check_answers(found.clients)
-        self.members.agreement = self.agreement.normalised(dict(found.total["moments"]))
+        if "moments" in told:
+            self.members.agreement = self.agreement.normalised(dict(found.total["moments"]))
         self.members.unit = float(found.total["samples"]) / len(found.clients)
 
     def _enrol(self, clients: Sequence[int]) -> list[int]:
         """Tell clients their numbers; those that know them now."""
-        return self._joined(clients, [*self.ask("join", self._joining(clients, True))])
+        return self._joined(clients, [*self.ask("join", self._joining(clients, {}))])
 
     def _joined(self, asked: Sequence[int], answered: list[int]) -> list[int]:
         """Those who did not answer introduce themselves anew before the next round."""
@@ -176,20 +178,26 @@ class Gathering:
             self.members.lose(client)
         return answered
 
-    def _joining(self, clients: Sequence[int], late: bool) -> Mapping[int, Packet]:
-        facts = {"config": self._config, "agreement": self.agreement.values(), "late": late}
+    def _joining(self, clients: Sequence[int], told: Tree) -> Mapping[int, Packet]:
+        facts = {"config": self._config, "agreement": self.agreement.values(), "tell": [*told]}
         return {client: Packet(facts | {"client": client}) for client in clients}
 
     @property
-    def _moments(self) -> Tree:
-        """What clients tell of their data."""
+    def _told(self) -> Tree:
+        """What clients tell of their data: of inputs how to normalise them, and how many there are.
+
+        The number is the unit that keeps a secure sum precise; privacy has no use for it.
+        """
+        if self.config.deployment.mean:
+            hidden = self.config.deployment.secure and self.config.privacy is None
+            return {"samples": _number(dtype=torch.int64)} if hidden else {}
         channels = self.agreement.shape[0]
+        sums = {"count": _number(), "sum": _number(channels), "square": _number(channels)}
+        return {"moments": sums, "samples": _number(dtype=torch.int64)}
 
-        def empty(*shape: int) -> torch.Tensor:
-            return torch.empty(shape, dtype=torch.float64, device="meta")
 
-        moments = {"count": empty(), "sum": empty(channels), "square": empty(channels)}
-        return {"moments": moments, "samples": torch.empty((), dtype=torch.int64, device="meta")}
+def _number(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _check_unit(agreement: Agreement, given: Deployment) -> None:

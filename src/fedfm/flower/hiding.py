@@ -1,7 +1,6 @@
 """Secure sums over Flower: which parts of an answer go into which words, and a client's steps."""
 
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -29,11 +28,16 @@ TOO_LARGE = "its answer does not fit into a secure sum; raise deployment.range o
 LARGE = 4096
 """Leaves of model changes with more numbers than this go into 32-bit words, others into 64."""
 BULK = ("change", "pieces")
+HIDING = ("keys", "shares", "reveal")
+"""The questions that `Hiding` answers by itself."""
 
 
 def divided(tree: Tree) -> tuple[Tree, Tree]:
-    """The bulk of an answer, and what is to be summed finely."""
-    leaves = flatten(tree)
+    """The bulk of an answer, and what is to be summed finely.
+
+    By name: in a sum of masked words only their order tells what they are.
+    """
+    leaves = dict(sorted(flatten(tree).items()))
     bulk = {name: leaf for name, leaf in leaves.items() if _is_bulk(name, leaf)}
     fine = {name: leaf for name, leaf in leaves.items() if name not in bulk}
     return unflatten(bulk), unflatten(fine)
@@ -82,11 +86,6 @@ class Hiding:
 
     def __init__(self, drawer: Drawer) -> None:
         self.drawer = drawer
-
-    @property
-    def answers(self) -> dict[str, Callable[[Packet], Packet]]:
-        """The questions it answers by itself."""
-        return {"keys": self.keys, "shares": self.shares, "reveal": self.reveal}
 
     def keys(self, question: Packet) -> Packet:
         """Step 1: fresh keys for this round's sums."""
@@ -140,4 +139,13 @@ def _encoded(tree: Tree, clients: int, range: float) -> Words:
         raise Refusal(TOO_LARGE) from problem
 
 
-__all__ = ["Drawer", "Hiding", "SecureError", "as_pieces", "as_tree", "divided", "reunited"]
+__all__ = [
+    "HIDING",
+    "Drawer",
+    "Hiding",
+    "SecureError",
+    "as_pieces",
+    "as_tree",
+    "divided",
+    "reunited",
+]

@@ -8,12 +8,11 @@ import torch
 from fedfm.algorithms.base import Model
 from fedfm.assembly import build_model, load_data
 from fedfm.config import Config
-from fedfm.core import trees
 from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
+from fedfm.engine.evaluation import Evaluator, shares
 from fedfm.engine.executors import LoopExecutor
-from fedfm.engine.sweep import accuracy
 from fedfm.flower.agreement import Agreement, localised
 from fedfm.simulation import feeds
 
@@ -51,12 +50,10 @@ def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | No
     data = _own(config, agreement)
     network = build_model(config, data)
     train, test = feeds(network, data)
-    executor = LoopExecutor(network, train)
-    everything = [torch.arange(len(test.labels))]
+    evaluate = Evaluator(LoopExecutor(network, train), (), test)
 
     def score(model: Model) -> Score:
-        found = executor.measure(model.map(trees.share), everything, accuracy, test)
-        share = float(found["right"].sum() / found["samples"].sum())
+        share = float(shares(evaluate.tested(model)))
         return Score(share, share)
 
     return score

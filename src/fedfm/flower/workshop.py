@@ -16,10 +16,10 @@ from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out_at
 from fedfm.engine.choice import executor
+from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import Executor
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import carried, trainable
-from fedfm.engine.sweep import accuracy
 from fedfm.flower.agreement import Agreement, localised
 from fedfm.flower.site import Site, own_data
 from fedfm.privacy.guard import secret
@@ -87,12 +87,9 @@ class Workshop:
 
     def scores(self, model: Model) -> Tree:
         """How good a model is here: validation accuracy, and the tests it gets right."""
-        shared, (_, test) = model.map(trees.share), self._feeds
-        validation = self._executor.measure(shared, [self.samples[1]], accuracy)
-        everything = [torch.arange(len(test.labels))]
-        tested = self._executor.measure(shared, everything, accuracy, test)
-        share = validation["right"].double() / validation["samples"]
-        return {"validation": share[0], "test": trees.total(tested)}
+        evaluate = Evaluator(self._executor, [self.samples[1]], self._feeds[1])
+        (share,) = evaluate.clients(model)
+        return {"validation": share, "test": trees.total(evaluate.tested(model))}
 
     @cached_property
     def _feeds(self) -> tuple[Feed, Feed]:

@@ -5,14 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedfm.records import Result
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000")
-"""Okabe and Ito's colours, which colour-blind people can tell apart."""
+from fedfm.report.picture import COLOURS, blank, save
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,7 @@ def cells(entry: Entry) -> list[str]:
 
 def draw(entries: Sequence[Entry], title: str, path: Path) -> Path:
     """Accuracy over rounds with bands over seeds, and accuracy against what was sent."""
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(10, 4.2)
     over_rounds, over_floats = figure.subplots(1, 2, sharey=True)
     for entry, colour in zip(entries, COLOURS, strict=False):
         mean, low, high = (f(entry.curves, axis=0) for f in (np.mean, np.min, np.max))
@@ -74,6 +69,4 @@ def draw(entries: Sequence[Entry], title: str, path: Path) -> Path:
         axes.spines[["top", "right"]].set_visible(False)
     over_rounds.legend(frameon=False, loc="lower right")
     figure.suptitle(title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
+    return save(figure, path)

@@ -5,10 +5,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from fedfm.analysis.embedding import embedded
 from fedfm.analysis.feature_space import class_means, sample
 from fedfm.analysis.motivation import LocalSpaces
 from fedfm.core.errors import require
+from fedfm.report.picture import INK, blank, check_picture, save
 
 COLOURS = (
     "#332288", "#88ccee", "#44aa99", "#117733", "#999933",
@@ -30,9 +29,9 @@ NAMED = 20
 """More classes than so many are not named in a legend."""
 PER_ROW = 4
 
-_INK, _PALE = "#2b2b2b", "#d9dce1"
+_PALE = "#d9dce1"
 _CLIENT_MARKS = "o^sDvPX<>h"
-_ANCHOR: dict[str, Any] = {"marker": "*", "ms": 13, "mfc": "white", "mec": _INK}
+_ANCHOR: dict[str, Any] = {"marker": "*", "ms": 13, "mfc": "white", "mec": INK}
 _KEY_INCHES = 1.25  # the width of a legend's entry
 
 
@@ -85,19 +84,14 @@ def draw_clients(
     check_picture(path)
     require(len(spaces) > 0, "there is nothing to draw")
     marks = [
-        Line2D([], [], ls="", ms=7, label=f"client {k + 1}", **_client_look(k, _INK))
+        Line2D([], [], ls="", ms=7, label=f"client {k + 1}", **_client_look(k, INK))
         for k in range(len(spaces[0].features))
     ]
-    joined = Line2D([], [], color=_INK, lw=1.3, label="a class's anchors", **_ANCHOR)
+    joined = Line2D([], [], color=INK, lw=1.3, label="a class's anchors", **_ANCHOR)
     figure, axes = _figure(len(spaces), 5.2, [*_class_keys(class_names, "o"), *marks, joined])
     for each, space in zip(axes, spaces, strict=True):
         _draw_clients(each, space, points, seed)
     return _saved(figure, title, path)
-
-
-def check_picture(path: Path) -> None:
-    """Refuse a picture of another kind, before anything is computed."""
-    require(path.suffix in (".png", ".svg"), f"a picture ends in .png or .svg, not '{path.suffix}'")
 
 
 def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
@@ -111,7 +105,7 @@ def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
         axes.scatter(own[:, 0], own[:, 1], size, alpha=0.75, linewidths=0, **_look(label))
     for label, (x, y) in zip(present, placed[len(some) :], strict=True):
         look = _look(label) | {"marker": "*"}
-        axes.scatter(x, y, 230, edgecolors=_INK, linewidths=1.1, zorder=3, **look)
+        axes.scatter(x, y, 230, edgecolors=INK, linewidths=1.1, zorder=3, **look)
     said = f"NMI {panel.measures['nmi']:.3f}   silhouette {panel.measures['silhouette']:.3f}"
     _label(axes, panel.title, said)
 
@@ -132,7 +126,7 @@ def _draw_clients(axes: Axes, space: LocalSpaces, points: int, seed: int) -> Non
     ):
         look = _ANCHOR | {"mfc": COLOURS[label % len(COLOURS)]}
         axes.plot(*ends.T, color="white", lw=2.9, zorder=3)
-        axes.plot(*ends.T, color=_INK, lw=1.3, zorder=4, **look)
+        axes.plot(*ends.T, color=INK, lw=1.3, zorder=4, **look)
     said = f"gap between the clients {space.gap:.2f}   silhouette {space.silhouette:.3f}"
     _label(axes, space.title, said)
 
@@ -168,14 +162,13 @@ def _figure(panels: int, inches: float, keys: Sequence[Line2D]) -> tuple[Figure,
     columns = ceil(panels / rows)
     lines = ceil(len(keys) / int(columns * inches / _KEY_INCHES))
     size = (inches * columns, (inches + 0.4) * rows + 0.5 + 0.3 * lines)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(*size)
     figure.legend(
         handles=keys,
         loc="outside lower center",
         ncols=ceil(len(keys) / lines),
         frameon=False,
-        labelcolor=_INK,
+        labelcolor=INK,
     )
     axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for spare in axes[panels:]:
@@ -188,16 +181,11 @@ def _label(axes: Axes, title: str, below: str) -> None:
     axes.set_box_aspect(1)
     axes.margins(0.06)
     axes.spines[:].set_color(_PALE)
-    axes.set_title(title, color=_INK, fontsize=12, parse_math=False)
-    axes.set_xlabel(below, color=_INK, fontsize=10)
+    axes.set_title(title, color=INK, fontsize=12, parse_math=False)
+    axes.set_xlabel(below, color=INK, fontsize=10)
 
 
 def _saved(figure: Figure, title: str, path: Path) -> Path:
-    """Write the picture, bit for bit the same each time."""
     if title:
-        figure.suptitle(title, color=_INK, fontsize=13, parse_math=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    dated = {"Date": None} if path.suffix == ".svg" else {}
-    with mpl.rc_context({"svg.hashsalt": "fedfm"}):
-        figure.savefig(path, dpi=150, metadata=dated)
-    return path
+        figure.suptitle(title, color=INK, fontsize=13, parse_math=False)
+    return save(figure, path)

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedfm.core.errors import require
-from fedfm.report.comparison import COLOURS
+from fedfm.report.picture import COLOURS, INK, blank, check_picture, save
 
 Array = NDArray[np.float64]
-INK, GRID = "#2b2b2b", "#dfe2e6"
+GRID = "#dfe2e6"
 DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
@@ -56,9 +53,8 @@ def look(n: int) -> dict[str, Any]:
 
 def begun(title: str, path: Path) -> tuple[Figure, Axes]:
     """An empty figure with a title, for a picture that will be saved there."""
-    require(path.suffix in (".png", ".svg"), f"a picture ends in .png or .svg, not '{path.suffix}'")
-    figure = Figure(figsize=(8, 4.6), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    check_picture(path)
+    figure = blank(8, 4.6)
     axes = figure.subplots()
     axes.set_title(textwrap.fill(title, 80), color=INK, fontsize=12, loc="left", parse_math=False)
     axes.grid(color=GRID, linewidth=0.8)
@@ -81,7 +77,4 @@ def saved(figure: Figure, axes: Axes, path: Path, order: Sequence[int] = ()) -> 
             frameon=False,
             handlelength=4,
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "fedfm"}):
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return path
+    return save(figure, path)

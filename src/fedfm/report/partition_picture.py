@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -15,8 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedfm.core.errors import require
+from fedfm.report.picture import INK, blank, check_picture, save
 
-_INK, _EMPTY, _NOUGHT, _BAR = "#2b2b2b", "#f1f2f5", "#a9b0ba", "#8aa0b8"
+_EMPTY, _NOUGHT, _BAR = "#f1f2f5", "#a9b0ba", "#8aa0b8"
 _FEW = 20  # so many clients or classes still have room for numbers in their cells
 _MANY = 120  # more than so many classes are named in part, and cells lose the lines between them
 
@@ -28,27 +28,24 @@ def draw(table: NDArray[Any], class_names: Sequence[str], title: str, path: Path
         len(class_names) == classes,
         f"{len(class_names)} class names for a table of {classes} classes",
     )
-    require(path.suffix in (".png", ".svg"), f"a picture ends in .png or .svg, not '{path.suffix}'")
+    check_picture(path)
     figure = _figure(table, class_names)
-    figure.suptitle(title, color=_INK, fontsize=13, parse_math=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
+    figure.suptitle(title, color=INK, fontsize=13, parse_math=False)
+    return save(figure, path)
 
 
 def _figure(table: NDArray[Any], class_names: Sequence[str]) -> Figure:
     width, height = _extent(*table.shape)
-    figure = Figure(figsize=(width + 3.2, height + 1.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(width + 3.2, height + 1.6)
     cells, bars, scale = figure.subplots(1, 3, width_ratios=(width, 1.6, 0.16))
     image = _draw_cells(cells, table)
     _label_cells(cells, len(table), class_names)
     _draw_totals(bars, table.sum(1), cells)
     ticks = MaxNLocator(8, integer=True)
     figure.colorbar(image, cax=scale, ticks=ticks, format="{x:,.0f}").outline.set_visible(False)
-    scale.set_title("count", fontsize=9, color=_INK, loc="left")
+    scale.set_title("count", fontsize=9, color=INK, loc="left")
     for axes in (cells, bars, scale):
-        axes.tick_params(which="both", length=0, labelcolor=_INK)
+        axes.tick_params(which="both", length=0, labelcolor=INK)
         axes.spines[:].set_visible(False)
     return figure
 
@@ -70,7 +67,7 @@ def _draw_cells(axes: Axes, table: NDArray[Any]) -> AxesImage:
     axes.set_facecolor(_EMPTY)
     if max(table.shape) <= _FEW:
         for (k, c), count in np.ndenumerate(table):
-            ink = _NOUGHT if count == 0 else "white" if norm(count) > 0.6 else _INK
+            ink = _NOUGHT if count == 0 else "white" if norm(count) > 0.6 else INK
             axes.text(c, k, f"{count:,}", ha="center", va="center", color=ink, fontsize=9)
     if max(table.shape) <= _MANY:
         axes.set_xticks(np.arange(1, table.shape[1]) - 0.5, minor=True)
@@ -97,17 +94,17 @@ def _label_cells(axes: Axes, clients: int, class_names: Sequence[str]) -> None:
         axes.set_yticks(range(clients))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(11, integer=True))
-    axes.set_ylabel("client", color=_INK)
+    axes.set_ylabel("client", color=INK)
 
 
 def _draw_totals(axes: Axes, totals: NDArray[Any], cells: Axes) -> None:
     """A bar for each client's total [K], level with its row of cells."""
     top = max(int(totals.max()), 1)
     axes.set_yticks([])
-    axes.set_title("samples", fontsize=9, color=_INK, loc="left")
+    axes.set_title("samples", fontsize=9, color=INK, loc="left")
     if len(totals) <= _FEW:
         bars = axes.barh(np.arange(len(totals)), totals, height=0.7, color=_BAR)
-        axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=9, color=_INK)
+        axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=9, color=INK)
         axes.set(xlim=(0, 1.5 * top), ylim=cells.get_ylim(), xticks=[])
     else:
         edges = np.arange(len(totals) + 1) - 0.5
