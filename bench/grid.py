@@ -18,13 +18,13 @@ from rich.table import Table
 
 from fedfm import running
 from fedfm.data import load
-from fedfm.experiments import worker
 from fedfm.experiments.budget import Budget
-from fedfm.experiments.engines import Here
-from fedfm.experiments.grid import Grid
 from fedfm.experiments.jobs import Job, all_jobs
 from fedfm.experiments.recipe import load_recipe
-from fedfm.experiments.store import Store
+from fedfm.experiments.results.store import Store
+from fedfm.experiments.running import worker
+from fedfm.experiments.running.engines import Here
+from fedfm.experiments.running.grid import Grid
 from fedfm.records import Result, RoundRecord
 
 SETTINGS = ("executor=stacked", "rounds=20")

@@ -14,11 +14,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedfm.experiments.export import export
 from fedfm.experiments.recipe import Cell, Recipe, cells, load_recipe
-from fedfm.experiments.store import Store, Summary
-from fedfm.experiments.tables import FORMATS, build, render
-from fedfm.report.table_curves import runs_by_cell
+from fedfm.experiments.results.export import export
+from fedfm.experiments.results.store import Store, Summary
+from fedfm.experiments.tables.building import FORMATS, build, render
+from fedfm.experiments.tables.curves import runs_by_cell
 from fedfm.report.traffic import against_traffic
 
 RUNS, ROUNDS = 500, 100

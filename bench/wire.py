@@ -31,13 +31,15 @@ from fedfm.core.ledger import Traffic
 from fedfm.core.state import State
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.profile import Profile, phase
-from fedfm.flower import client, client_app, post, server, sums, workshop
-from fedfm.flower.desk import Desk
+from fedfm.flower import client_app
+from fedfm.flower.client import client, workshop
+from fedfm.flower.client.desk import Desk
 from fedfm.flower.hiding import Hiding
 from fedfm.flower.inprocess import InProcessGrid
 from fedfm.flower.packets import FACTS
-from fedfm.flower.scores import Score
-from fedfm.flower.server import Server
+from fedfm.flower.server import post, server, sums
+from fedfm.flower.server.scores import Score
+from fedfm.flower.server.server import Server
 from fedfm.records import Progress
 from fedfm.runs import RunFolder
 

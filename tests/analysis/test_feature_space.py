@@ -30,7 +30,7 @@ from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
 from fedfm.core.rounds import run_round
 from fedfm.experiment import Experiment
-from fedfm.experiments.points import write_measures
+from fedfm.experiments.results.points import write_measures
 from fedfm.simulation import Simulation
 
 DIGITS = data.load("digits")

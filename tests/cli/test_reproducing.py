@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedfm.cli import reproducing
-from fedfm.experiments.reproduction import Part, Plan, Step, load_plan
-from fedfm.experiments.store import Store
+from fedfm.experiments.reproduction.plan import Part, Plan, Step, load_plan
+from fedfm.experiments.results.store import Store
 from tests.cli.tools import sets
 
 SHORT = sets("executor=stacked", "rounds=2", "epochs=1", "batch_size=32")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.experiments.recipe import recipe_names
-from fedfm.experiments.store import Store
+from fedfm.experiments.results.store import Store
 from tests.cli.tools import sets, start
 from tests.experiments.grids import found, timeless
 

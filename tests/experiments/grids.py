@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.experiments.budget import Budget
-from fedfm.experiments.engines import Here
-from fedfm.experiments.grid import Grid
 from fedfm.experiments.jobs import Job, adopt, all_jobs
-from fedfm.experiments.progress import Lines
 from fedfm.experiments.recipe import Recipe
-from fedfm.experiments.store import Store, Summary
-from fedfm.experiments.worker import Outcome
+from fedfm.experiments.results.store import Store, Summary
+from fedfm.experiments.running.engines import Here
+from fedfm.experiments.running.grid import Grid
+from fedfm.experiments.running.progress import Lines
+from fedfm.experiments.running.worker import Outcome
 
 BASE: dict[str, Any] = {
     "executor": "stacked",

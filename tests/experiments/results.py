@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.config import parse
-from fedfm.experiments.store import Store, Summary
+from fedfm.experiments.results.store import Store, Summary
 
 CONFIG = parse({"method": "fedavg"}).as_toml()
 

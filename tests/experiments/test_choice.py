@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.experiments.choice import Choice, choices, write_choice
 from fedfm.experiments.recipe import cells, load_recipe
 from fedfm.experiments.settings import settings_in
-from fedfm.experiments.tables import build
+from fedfm.experiments.tables.building import build
+from fedfm.experiments.tables.choice import Choice, choices, write_choice
 from tests.experiments.results import result
 
 TUNE = load_recipe("tune")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedfm.experiments.claims import FAILS, HOLDS, UNKNOWN, verdicts
 from fedfm.experiments.recipe import load_recipe
-from fedfm.experiments.reproduction import Claim, load_plan, tables
-from fedfm.experiments.tables import build
+from fedfm.experiments.reproduction.claims import FAILS, HOLDS, UNKNOWN, verdicts
+from fedfm.experiments.reproduction.plan import Claim, load_plan, tables
+from fedfm.experiments.tables.building import build
 from tests.experiments.results import result
 
 PAIR = Claim(

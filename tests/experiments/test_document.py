@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fedfm.experiments.document import Document, document, text, write
-from fedfm.experiments.headline import BEGIN, END, headline, write_headline
 from fedfm.experiments.recipe import cells, load_recipe
-from fedfm.experiments.repeats import AGAIN, beginnings
-from fedfm.experiments.store import Store
+from fedfm.experiments.reproduction.document import Document, document, text, write
+from fedfm.experiments.reproduction.headline import BEGIN, END, headline, write_headline
+from fedfm.experiments.results.repeats import AGAIN, beginnings
+from fedfm.experiments.results.store import Store
 from tests.experiments.results import CONFIG, result, store_of, write_rounds
 
 ROOT = Path(__file__).parent.parent.parent

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.experiments.export import export, to_frame
-from fedfm.experiments.store import Store
+from fedfm.experiments.results.export import export, to_frame
+from fedfm.experiments.results.store import Store
 from tests.experiments.results import results, store_of
 
 

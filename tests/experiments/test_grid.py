@@ -8,15 +8,15 @@ import torch
 
 from fedfm import assembly, running
 from fedfm.core.errors import UserError
-from fedfm.experiments import progress, worker
 from fedfm.experiments.budget import Budget
-from fedfm.experiments.engines import Processes
-from fedfm.experiments.grid import Grid
-from fedfm.experiments.harvest import summary_of
 from fedfm.experiments.jobs import current, missing
-from fedfm.experiments.progress import Lines, ended
-from fedfm.experiments.store import Store
-from fedfm.experiments.worker import Outcome, claimed, work
+from fedfm.experiments.results.harvest import summary_of
+from fedfm.experiments.results.store import Store
+from fedfm.experiments.running import progress, worker
+from fedfm.experiments.running.engines import Processes
+from fedfm.experiments.running.grid import Grid
+from fedfm.experiments.running.progress import Lines, ended
+from fedfm.experiments.running.worker import Outcome, claimed, work
 from tests.experiments.grids import METHODS, found, jobs_of, recipe, run, timeless
 
 

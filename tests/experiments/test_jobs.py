@@ -7,13 +7,13 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.experiments.budget import Budget, Speed, cost, in_words
-from fedfm.experiments.engines import Here
-from fedfm.experiments.grid import Grid
 from fedfm.experiments.jobs import all_jobs, in_order
-from fedfm.experiments.progress import Lines
 from fedfm.experiments.recipe import load_recipe
-from fedfm.experiments.store import Store
-from fedfm.experiments.worker import work
+from fedfm.experiments.results.store import Store
+from fedfm.experiments.running.engines import Here
+from fedfm.experiments.running.grid import Grid
+from fedfm.experiments.running.progress import Lines
+from fedfm.experiments.running.worker import work
 from tests.experiments.grids import found, jobs_of, recipe, run
 
 

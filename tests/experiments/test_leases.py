@@ -9,16 +9,16 @@ import pytest
 
 from fedfm import running
 from fedfm.core.errors import UserError
-from fedfm.experiments import worker
 from fedfm.experiments.budget import MARGIN, UNCOUNTED, Budget, Speed
-from fedfm.experiments.engines import Here
-from fedfm.experiments.grid import Grid
-from fedfm.experiments.merging import collected, merge
-from fedfm.experiments.points import read_points
-from fedfm.experiments.progress import Lines
-from fedfm.experiments.repeats import repeats
-from fedfm.experiments.store import Store
-from fedfm.experiments.worker import Stopped, Watch, work
+from fedfm.experiments.results.merging import collected, merge
+from fedfm.experiments.results.points import read_points
+from fedfm.experiments.results.repeats import repeats
+from fedfm.experiments.results.store import Store
+from fedfm.experiments.running import worker
+from fedfm.experiments.running.engines import Here
+from fedfm.experiments.running.grid import Grid
+from fedfm.experiments.running.progress import Lines
+from fedfm.experiments.running.worker import Stopped, Watch, work
 from fedfm.records import RoundRecord
 from tests.experiments.grids import found, jobs_of, recipe, run, timeless
 
@@ -185,7 +185,7 @@ def test_measured_features_come_along_as_points(tmp_path):
 
 
 def test_a_run_that_cannot_be_measured_is_kept(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "fedfm.experiments.points", None)
+    monkeypatch.setitem(sys.modules, "fedfm.experiments.results.points", None)
     jobs = jobs_of(recipe("quality", measures=("nmi",)), seeds=1, only=("FedAvg", "E = 1"))
     assert run(jobs, tmp_path)[0].finished == 1
     assert "is not measured" in caplog.text

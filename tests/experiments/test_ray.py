@@ -13,7 +13,7 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.experiments.budget import Budget
-from fedfm.experiments.ray_engine import OnRay
+from fedfm.experiments.running.ray_engine import OnRay
 from tests.cli.tools import sets
 from tests.experiments.grids import found, timeless
 

@@ -13,8 +13,8 @@ from scipy import stats
 from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.experiments.recipe import Recipe, load_recipe, recipe_names
-from fedfm.experiments.statistics import MEASURES, paired_p, ranks
-from fedfm.experiments.tables import FORMATS, build, render, trace
+from fedfm.experiments.tables.building import FORMATS, build, render, trace
+from fedfm.experiments.tables.statistics import MEASURES, paired_p, ranks
 from tests.experiments.results import result, results
 
 METHODS: dict[str, dict[str, Any]] = {

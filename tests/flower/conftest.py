@@ -27,7 +27,7 @@ from fedfm.core.trees import flatten
 from fedfm.flower.client_app import app
 from fedfm.flower.inprocess import InProcessGrid, Tamper
 from fedfm.flower.packets import FACTS, Packet, packed, unpacked
-from fedfm.flower.server import Server
+from fedfm.flower.server.server import Server
 from fedfm.records import Progress, Result
 from fedfm.runs import RunFolder
 from fedfm.simulation import Simulation

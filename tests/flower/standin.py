@@ -63,7 +63,7 @@ def name(message: Message, context: Context) -> Message:
 if __name__ == "__main__":
     from fedfm.cli import deploying
     from fedfm.cli import main as fedfm
-    from fedfm.flower.app_folder import Components
+    from fedfm.flower.programs.app_folder import Components
 
     vars(deploying)["FEDFM"] = Components(
         "tests.flower.standin:server", "tests.flower.standin:client"

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from fedfm.core.errors import UserError
-from fedfm.flower.key_folders import client_keys, make_keys, server_keys
+from fedfm.flower.programs.key_folders import client_keys, make_keys, server_keys
 
 HOSTS, CLIENTS = ["fl.example.org", "192.0.2.7"], ["hospital-a", "hospital-b"]
 

@@ -17,8 +17,8 @@ import fedfm
 from fedfm.assembly import device_of
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, leaves
-from fedfm.flower import workshop
-from fedfm.flower.client import Client, explained
+from fedfm.flower.client import workshop
+from fedfm.flower.client.client import Client, explained
 from fedfm.flower.client_app import reply
 from fedfm.flower.packets import FACTS, TREES, Packet, packed, unpacked
 from tests.flower.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
@@ -115,7 +115,7 @@ def test_no_text_of_an_error_in_training_leaves_a_client(table_sites, warnings, 
     def tamper(message, answer):
         with monkeypatch.context() as patch:
             if (message.metadata.dst_node_id, facts_of(message)["kind"]) == (NODES[1], "train"):
-                patch.setattr("fedfm.flower.client.trained", breaks)
+                patch.setattr("fedfm.flower.client.client.trained", breaks)
             return ears(message, answer)
 
     ears = Eavesdropper()

@@ -13,8 +13,8 @@ import typer
 from fedfm.cli import app
 from fedfm.config import parse
 from fedfm.deployment import Deployment
-from fedfm.flower.app_folder import FEDFM
-from fedfm.flower.site import Site
+from fedfm.flower.client.site import Site
+from fedfm.flower.programs.app_folder import FEDFM
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs/deploy.md"

@@ -16,13 +16,13 @@ import pytest
 
 from fedfm.config import load_config, parse
 from fedfm.core.errors import UserError
-from fedfm.flower import processes
-from fedfm.flower.addresses import free_address
-from fedfm.flower.joining import data_section
-from fedfm.flower.key_folders import make_keys
-from fedfm.flower.processes import crew
-from fedfm.flower.site import load_site
-from fedfm.flower.strays import strays
+from fedfm.flower.client.site import load_site
+from fedfm.flower.programs import processes
+from fedfm.flower.programs.addresses import free_address
+from fedfm.flower.programs.joining import data_section
+from fedfm.flower.programs.key_folders import make_keys
+from fedfm.flower.programs.processes import crew
+from fedfm.flower.programs.strays import strays
 from tests.cli.tools import Command, sets
 
 ROOT = Path(__file__).parents[2]
@@ -246,8 +246,8 @@ def test_a_superlink_that_dies_ends_the_command(command: Command, fake):
 
 
 def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedfm.flower.joining.PAUSE", 0.1)
-    monkeypatch.setattr("fedfm.flower.joining.PATIENCE", 0.5)
+    monkeypatch.setattr("fedfm.flower.programs.joining.PAUSE", 0.1)
+    monkeypatch.setattr("fedfm.flower.programs.joining.PATIENCE", 0.5)
     fake("flower-superlink", "")
     fake("flower-supernode", REFUSED_NODE)
     answer = command(*JOIN, "--superlink", "127.0.0.1:1")
@@ -407,7 +407,7 @@ def test_a_federation_with_tls_and_authentication(standin, tmp_path):
     make_keys(forged, ["127.0.0.1"], ["c"], days=1)
     (forged / "c" / "ca.pem").write_bytes((keys / "a" / "ca.pem").read_bytes())
     server = standin("server", "serve", *CONFIG, "--port", port, "--keys", keys / "server")
-    server.wait_for("fedfm.flower.gate")
+    server.wait_for("fedfm.flower.programs.gate")
     join = ("join", *CONFIG, "--superlink", f"127.0.0.1:{port}", "--data", "share:0/10")
     clients = [
         standin(name, *join, "--name", name, "--keys", folder / name)

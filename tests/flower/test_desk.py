@@ -7,7 +7,7 @@ import torch
 
 from fedfm.algorithms.base import Model
 from fedfm.core.client_states import OnDisk
-from fedfm.flower.desk import Desk
+from fedfm.flower.client.desk import Desk
 from fedfm.flower.refusals import Lost, Refusal
 
 MODEL = Model({"w": torch.arange(4.0)}, {"mean": torch.ones(2)})

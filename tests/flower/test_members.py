@@ -8,7 +8,7 @@ import pytest
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedfm.core.errors import UserError
-from fedfm.flower.members import Members, natural
+from fedfm.flower.server.members import Members, natural
 from tests.flower.conftest import NODES, Fault, Federation, facts_of, silent, write_site
 
 KINDS = ("apple", "brick", "cloud")

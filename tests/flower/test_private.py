@@ -14,8 +14,8 @@ from fedfm.core import rounds
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.flower.packets import Packet, packed, unpacked
-from fedfm.flower.scores import Score
 from fedfm.flower.secure import numbers
+from fedfm.flower.server.scores import Score
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret
 from fedfm.running import Run, run_together
@@ -181,7 +181,7 @@ def test_a_mean_of_images_from_0_to_1_is_refused(federation):
 
 def test_the_server_needs_data_like_the_clients(federation, data, monkeypatch):
     other = replace(data, classes=("a", "b", "c", "d"))
-    monkeypatch.setattr("fedfm.flower.scores.load_data", lambda config: other)
+    monkeypatch.setattr("fedfm.flower.server.scores.load_data", lambda config: other)
     with pytest.raises(UserError, match=r"must have the clients' classes and shape: .* no class a"):
         federation("fedavg", *private(data)).run()
 
@@ -189,7 +189,7 @@ def test_the_server_needs_data_like_the_clients(federation, data, monkeypatch):
 def test_the_last_model_counts_where_the_server_evaluates(federation, data, monkeypatch):
     """One split cannot both choose a round and judge the choice."""
     scores = iter([Score(0.9, 0.9), Score(0.8, 0.8), Score(0.7, 0.7)])
-    monkeypatch.setattr("fedfm.flower.server.judge", lambda *_: lambda model: next(scores))
+    monkeypatch.setattr("fedfm.flower.server.server.judge", lambda *_: lambda model: next(scores))
     result = federation("fedavg", *private(data)).run()
     assert result.best.round == 3
     assert result.test_accuracy == 0.7
@@ -306,7 +306,7 @@ def test_a_sum_of_too_few_is_never_unmasked(federation, data, monkeypatch):
     """One of three is missing: two thirds could unmask the sum, which has too little noise."""
     secure = private(data, "deployment.secure=true")
     decoded = Mock(wraps=numbers.decode)
-    monkeypatch.setattr("fedfm.flower.sums.decode", decoded)
+    monkeypatch.setattr("fedfm.flower.server.sums.decode", decoded)
     with pytest.raises(UserError, match="'train': 2 clients contributed, 3 are needed"):
         federation("fedavg", *secure).run(Fault("train", silent))
     assert decoded.call_count == 0

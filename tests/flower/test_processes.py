@@ -13,12 +13,17 @@ import httpx
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.flower import processes
-from fedfm.flower.addresses import Address, free_address, require_free, wait_until_listening
-from fedfm.flower.gate import LARGEST, make_gate
-from fedfm.flower.processes import FlowerError, crew, quiet
-from fedfm.flower.strays import strays
-from fedfm.flower.talk import show
+from fedfm.flower.programs import processes
+from fedfm.flower.programs.addresses import (
+    Address,
+    free_address,
+    require_free,
+    wait_until_listening,
+)
+from fedfm.flower.programs.gate import LARGEST, make_gate
+from fedfm.flower.programs.processes import FlowerError, crew, quiet
+from fedfm.flower.programs.strays import strays
+from fedfm.flower.programs.talk import show
 
 DETACHED = ["sh", "-c", "setsid sleep 300 & sleep 300"]
 """A program that starts another in a session of its own, as Flower's do."""
@@ -74,7 +79,7 @@ def test_a_process_that_does_not_listen_is_killed(folder):
 
 def test_what_a_killed_command_left_is_ended_by_the_next(folder):
     code = (
-        "import sys; from pathlib import Path; from fedfm.flower.processes import crew\n"
+        "import sys; from pathlib import Path; from fedfm.flower.programs.processes import crew\n"
         f"with crew(Path({str(folder)!r}), {{}}) as workers:\n"
         f"    workers.start({DETACHED!r}, 'log').wait()"
     )

@@ -17,9 +17,9 @@ from fedfm.data import partition as partitions
 from fedfm.data.batches import plan
 from fedfm.data.holdout import hold_out, hold_out_at
 from fedfm.flower.agreement import Agreement, agree, introduce, localised
+from fedfm.flower.client.site import load_site, own_data, own_moments, parse_site
+from fedfm.flower.client.sources import CsvSource
 from fedfm.flower.moments import normalisation
-from fedfm.flower.site import load_site, own_data, own_moments, parse_site
-from fedfm.flower.sources import CsvSource
 from tests.data.samples import pixels, png, tree
 from tests.test_docs import ROOT, blocks
 

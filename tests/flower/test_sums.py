@@ -9,7 +9,7 @@ from fedfm.deployment import Deployment
 from fedfm.flower.hiding import HIDING, Hiding, as_pieces, as_tree, divided, reunited
 from fedfm.flower.packets import Packet
 from fedfm.flower.secure import Words
-from fedfm.flower.sums import InTheClear, Masked, added, checked, mean_counters
+from fedfm.flower.server.sums import InTheClear, Masked, added, checked, mean_counters
 
 CLIENTS = range(4)
 

@@ -8,8 +8,9 @@ from PIL import Image
 
 from fedfm.core.errors import UserError
 from fedfm.experiments.recipe import load_recipe
-from fedfm.experiments.tables import build
-from fedfm.report import figure, table_curves, traffic
+from fedfm.experiments.tables import curves as table_curves
+from fedfm.experiments.tables.building import build
+from fedfm.report import figure, traffic
 from fedfm.report.parameter import over_parameter, positions
 from fedfm.report.traffic import _line, _scale_of, against_traffic
 from tests.experiments.results import record, result, store_of

@@ -18,7 +18,7 @@ from bench.report import write_run
 from fedfm import FedAvg, Protocol, data, models, simulate
 from fedfm.config import load_config, parse
 from fedfm.core.errors import UserError
-from fedfm.experiments.store import FORMAT, Store, Summary
+from fedfm.experiments.results.store import FORMAT, Store, Summary
 from fedfm.report.html import tables
 from fedfm.report.html.drawing import Scale
 from fedfm.report.html.finding import Findings, find

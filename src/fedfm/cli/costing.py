@@ -9,10 +9,10 @@ import typer
 
 from fedfm import costs, models
 from fedfm.algorithms import PIECES, FedFMLite, Piece, compose
-from fedfm.cli.display import numeric_table, print_table
 from fedfm.cli.options import Format
 from fedfm.config import plain_value
 from fedfm.core.errors import UserError, require
+from fedfm.report.terminal import numeric_table, print_table
 
 MANY = (("1e8 floats", 1e8), ("1e6 floats", 1e6), ("1e3 floats", 1e3))
 """What floats of a whole run are counted in: the largest of which all methods have some."""

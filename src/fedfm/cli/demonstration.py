@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from fedfm.cli.display import numeric_table, print_table
 from fedfm.cli.running import run_configs
 from fedfm.config import Config, load_config
 from fedfm.report.comparison import HEADS, Entry, cells, draw
 from fedfm.report.html import write_report
+from fedfm.report.terminal import numeric_table, print_table
 
 METHODS = {
     "FedAvg": ["method=fedavg"],

@@ -12,8 +12,6 @@ from fedfm.cli.options import Overrides
 from fedfm.cli.running import SOURCE_HELP
 from fedfm.config import Config, load_config
 from fedfm.core.errors import require
-from fedfm.flower.addresses import LOOPBACK, Address
-from fedfm.flower.app_folder import FEDFM
 from fedfm.flower.checks import (
     check_accountable,
     check_deployable,
@@ -21,13 +19,15 @@ from fedfm.flower.checks import (
     unlike,
     warnings,
 )
-from fedfm.flower.joining import Files, Joining, data_section, site_files
-from fedfm.flower.joining import join as run_client
-from fedfm.flower.key_folders import SERVER, client_keys, make_keys, server_keys
-from fedfm.flower.processes import FlowerError
-from fedfm.flower.serving import Serving
-from fedfm.flower.serving import serve as run_server
-from fedfm.flower.site import Site, load_site, own_data, parse_site
+from fedfm.flower.client.site import Site, load_site, own_data, parse_site
+from fedfm.flower.programs.addresses import LOOPBACK, Address
+from fedfm.flower.programs.app_folder import FEDFM
+from fedfm.flower.programs.joining import Files, Joining, data_section, site_files
+from fedfm.flower.programs.joining import join as run_client
+from fedfm.flower.programs.key_folders import SERVER, client_keys, make_keys, server_keys
+from fedfm.flower.programs.processes import FlowerError
+from fedfm.flower.programs.serving import Serving
+from fedfm.flower.programs.serving import serve as run_server
 
 PORT = 9092
 Source = Annotated[str, typer.Argument(metavar="CONFIG", help=SOURCE_HELP)]

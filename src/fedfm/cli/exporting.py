@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedfm.experiments.store import Store
+from fedfm.experiments.results.store import Store
 
 
 def export(
@@ -18,7 +18,7 @@ def export(
     ] = False,
 ) -> None:
     """Write all results as a flat table, a row per result, for pandas, polars or a spreadsheet."""
-    from fedfm.experiments.export import export as write
+    from fedfm.experiments.results.export import export as write
 
     for path in write(Store(results), out, rounds=rounds):
         print(f"written: {path}")

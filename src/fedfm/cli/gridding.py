@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 
 from fedfm.experiments.budget import Budget
-from fedfm.experiments.engines import Engine, Here, Processes
-from fedfm.experiments.grid import Grid
 from fedfm.experiments.jobs import Job
-from fedfm.experiments.progress import shown
+from fedfm.experiments.running.engines import Engine, Here, Processes
+from fedfm.experiments.running.grid import Grid
+from fedfm.experiments.running.progress import shown
 
 NAMED = 8
 """So many missing cells are named one by one."""
@@ -22,7 +22,7 @@ def engine_for(
 ) -> Engine:
     """What the user asked for."""
     if name == "ray":
-        from fedfm.experiments.ray_engine import OnRay
+        from fedfm.experiments.running.ray_engine import OnRay
 
         return OnRay(results, budget, ray_address)
     return Here(results, budget) if jobs == 1 else Processes(results, budget, jobs)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from fedfm.cli.display import log
-from fedfm.experiments.merging import merge as merge_results
-from fedfm.experiments.repeats import Repeat
+from fedfm.experiments.results.merging import merge as merge_results
+from fedfm.experiments.results.repeats import Repeat
+from fedfm.report.terminal import log
 
 
 def merge(

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from fedfm.cli.display import log
 from fedfm.cli.gridding import conclude, engine_for, run_all
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.config import override
 from fedfm.core.errors import require
 from fedfm.experiments.budget import Budget
 from fedfm.experiments.jobs import Job, adopt, missing
-from fedfm.experiments.reproduction import Plan, adopted, load_plan
+from fedfm.experiments.reproduction.plan import Plan, adopted, load_plan
+from fedfm.experiments.results.store import Store
 from fedfm.experiments.settings import settings_in
-from fedfm.experiments.store import Store
+from fedfm.report.terminal import log
 
 
 def reproduce(
@@ -88,8 +88,8 @@ def write_documents(
     path: Path, readme: Path | None, results: Path, changes: Sequence[str], given: Sequence[str]
 ) -> None:
     """The document, its pictures and the README's headline; say where they are."""
-    from fedfm.experiments.document import document, write
-    from fedfm.experiments.headline import write_headline
+    from fedfm.experiments.reproduction.document import document, write
+    from fedfm.experiments.reproduction.headline import write_headline
 
     made = document(path, results, changes, given)
     for each in write(made):

@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from fedfm.assembly import build_model, device_of, load_data, use_threads
-from fedfm.cli.display import describe_result, log, numeric_table, print_table, watching
 from fedfm.cli.options import Format, Overrides
 from fedfm.config import Config, builtin_names, load_config
 from fedfm.engine.profile import Profile, phase
 from fedfm.records import Result, RoundRecord
+from fedfm.report.terminal import describe_result, log, numeric_table, print_table, watching
 from fedfm.running import Run, Watcher, run_together
 from fedfm.runs import RunFolder, summary
 from fedfm.tracking import SERVICES, tracking

@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from fedfm.cli.display import log, print_table
 from fedfm.cli.gridding import conclude, engine_for, run_all
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.core.errors import require
 from fedfm.experiments.budget import Budget
 from fedfm.experiments.jobs import Job, adopt, all_jobs, current, missing
-from fedfm.experiments.partition_pictures import draw_partitions
 from fedfm.experiments.recipe import Recipe, load_recipe, recipe_names
+from fedfm.experiments.results.store import Store, Summary
 from fedfm.experiments.settings import settings_in
-from fedfm.experiments.store import Store, Summary
+from fedfm.experiments.tables.partition_pictures import draw_partitions
+from fedfm.report.terminal import log, print_table
 
 TableFormat = Annotated[
     Literal["text", "markdown", "latex", "csv", "json"],
@@ -82,17 +82,17 @@ def table(
 
 def show(recipe: Recipe, quick: bool, jobs: Sequence[Job], store: Store, format: str) -> None:
     """Print the table of what there is."""
-    from fedfm.experiments.tables import build, render
+    from fedfm.experiments.tables.building import build, render
 
     laid_out = build(recipe, current(jobs, store.summaries()), quick)
     print(render(laid_out, format))
     if recipe.output in ("curve", "features"):
-        from fedfm.experiments.pictures import draw
+        from fedfm.experiments.tables.pictures import draw
 
         if picture := draw(recipe, laid_out, store.folder, quick):
             print(f"picture in {picture}", file=sys.stderr)
     if recipe.output == "choice":
-        from fedfm.experiments.choice import write_choice
+        from fedfm.experiments.tables.choice import write_choice
 
         if path := write_choice(recipe, laid_out, store.folder):
             print(f"choice in {path}; take it over with --with {path}", file=sys.stderr)
@@ -104,7 +104,7 @@ def pictures(
     """Draw what needs no runs of the grid: partitions, or the clients' own models."""
     if recipe.output == "partitions":
         return draw_partitions(recipe, quick, changes, results / recipe.name)
-    from fedfm.experiments.pictures import draw_local_models
+    from fedfm.experiments.tables.pictures import draw_local_models
 
     return draw_local_models(recipe, quick, changes, results)
 

@@ -12,7 +12,7 @@ from statistics import median
 from fedfm.config import Config, parse
 from fedfm.core.errors import UserError, require
 from fedfm.data import SOURCES
-from fedfm.experiments.store import Summary
+from fedfm.experiments.results.store import Summary
 
 MODELS = {"mlp": 0.001, "cnn": 0.01, "resnet18": 1.0, "resnet50": 35.0}
 """Multiplications per sample in units of ResNet18 on 32x32 images, in orders of magnitude."""

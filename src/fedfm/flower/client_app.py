@@ -9,12 +9,12 @@ from flwr.clientapp import ClientApp
 from fedfm.algorithms.own import load_methods
 from fedfm.core.errors import UserError, require
 from fedfm.deployment import MEGABYTE
-from fedfm.flower.client import QUESTIONS, Client, explained
+from fedfm.flower.client.client import QUESTIONS, Client, explained
+from fedfm.flower.client.memory import limited
+from fedfm.flower.client.site import Site, load_site
 from fedfm.flower.hiding import Hiding
-from fedfm.flower.memory import limited
 from fedfm.flower.packets import Packet, packed, unpacked
 from fedfm.flower.refusals import Lost, Refusal
-from fedfm.flower.site import Site, load_site
 
 logger = logging.getLogger(__name__)
 STAMP = ("token", "kind", "number")

@@ -10,10 +10,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedfm.algorithms.own import load_methods
-from fedfm.cli.display import describe_result, watching
 from fedfm.config import Config, load_config, parse
 from fedfm.core.errors import UserError
-from fedfm.flower.server import Server
+from fedfm.flower.server.server import Server
+from fedfm.report.terminal import describe_result, watching
 from fedfm.runs import RunFolder
 
 FLOWER = ("flower", "app")

@@ -22,7 +22,7 @@ from fedfm.cli.running import run_config
 from fedfm.config import Config, load_config
 from fedfm.core.checkpoint import load_checkpoint
 from fedfm.core.trees import flatten
-from fedfm.flower.addresses import Address, free_address
+from fedfm.flower.programs.addresses import Address, free_address
 from tests.cli.tools import sets
 from tests.flower.conftest import SETTINGS as QUICK
 from tests.flower.conftest import Absent, Federation

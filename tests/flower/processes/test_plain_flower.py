@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from fedfm.config import Config, load_config
-from fedfm.flower.addresses import free_address, wait_until_listening
+from fedfm.flower.programs.addresses import free_address, wait_until_listening
 from tests.flower.conftest import FEATURE_MATCHING
 from tests.flower.processes.conftest import BIN, CLIENTS, Machine, assert_simulated
 from tests.flower.processes.programs import Program

@@ -37,7 +37,7 @@ def test_tls_authentication_and_secure_sums(deployment):
     run.make_keys(forged, "c3")
     (forged / "c3" / "ca.pem").write_bytes((keys / "c0" / "ca.pem").read_bytes())
     server = run.serve("--keys", keys / "server")
-    server.wait_for("fedfm.flower.gate")
+    server.wait_for("fedfm.flower.programs.gate")
     stranger = run.join(3, "--keys", forged / "c3")
     for k in range(CLIENTS):
         run.join(k, "--keys", keys / f"c{k}")

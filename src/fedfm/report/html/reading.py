@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedfm.config import parse
 from fedfm.core.errors import UserError
-from fedfm.experiments.store import Store, Summary, digest, identity
+from fedfm.experiments.results.store import Store, Summary, digest, identity
 from fedfm.records import best_so_far
 
 Floats = NDArray[np.float64]

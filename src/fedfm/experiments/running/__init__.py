@@ -1,0 +1,1 @@
+"""Runs what is missing: the grid, its workers, and what it shows meanwhile."""

@@ -1,0 +1,1 @@
+"""Tables and pictures of results, as the paper has them, for people and for programs."""

@@ -1,0 +1,73 @@
+"""The settings that a recipe of the kind "choice" compares, and the best of each method."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedfm.core.checkpoint import write_atomically
+from fedfm.experiments.recipe import Recipe
+from fedfm.experiments.tables.parts import Table
+
+Tried = tuple[dict[str, Any], float | None]
+"""A method's settings and what they measured; None: not run."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best settings of a method."""
+
+    method: str
+    settings: dict[str, Any]
+    value: float
+    others: tuple[Tried, ...]
+
+    @property
+    def toml(self) -> str:
+        """The settings, and what else was tried, for people and for `--with`."""
+        import tomli_w
+
+        tried = ", ".join(f"{_words(own)} ({_percent(value)})" for own, value in self.others)
+        settings = tomli_w.dumps({"method": {self.method: self.settings}})
+        return f"# {_percent(self.value)}; also tried: {tried}\n{settings.rstrip()}"
+
+    @property
+    def words(self) -> str:
+        """In a line."""
+        return f"{self.method}: {_words(self.settings)} ({_percent(self.value)})"
+
+
+def choices(recipe: Recipe, table: Table) -> Iterator[Choice]:
+    """The best settings of every method that was run, by the first measure of the recipe."""
+    tried: dict[str, list[Tried]] = {}
+    (axis,) = recipe.rows
+    for (row, _), entry in table.entries.items():
+        for method, own in recipe.axes[axis][row[0]]["method"].items():
+            tried.setdefault(method, []).append((own, entry.mean))
+    for method, found in tried.items():
+        run = [(own, value) for own, value in found if value is not None]
+        if run:
+            best, value = max(run, key=lambda each: each[1])
+            others = tuple(each for each in found if each[0] != best)
+            yield Choice(method, best, value, others)
+
+
+def write_choice(recipe: Recipe, table: Table, results: Path) -> Path | None:
+    """Keep the choice in the folder of the results, once there is something to choose from."""
+    found = list(choices(recipe.reduced if table.quick else recipe, table))
+    if not found:
+        return None
+    path = results / recipe.name / f"chosen{'-quick' if table.quick else ''}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = f"# Chosen by `fedfm table {recipe.name}`, on {table.columns[0].measure.heading}."
+    text = "\n\n".join([head, *(each.toml for each in found)]) + "\n"
+    write_atomically(path, text.encode())
+    return path
+
+
+def _words(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+
+
+def _percent(value: float | None) -> str:
+    return "not run" if value is None else f"{value:.2f} %"

@@ -1,0 +1,1 @@
+"""Flower's programs as processes: started, guarded, connected, and ended."""
