@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from fedfm import FedAvg, FedFM, Partition, Piece, Protocol, compose, models
 from fedfm.algorithms import FedProx, Moon, Scaffold
-from fedfm.core.rounds import opened
 from fedfm.data.dataset import Dataset, Split
 from fedfm.experiment import Experiment
 from fedfm.records import Progress
+from fedfm.rounds.round import opened
 from fedfm.simulation import Simulation, advance
 
 CLASSES, CLIENTS, BATCH = 10, 10, 64

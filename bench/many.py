@@ -23,9 +23,9 @@ from rich.table import Table
 from fedfm import FedAvg, Partition, Piece, Protocol, compose, models
 from fedfm.algorithms import Scaffold
 from fedfm.core.client_states import OnDisk
-from fedfm.core.rounds import run_round
 from fedfm.data.dataset import Dataset, Split
 from fedfm.experiment import Experiment
+from fedfm.rounds.round import run_round
 from fedfm.simulation import Simulation
 
 COHORT, SAMPLES, ROUNDS = 100, 20, 8

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedfm import Partition, Piece, Protocol, compose, data, models
 from fedfm.algorithms import PIECES, Model
-from fedfm.core.rounds import run_round
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
@@ -22,6 +21,7 @@ from fedfm.engine.feed import Feed
 from fedfm.engine.objective import Objective
 from fedfm.engine.sweep import Statistic
 from fedfm.experiment import Experiment
+from fedfm.rounds.round import run_round
 from fedfm.simulation import Simulation
 
 TURNS = 7

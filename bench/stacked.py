@@ -20,11 +20,11 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from fedfm import FedAvg, FedFM, Partition, Piece, Protocol, compose, data, models
-from fedfm.core.federation import Federation
-from fedfm.core.rounds import run_round
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.experiment import Experiment
+from fedfm.rounds.federation import Federation
+from fedfm.rounds.round import run_round
 from fedfm.simulation import Simulation
 
 SEED = 0

@@ -28,7 +28,6 @@ from rich.table import Table
 from fedfm.algorithms.base import Model
 from fedfm.config import Config, load_config
 from fedfm.core.ledger import Traffic
-from fedfm.core.state import State
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.profile import Profile, phase
 from fedfm.flower import client_app
@@ -41,6 +40,7 @@ from fedfm.flower.server import post, server, sums
 from fedfm.flower.server.scores import Score
 from fedfm.flower.server.server import Server
 from fedfm.records import Progress
+from fedfm.rounds.state import State
 from fedfm.runs import RunFolder
 
 CLIENTS, ROUNDS, FIRST_NODE = 10, 3, 100

@@ -23,10 +23,7 @@ from fedfm import (
 )
 from fedfm.algorithms import PIECES, Scaffold
 from fedfm.core.checkpoint import to_bytes
-from fedfm.core.federation import Federation
 from fedfm.core.ledger import bytes_of, floats
-from fedfm.core.rounds import run_round
-from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.evaluation import Score
 from fedfm.experiment import Experiment
@@ -34,6 +31,9 @@ from fedfm.models import Split as Halves
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard
 from fedfm.records import Progress
+from fedfm.rounds.federation import Federation
+from fedfm.rounds.round import run_round
+from fedfm.rounds.server import Diverged
 from fedfm.running import Run, run_together
 from fedfm.simulation import Simulation, feeds
 

@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 from fedfm import models
 from fedfm.algorithms import Piece, Task, compose
-from fedfm.core.federation import Federation, LocalTraining
-from fedfm.core.rounds import RoundLog, run_rounds
-from fedfm.core.server import Diverged
 from fedfm.core.sgd import Sgd
-from fedfm.core.state import State, initial_state
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
+from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.round import RoundLog, run_rounds
+from fedfm.rounds.server import Diverged
+from fedfm.rounds.state import State, initial_state
 
 CLASSES = 4
 SIZES = (23, 10, 5, 16)

@@ -10,9 +10,9 @@ from bench.stacked import SEED, Ours, Workload, digits, plain, planned
 from torch import Tensor, nn
 
 from fedfm import Protocol
-from fedfm.core.federation import Federation
 from fedfm.data.dataset import Dataset, Split
 from fedfm.models import Split as Network
+from fedfm.rounds.federation import Federation
 
 IMAGES = 15_000
 """Of which a fifth is held out for validation: 12,000 are trained on."""

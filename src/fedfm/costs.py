@@ -8,15 +8,15 @@ from torch import nn
 
 from fedfm import models
 from fedfm.algorithms import Method, Task
-from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.ledger import Traffic
-from fedfm.core.rounds import run_round
 from fedfm.core.sgd import Sgd
-from fedfm.core.state import initial_state
 from fedfm.core.trees import to_device
 from fedfm.engine.nets import model_of
 from fedfm.engine.shapes import ShapesExecutor
 from fedfm.privacy.guard import Guard
+from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import initial_state
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 from fedfm.algorithms.base import Model
 from fedfm.core.ledger import Traffic
-from fedfm.core.rounds import RoundLog
-from fedfm.core.state import State
+from fedfm.rounds.round import RoundLog
+from fedfm.rounds.state import State
 
 Accuracies = tuple[float, float]
 """On validation samples, and on test samples."""

@@ -13,13 +13,13 @@ from torch import nn
 
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
 from fedfm.core.errors import UserError
-from fedfm.core.server import Diverged
 from fedfm.data.dataset import Dataset
 from fedfm.engine.choice import Choice
 from fedfm.engine.nets import model_of
 from fedfm.engine.profile import phase
 from fedfm.experiment import Experiment, describe
 from fedfm.records import Progress, Result, RoundRecord
+from fedfm.rounds.server import Diverged
 from fedfm.runs import RunFolder
 from fedfm.simulation import Simulation, advance
 

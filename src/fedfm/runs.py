@@ -25,11 +25,11 @@ from fedfm.core.checkpoint import (
     write_atomically,
 )
 from fedfm.core.errors import UserError, require
-from fedfm.core.state import State, from_tree, to_facts, to_tree
 from fedfm.core.trees import Tree, leaves, to_device
 from fedfm.dotted import csv_text
 from fedfm.engine.choice import CHOICES, Choice
 from fedfm.records import Best, Progress, Result, RoundRecord
+from fedfm.rounds.state import State, from_tree, to_facts, to_tree
 
 MACHINE = "machine.json"
 """What the run is executed by, and what it was begun with."""

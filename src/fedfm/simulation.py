@@ -11,10 +11,6 @@ from torch import nn
 from fedfm import models
 from fedfm.algorithms import Task
 from fedfm.core.client_states import ClientStates
-from fedfm.core.federation import Federation, LocalTraining
-from fedfm.core.rounds import RoundLog, run_rounds
-from fedfm.core.server import Diverged
-from fedfm.core.state import State, initial_state
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out
@@ -26,6 +22,10 @@ from fedfm.engine.nets import model_of
 from fedfm.engine.profile import phase
 from fedfm.experiment import Experiment
 from fedfm.records import Best, Progress, RoundRecord
+from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.round import RoundLog, run_rounds
+from fedfm.rounds.server import Diverged
+from fedfm.rounds.state import State, initial_state
 
 logger = logging.getLogger(__name__)
 

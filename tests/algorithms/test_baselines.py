@@ -19,7 +19,7 @@ from fedfm.algorithms import (
 )
 from fedfm.conformance import textbook, textbook_methods
 from fedfm.conformance.worlds import cohort_of
-from fedfm.core.rounds import run_round
+from fedfm.rounds.round import run_round
 from tests import worlds
 
 METHODS: dict[str, tuple[list[Piece], Any, dict[str, Any]]] = {

@@ -25,12 +25,12 @@ from fedfm.analysis.feature_space import (
 )
 from fedfm.analysis.motivation import LocalSpaces, local_models
 from fedfm.config import load_config
-from fedfm.core.clients import sizes
 from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
-from fedfm.core.rounds import run_round
 from fedfm.experiment import Experiment
 from fedfm.experiments.results.points import write_measures
+from fedfm.rounds.clients import sizes
+from fedfm.rounds.round import run_round
 from fedfm.simulation import Simulation
 
 DIGITS = data.load("digits")

@@ -10,9 +10,9 @@ from fedfm.algorithms import PIECES, FedAvg, Piece
 from fedfm.conformance.checks import same
 from fedfm.conformance.generic import STRENGTHS, reloaded
 from fedfm.conformance.worlds import World, played, rounds_for
-from fedfm.core.federation import Federation
-from fedfm.core.state import to_tree
 from fedfm.data.batches import Plan
+from fedfm.rounds.federation import Federation
+from fedfm.rounds.state import to_tree
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 METHODS = pytest.mark.parametrize("name", PIECES)

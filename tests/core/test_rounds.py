@@ -8,8 +8,8 @@ import torch
 from fedfm.algorithms import FedAvg, FedFM, FedFMLite
 from fedfm.conformance import textbook
 from fedfm.conformance.worlds import cohort_of
-from fedfm.core.rounds import run_round
 from fedfm.engine.nets import model_of
+from fedfm.rounds.round import run_round
 from tests import worlds
 
 SGD: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}

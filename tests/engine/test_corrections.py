@@ -8,13 +8,13 @@ import torch
 
 from fedfm.algorithms import FedAvg, FedDyn, FedFM, FedProx, Piece, Scaffold
 from fedfm.core import trees
-from fedfm.core.rounds import opened
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.engine.corrections import Linear, linear
 from fedfm.engine.layout import owned
 from fedfm.engine.objective import Objective
 from fedfm.engine.update import update
+from fedfm.rounds.round import opened
 from tests import worlds
 
 SGD = Sgd(0.1, 0.9, 1e-3)

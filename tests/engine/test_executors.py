@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from fedfm import models
 from fedfm.algorithms import FedAvg, FedFM, FedFMLite
 from fedfm.core.errors import UserError
-from fedfm.core.rounds import run_round
 from fedfm.core.trees import share
 from fedfm.data.batches import plan
 from fedfm.engine.choice import executor
@@ -19,6 +18,7 @@ from fedfm.engine.nets import Net, model_of, stacked_net
 from fedfm.engine.objective import Objective
 from fedfm.engine.schedule import blocks, packing_order
 from fedfm.models.stack import Unstackable
+from fedfm.rounds.round import run_round
 from tests import worlds
 
 NETWORKS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [

@@ -18,11 +18,11 @@ from fedfm.algorithms import (
     Scaffold,
 )
 from fedfm.core import trees
-from fedfm.core.rounds import run_round
-from fedfm.core.state import State, to_tree
 from fedfm.engine import graphs
 from fedfm.engine.cohort import Cohort, Part
 from fedfm.engine.objective import Objective
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import State, to_tree
 from tests import worlds
 
 

@@ -9,11 +9,11 @@ import torch
 from fedfm import FedAvg, FedFM, Partition, Protocol, simulate, simulate_seeds
 from fedfm.algorithms import FedFMLite, Moon, Piece, Scaffold, compose
 from fedfm.core import trees
-from fedfm.core.rounds import opened, run_round
-from fedfm.core.state import to_tree
 from fedfm.engine.jobs import train_together
 from fedfm.experiment import Experiment
 from fedfm.records import RoundRecord
+from fedfm.rounds.round import opened, run_round
+from fedfm.rounds.state import to_tree
 from fedfm.running import Run, run_together
 from tests import worlds
 from tests.folders import lines, timeless

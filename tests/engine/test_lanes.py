@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from fedfm import models
 from fedfm.algorithms import FedAvg, FedFM, Moon, Piece
-from fedfm.core.rounds import opened
 from fedfm.engine.lanes import Lanes
 from fedfm.engine.nets import Net, draws_numbers
 from fedfm.engine.profile import Profile
+from fedfm.rounds.round import opened
 from tests import worlds
 
 

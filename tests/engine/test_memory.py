@@ -9,14 +9,14 @@ import torch
 from fedfm import FedAvg, FedFM, UserError
 from fedfm.algorithms import Moon, Scaffold
 from fedfm.algorithms.base import Model
-from fedfm.core.rounds import run_round
-from fedfm.core.state import to_tree
 from fedfm.core.trees import flatten, share
 from fedfm.engine import graphs
 from fedfm.engine.cohort import Outcome, Part, gather
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
 from fedfm.engine.graphs import GraphCohort
 from fedfm.engine.nets import Net
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import to_tree
 from tests import worlds
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"

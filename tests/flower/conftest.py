@@ -20,15 +20,15 @@ from flwr.app import Message
 from fedfm.assembly import build_model, load_data
 from fedfm.config import Config, load_config
 from fedfm.core.client_states import InMemory
-from fedfm.core.clients import begin, job, measured, trained
-from fedfm.core.rounds import conversation
-from fedfm.core.state import State
 from fedfm.core.trees import flatten
 from fedfm.flower.client_app import app
 from fedfm.flower.inprocess import InProcessGrid, Tamper
 from fedfm.flower.packets import FACTS, Packet, packed, unpacked
 from fedfm.flower.server.server import Server
 from fedfm.records import Progress, Result
+from fedfm.rounds.clients import begin, job, measured, trained
+from fedfm.rounds.round import conversation
+from fedfm.rounds.state import State
 from fedfm.runs import RunFolder
 from fedfm.simulation import Simulation
 from tests.cli.conftest import command

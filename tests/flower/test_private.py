@@ -10,7 +10,6 @@ import torch
 
 from fedfm.assembly import build_model, load_data
 from fedfm.config import load_config
-from fedfm.core import rounds
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.flower.packets import Packet, packed, unpacked
@@ -18,6 +17,7 @@ from fedfm.flower.secure import numbers
 from fedfm.flower.server.scores import Score
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret
+from fedfm.rounds import round as rounds
 from fedfm.running import Run, run_together
 from tests.flower.conftest import LIMIT, Fault, Federation, silent
 

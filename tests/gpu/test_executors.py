@@ -10,12 +10,12 @@ from torch import nn
 
 from fedfm.algorithms import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
 from fedfm.core import trees
-from fedfm.core.rounds import run_round
-from fedfm.core.state import to_tree
 from fedfm.engine import graphs
 from fedfm.engine.choice import executor
 from fedfm.engine.graphs import Captured, GraphExecutor
 from fedfm.engine.tracks import GraphLoopExecutor
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import to_tree
 from tests import worlds
 from tests.engine.test_executors import adapted
 

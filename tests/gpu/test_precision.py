@@ -15,7 +15,6 @@ from fedfm.analysis.feature_space import features_of
 from fedfm.cli.running import run_config
 from fedfm.config import load_config
 from fedfm.core import trees
-from fedfm.core.rounds import run_round
 from fedfm.engine import graphs
 from fedfm.engine.graphs import GraphCohort, GraphExecutor
 from fedfm.engine.precision import use_precision
@@ -23,6 +22,7 @@ from fedfm.engine.profile import Profile
 from fedfm.engine.tracks import GraphLoopExecutor
 from fedfm.privacy.guard import Guard, keyed
 from fedfm.privacy.settings import Privacy
+from fedfm.rounds.round import run_round
 from tests import worlds
 from tests.engine.test_executors import adapted
 from tests.engine.test_graphs import METHODS

@@ -20,14 +20,14 @@ from fedfm.algorithms import FedProto, compose
 from fedfm.algorithms.base import Batch
 from fedfm.algorithms.matching import l2_guiding
 from fedfm.core import trees
-from fedfm.core.clients import sizes
-from fedfm.core.federation import Federation
-from fedfm.core.rounds import run_round
-from fedfm.core.state import State
 from fedfm.core.trees import Tree
 from fedfm.data.partition import Partition
 from fedfm.experiment import Experiment
 from fedfm.protocol import Protocol
+from fedfm.rounds.clients import sizes
+from fedfm.rounds.federation import Federation
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import State
 from fedfm.simulation import Simulation
 
 ROUNDING = 1e-12

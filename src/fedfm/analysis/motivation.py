@@ -14,11 +14,11 @@ from fedfm import data, models
 from fedfm.algorithms import FedAvg, FedFM, Piece, compose
 from fedfm.analysis.feature_space import Features, Labels, class_means, features_by, silhouette
 from fedfm.core.rng import torch_seed
-from fedfm.core.rounds import opened, run_round
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
 from fedfm.experiment import Experiment
 from fedfm.protocol import Protocol
+from fedfm.rounds.round import opened, run_round
 from fedfm.simulation import Simulation
 
 

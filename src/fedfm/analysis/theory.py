@@ -8,10 +8,10 @@ import numpy as np
 from rich.table import Table
 
 from fedfm.algorithms import FedProto
-from fedfm.analysis import theory_picture
 from fedfm.analysis.convergence import TAUS, Cell, fixed_rate, shrinking_rate, slope
 from fedfm.analysis.lemma import AnchorUpdate, digits_updates
 from fedfm.analysis.quadratic import make_problem
+from fedfm.report import theory_picture
 
 STRENGTH = 0.1
 """lambda of the runs on the digits."""

@@ -8,9 +8,9 @@ from fedfm.algorithms import FedFM, FedProx, Model
 from fedfm.conformance.checks import check, known_name, only, same_model
 from fedfm.conformance.oracles import METHODS, Matching, Oracle, has_oracle, method_oracle, oracle
 from fedfm.conformance.worlds import Pieces, World, cohort_of, rounds_for
-from fedfm.core.federation import Federation
-from fedfm.core.rounds import run_round
 from fedfm.engine.nets import model_of
+from fedfm.rounds.federation import Federation
+from fedfm.rounds.round import run_round
 
 PULL = FedProx(mu=0.3)
 MATCHING = FedFM(strength=1.0, start_round=0)

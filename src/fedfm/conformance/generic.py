@@ -13,12 +13,12 @@ from fedfm.conformance.checks import Mismatch, check, same, same_model
 from fedfm.conformance.worlds import CLASSES, SHAPE, Pieces, World, played, rounds_for
 from fedfm.core.checkpoint import to_bytes
 from fedfm.core.errors import UserError
-from fedfm.core.federation import Federation
 from fedfm.core.ledger import Traffic
-from fedfm.core.rounds import run_round
-from fedfm.core.state import State, from_tree, initial_state, to_facts, to_tree
 from fedfm.core.trees import flatten, unflatten
 from fedfm.data.batches import Plan
+from fedfm.rounds.federation import Federation
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import State, from_tree, initial_state, to_facts, to_tree
 
 ORDER = (2, 0, 3, 1)
 STRENGTHS = ("mu", "strength", "beta")

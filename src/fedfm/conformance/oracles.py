@@ -9,7 +9,7 @@ from fedfm.algorithms import Piece
 from fedfm.conformance import textbook, textbook_methods
 from fedfm.conformance.checks import known_name
 from fedfm.conformance.worlds import Pieces, World
-from fedfm.core.federation import Federation
+from fedfm.rounds.federation import Federation
 
 
 class Oracle(Protocol):

@@ -17,15 +17,15 @@ from fedfm import models
 from fedfm.algorithms import Batch, FedAvg, FedDyn, Model, Piece, Task, compose
 from fedfm.conformance.checks import Mismatch, check, only, same
 from fedfm.conformance.worlds import Pieces, played, shards
-from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.sgd import Sgd
-from fedfm.core.state import initial_state
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.executors import StackedExecutor
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
+from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.state import initial_state
 
 FEATURES, CLASSES = 3, 2
 SIZES, STEPS = (12, 12, 9, 9), (2, 5, 3, 4)

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from fedfm import models
 from fedfm.algorithms import Piece, Task, compose
 from fedfm.conformance import textbook
-from fedfm.core.federation import Federation, LocalTraining
-from fedfm.core.rounds import run_round
 from fedfm.core.sgd import Sgd
-from fedfm.core.state import State, initial_state
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.engine.executors import Executor
 from fedfm.engine.feed import Feed
 from fedfm.engine.nets import model_of
+from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import State, initial_state
 
 Pieces = tuple[Piece, ...]
 

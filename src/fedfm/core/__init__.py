@@ -1,1 +1,1 @@
-"""State, rounds, costs, randomness and checkpoints: what every method and executor stands on."""
+"""Trees, randomness, costs and checkpoints: what every method and executor stands on."""

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedfm.core.rounds import run_round
-from fedfm.core.state import State
 from fedfm.engine.executors import StackedExecutor
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import State
 from tests import worlds
 from tests.engine.test_graphs import METHODS
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedfm.algorithms import FedAvg, Model, Moon
 from fedfm.conformance.mistakes.planting import MISTAKES, Mistake
-from fedfm.core import clients
 from fedfm.core.trees import Tree
 from fedfm.engine.nets import Net
+from fedfm.rounds import clients
 
 frozen, summed_buffers = Net.frozen, clients.summed_buffers
 

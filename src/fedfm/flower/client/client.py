@@ -14,8 +14,6 @@ import torch
 
 from fedfm.algorithms.base import Model
 from fedfm.config import Config, load_config, parse
-from fedfm.core.clients import begin, job, measured, trained
-from fedfm.core.exchange import Ask, Sums
 from fedfm.core.trees import Tree, flatten, to_device
 from fedfm.data.dataset import Dataset
 from fedfm.flower.agreement import Agreement, introduce
@@ -30,6 +28,8 @@ from fedfm.flower.packets import Packet
 from fedfm.flower.refusals import Lost, Refusal
 from fedfm.flower.secure import SecureError
 from fedfm.flower.values import in_a_line
+from fedfm.rounds.clients import begin, job, measured, trained
+from fedfm.rounds.exchange import Ask, Sums
 
 logger = logging.getLogger(__name__)
 QUESTIONS = ("hello", "join", "measure", "deliver", "refused", *HIDING)

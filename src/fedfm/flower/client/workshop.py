@@ -11,7 +11,6 @@ from fedfm.algorithms.base import Model, Piece, Task
 from fedfm.assembly import build_model, device_of, use_threads
 from fedfm.config import Config
 from fedfm.core import trees
-from fedfm.core.federation import Federation, LocalTraining
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out_at
@@ -23,6 +22,7 @@ from fedfm.engine.nets import carried, trainable
 from fedfm.flower.agreement import Agreement, localised
 from fedfm.flower.client.site import Site, own_data
 from fedfm.privacy.guard import secret
+from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.simulation import feeds
 
 

@@ -2,11 +2,11 @@
 
 from fedfm.algorithms.base import Method, Task
 from fedfm.core.client_states import InMemory
-from fedfm.core.clients import begin, job, measured, trained
-from fedfm.core.exchange import Ask, Sums
 from fedfm.core.trees import to_device
 from fedfm.costs import one_client
 from fedfm.privacy.guard import Guard
+from fedfm.rounds.clients import begin, job, measured, trained
+from fedfm.rounds.exchange import Ask, Sums
 
 
 def expected(ask: Ask, method: Method, task: Task, guard: Guard | None = None) -> Sums:

@@ -4,8 +4,8 @@ import torch
 
 from fedfm.algorithms.base import LocalRun, Model
 from fedfm.config import Config
-from fedfm.core.federation import LocalTraining
 from fedfm.data.batches import batch_sizes
+from fedfm.rounds.federation import LocalTraining
 
 
 def typical_weight(config: Config, model: Model, samples: float) -> float:

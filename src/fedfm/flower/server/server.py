@@ -18,10 +18,6 @@ from fedfm.assembly import build_model
 from fedfm.config import Config
 from fedfm.core.client_states import Elsewhere
 from fedfm.core.errors import UserError
-from fedfm.core.exchange import Ask, Sums
-from fedfm.core.federation import drawn
-from fedfm.core.rounds import RoundLog, conversation
-from fedfm.core.state import State, initial_state
 from fedfm.core.trees import Tree
 from fedfm.engine.nets import model_of
 from fedfm.flower.checks import check_deployable
@@ -35,6 +31,10 @@ from fedfm.flower.server.scores import SCORES, Score, judge
 from fedfm.flower.server.sums import Collected, Collector, InTheClear, Masked
 from fedfm.privacy.guard import Guard, secret
 from fedfm.records import Best, Progress, Result, RoundRecord
+from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.federation import drawn
+from fedfm.rounds.round import RoundLog, conversation
+from fedfm.rounds.state import State, initial_state
 from fedfm.running import Watcher
 from fedfm.runs import RunFolder, finished
 

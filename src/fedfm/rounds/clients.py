@@ -12,8 +12,6 @@ from torch import Tensor
 from fedfm.algorithms.base import LocalRun, Model, Piece, Task
 from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
-from fedfm.core.exchange import Ask, Sums
-from fedfm.core.federation import Federation
 from fedfm.core.ledger import BUFFERS, Traffic, floats_held, sent_up
 from fedfm.core.trees import Tree
 from fedfm.engine.cohort import Outcome
@@ -21,6 +19,8 @@ from fedfm.engine.jobs import Job
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.privacy.guard import Guard
+from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.federation import Federation
 
 PRIVATE = ("pieces", "change", "buffers")
 """What of a contribution makes one vector that privacy clips."""

@@ -15,16 +15,16 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from fedfm.algorithms.base import Method, Turnout
-from fedfm.core.clients import Visit, begin, job, measured, message, trained
-from fedfm.core.exchange import Ask, Sums
-from fedfm.core.federation import Federation
 from fedfm.core.ledger import Ledger, Traffic
-from fedfm.core.server import Diverged, absorbed, aggregated
-from fedfm.core.state import State
 from fedfm.engine.cohort import Outcome
 from fedfm.engine.jobs import Job, train_together
 from fedfm.engine.profile import phase
 from fedfm.privacy.guard import Guard
+from fedfm.rounds.clients import Visit, begin, job, measured, message, trained
+from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.federation import Federation
+from fedfm.rounds.server import Diverged, absorbed, aggregated
+from fedfm.rounds.state import State
 
 
 @dataclass(frozen=True)
