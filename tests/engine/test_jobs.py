@@ -1,20 +1,31 @@
 """Several federations or seeds trained as one job: every one ends as it does alone."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedfm import FedAvg, FedFM, Partition, Protocol, simulate, simulate_seeds
+from fedfm import (
+    FedAvg,
+    FedFM,
+    Partition,
+    Protocol,
+    UserError,
+    simulate,
+    simulate_seeds,
+)
 from fedfm.algorithms import FedFMLite, Moon, Piece, Scaffold, compose
 from fedfm.core import trees
 from fedfm.engine.jobs import train_together
 from fedfm.experiment import Experiment
 from fedfm.records import RoundRecord
-from fedfm.rounds.round import opened, run_round
+from fedfm.rounds.round import opened, run_round, run_rounds
+from fedfm.rounds.server import Diverged
 from fedfm.rounds.state import to_tree
 from fedfm.running import Run, run_together
+from fedfm.runs import RunFolder
 from tests import worlds
 from tests.folders import lines, timeless
 
@@ -143,28 +154,59 @@ def test_every_seed_has_the_folder_of_a_single_run(tmp_path, singles):
     assert_folders_equal(tmp_path, singles)
 
 
+@pytest.mark.parametrize("alive", [(0, 1, 2), (1, 2), (0,)])
+def test_runs_are_watched_when_all_have_saved_the_round(tmp_path, monkeypatch, alive):
+    """Also after some have diverged: whoever stops them then loses nothing."""
+    seen: list[tuple[int, bool]] = []
+
+    def some_diverge(states, feds):
+        found = run_rounds(states, feds)
+        if len(found) == len(SEEDS) and states[0].round == 1:
+            return [o if k in alive else Diverged([0], 1) for k, o in enumerate(found)]
+        return found
+
+    def watch(record: RoundRecord) -> None:
+        left = [SEEDS[k] for k in (alive if record.round > 1 else range(3))]
+        saved = [len(lines(tmp_path / f"seed-{seed}")) for seed in left]
+        seen.append((record.round, set(saved) == {record.round}))
+
+    experiment = Experiment(compose(LITE), Partition("iid"), PROTOCOL, 0, "loop")
+    runs = [
+        Run(build(s), replace(experiment, seed=s), tmp_path / f"seed-{s}", watch=watch)
+        for s in SEEDS
+    ]
+    monkeypatch.setattr("fedfm.simulation.run_rounds", some_diverge)
+    with nullcontext() if len(alive) == 3 else pytest.raises(UserError, match="diverged"):
+        run_together(runs, worlds.images())
+    later = [(n, True) for n in range(2, PROTOCOL.rounds + 1) for _ in alive]
+    assert seen == [(1, True)] * 3 + later
+
+
 class Stop(Exception):
     """Ends a run from outside."""
 
 
 @pytest.mark.parametrize("round", [1, 2, 3])
 @pytest.mark.parametrize("last", [0, 1])
-def test_a_seed_that_was_left_behind_catches_up(tmp_path, singles, round, last):
+def test_a_seed_that_was_left_behind_catches_up(tmp_path, singles, monkeypatch, round, last):
     """The run dies after seed number `last` has saved its round and before the next one has."""
+    saves = RunFolder.save
 
-    def stop(record: RoundRecord) -> None:
-        if record.round == round:
+    def dies(folder, progress, rounds=1):
+        saves(folder, progress, rounds)
+        if (folder.path.name, progress.state.round) == (f"seed-{SEEDS[last]}", round):
             raise Stop
 
     experiment = Experiment(compose(LITE), Partition("iid"), PROTOCOL, 0, "loop")
     runs = [
-        Run(build(seed), replace(experiment, seed=seed), tmp_path / f"seed-{seed}",
-            watch=stop if k == last else None)
-        for k, seed in enumerate(SEEDS)
-    ]  # fmt: skip
+        Run(build(seed), replace(experiment, seed=seed), tmp_path / f"seed-{seed}")
+        for seed in SEEDS
+    ]
+    monkeypatch.setattr(RunFolder, "save", dies)
     with pytest.raises(Stop):
         run_together(runs, worlds.images())
     reached = [round if k <= last else round - 1 for k in range(3)]
+    monkeypatch.setattr(RunFolder, "save", saves)
     written = [tmp_path / f"seed-{seed}" / "rounds.jsonl" for seed in SEEDS]
     assert [len(lines(path.parent)) if path.exists() else 0 for path in written] == reached
     simulate_seeds(

@@ -67,6 +67,21 @@ def test_what_is_compared_is_not_set_by_anything_else():
     assert own == [0.001, 0.01, 0.1]
 
 
+def test_what_would_not_be_kept_is_not_chosen_between(tmp_path):
+    text = """
+    title = "lr"
+    output = "choice"
+    rows = ["setting"]
+    columns = []
+    [axes.setting.slow]
+    method.fedavg = {}
+    protocol.lr = 0.01
+    """
+    (tmp_path / "lr.toml").write_text(text)
+    with pytest.raises(UserError, match="'slow' sets protocol, but a choice is between settings"):
+        load_recipe(str(tmp_path / "lr.toml"))
+
+
 def test_nothing_run_is_no_choice(tmp_path):
     assert write_choice(TUNE, build(TUNE, []), tmp_path) is None
     assert list(tmp_path.iterdir()) == []

@@ -315,6 +315,8 @@ def test_a_cell_with_other_settings_than_the_recipe_has_is_named(table):
     fewer = parse({"method": "fedavg", "protocol": {"rounds": 7}}).as_toml()
     changed = build(ONE_AXIS, [replace(first, config=fewer), *others])
     assert changed.altered == [{"method": "FedAvg"}]
+    lines = csv.DictReader(render(changed, "csv").splitlines())
+    assert {line["method"] for line in lines if line["other_settings"] == "True"} == {"FedAvg"}
     said = "Run with other settings than the recipe's: FedAvg."
     assert said in render(changed, "markdown")
 

@@ -304,7 +304,11 @@ def test_a_copy_of_a_run_counts_once(runs):
     write_run(runs / "copy", "fedfm", 1)
     findings = find([runs, runs])
     assert len(findings.runs) == 6
-    assert "the same config and seed as" in left_out(findings)["fedfm-1"]
+    assert left_out(findings)["fedfm-1"].endswith("copy")
+    change(runs / "copy", test_accuracy=0.125)
+    said = left_out(find([runs]))["fedfm-1"]
+    assert "the same config and seed as" in said
+    assert said.endswith("% instead of 12.50%")
 
 
 def test_a_deployment_stands_beside_its_simulation(runs, tmp_path):
@@ -439,6 +443,21 @@ def test_settings_are_apart_and_variants_of_a_method_are_named(tmp_path):
     assert [entry.label for entry in first.entries] == ["fedfm"]
     assert {entry.label for entry in second.entries} == {"fedfm (strength=5)", "fedfm (strength=1)"}
     assert len(page_of(tmp_path).every("nav")[0].every("a")) == 2
+
+
+def test_methods_of_ones_own_stand_beside_others(tmp_path):
+    """Whatever file they are in, and though nobody names that file now."""
+    write_run(tmp_path / "known")
+    config = load_config("digits", ["rounds=8"]).as_toml()
+    mine = {"method": {"mine": {}}, "code": {"mine": "0123456789ab"}}
+    own = write_run(tmp_path / "own")
+    (own / "config.toml").write_text(tomli_w.dumps(config | mine))
+    change(own, method="mine")
+    (setting,) = settings_of(find([tmp_path]).runs)
+    assert [entry.label for entry in setting.entries] == ["fedfm", "mine"]
+    assert "unknown method" not in page_of(own).text
+    (own / "config.toml").write_text(tomli_w.dumps(config | {"code": {"model.cnn": "ab"}}))
+    assert len(settings_of(find([tmp_path]).runs)) == 2
 
 
 def test_long_runs_of_many_methods_come_first(tmp_path):

@@ -1,7 +1,8 @@
 """Every method, one paper per file. A new one is a file here and a line in `PIECES`."""
 
 from fedfm.algorithms.averaging import FedAvg
-from fedfm.algorithms.base import Batch, LocalRun, Method, Model, Piece, Task, Turnout, compose
+from fedfm.algorithms.base import Batch, LocalRun, Model, Piece, Task, Turnout
+from fedfm.algorithms.composition import Method, compose
 from fedfm.algorithms.dyn import FedDyn
 from fedfm.algorithms.matching import FedFM, FedFMLite
 from fedfm.algorithms.momentum import FedAvgM

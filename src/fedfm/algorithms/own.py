@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 
 from fedfm.algorithms import PIECES
+from fedfm.algorithms.contract import check_piece
 from fedfm.core.errors import UserError, require
 from fedfm.models import MODELS
 
@@ -34,7 +35,7 @@ def load_methods() -> None:
         if file not in _known:
             before = _registered()
             _run(file)
-            _check_defaults(file)
+            _check(file)
             digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
             CODE.update(
                 {name: digest for name, own in _registered().items() if before.get(name) != own}
@@ -47,9 +48,13 @@ def _registered() -> dict[str, object]:
     return {**PIECES, **{f"model.{name}": kind for name, kind in MODELS.items()}}
 
 
-def _check_defaults(file: Path) -> None:
-    """Refuse methods that cannot be made without settings: lists of methods show their defaults."""
+def _check(file: Path) -> None:
+    """Refuse what is no method, and what needs settings: lists of methods show their defaults."""
     for name, kind in PIECES.items():
+        try:
+            check_piece(kind)
+        except UserError as problem:
+            raise UserError(f"a method of your own: {file}: {problem}") from problem
         given = signature(kind).parameters.values()
         several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         named = [each for each in given if each.kind not in several]

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedfm.algorithms.base import Batch, Model, Piece
+from fedfm.algorithms.contract import per_client
 from fedfm.core import trees
 from fedfm.core.trees import Tree
 
@@ -38,7 +39,8 @@ class Objective:
         for piece in self.pieces:
             seen = batch._replace(views=views.get(piece.name, {}))
             term = piece.loss(seen, self.held[piece.name])
-            loss = loss if term is None else loss + term
+            if term is not None:
+                loss = loss + per_client(piece, "loss", term, len(loss))
         return loss
 
     def correct(self, grads: Tree, params: Tree) -> Tree:

@@ -161,7 +161,19 @@ def _read(name: str, text: str) -> Recipe:
     for key in ("rows", "columns", "measures", "skipped"):
         if key in table:
             table[key] = tuple(table[key])
-    return Recipe(name, **table)
+    recipe = Recipe(name, **table)
+    if recipe.output == "choice":
+        _check_choice(recipe)
+    return recipe
+
+
+def _check_choice(recipe: Recipe) -> None:
+    """Refuse to choose what is not kept: chosen.toml has the settings of methods."""
+    for axis in recipe.rows:
+        for label, own in recipe.axes[axis].items():
+            more = sorted(own.keys() - {"method"})
+            said = f"recipe {recipe.name}: '{label}' sets {', '.join(more)}"
+            require(not more, f"{said}, but a choice is between settings of methods only")
 
 
 def _labels(axis: str, found: Any) -> dict[str, Settings]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import Method, Piece
+from fedfm.algorithms.base import Piece
+from fedfm.algorithms.composition import Method
 from fedfm.core import trees
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree

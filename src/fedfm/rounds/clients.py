@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedfm.algorithms.base import LocalRun, Model, Piece, Task
+from fedfm.algorithms.contract import alike, pair, per_client
 from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
 from fedfm.core.ledger import BUFFERS, Traffic, floats_held, sent_up
@@ -148,8 +149,10 @@ def finished(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome
     received = trees.share(ask.down)
     up, kept = {}, {}
     for piece in visit.pieces:
-        sent, state = piece.finish(visit.clients[piece.name], run, received[piece.name])
-        up[piece.name], kept[piece.name] = sent, state
+        own = visit.clients[piece.name]
+        found = piece.finish(own, run, received[piece.name])
+        up[piece.name], state = pair(piece, "finish", found, "what goes up and what is kept")
+        kept[piece.name] = alike(piece, "finish", state, own, "a client's state")
     return Work(run, losses, reports(visit, fed, "after", model), up, kept)
 
 
@@ -201,7 +204,7 @@ def contribution(visit: Visit, work: Work, sharing: bool) -> Tree:
         return total
     weights = samples
     for piece in visit.pieces:
-        weights = piece.weights(weights, run)
+        weights = per_client(piece, "weights", piece.weights(weights, run), len(samples))
     change = trees.tree_map(
         lambda y, x: trees.weighted_sum(weights, y - x), run.end.params, visit.base.params
     )

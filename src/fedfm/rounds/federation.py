@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedfm.algorithms.base import Method, Task
+from fedfm.algorithms.base import Task
+from fedfm.algorithms.composition import Method
 from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan, plan

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedfm.algorithms.base import Method, Turnout
+from fedfm.algorithms.base import Turnout
+from fedfm.algorithms.composition import Method
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.engine.cohort import Outcome
 from fedfm.engine.jobs import Job, train_together

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedfm.algorithms.base import Model, Piece, Turnout
+from fedfm.algorithms.contract import alike, pair
 from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
@@ -35,7 +36,7 @@ def absorbed(
     for piece in pieces:
         if piece.name in reports and clients:
             state = piece.absorb(server[piece.name], reports[piece.name], clients)
-            server = server | {piece.name: state}
+            server = server | {piece.name: _state(piece, "absorb", state, server)}
     return server
 
 
@@ -50,10 +51,17 @@ def aggregated(
     delta = trees.tree_map(lambda change: change * scale, total["change"])
     for piece in pieces:
         sent = total["pieces"].get(piece.name, {})
-        state, delta = piece.step(server[piece.name], delta, sent, turnout)
-        server = server | {piece.name: state}
+        found = piece.step(server[piece.name], delta, sent, turnout)
+        state, step = pair(piece, "step", found, "the server's state and its step")
+        server = server | {piece.name: _state(piece, "step", state, server)}
+        delta = alike(piece, "step", step, delta, "a step")
     params = trees.tree_map(torch.add, old.params, delta)
     return server, Model(params, new_buffers(old.buffers, total, turnout))
+
+
+def _state(piece: Piece, hook: str, found: Tree, server: Tree) -> Tree:
+    """What was not there from the beginning, a run that is resumed would not have."""
+    return alike(piece, hook, found, server[piece.name], "the server's state")
 
 
 def new_buffers(old: Tree, total: Tree, turnout: Turnout) -> Tree:

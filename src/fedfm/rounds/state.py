@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedfm.algorithms.base import Method, Model, Task
+from fedfm.algorithms.base import Model, Task
+from fedfm.algorithms.composition import Method
 from fedfm.core.client_states import ClientStates, Elsewhere, InMemory, OnDisk
 from fedfm.core.trees import Tree, completed
 

@@ -32,7 +32,11 @@ def as_csv(table: Table) -> str:
     """A line for each number; seeds, digests and folders of its runs joined by semicolons."""
     heads = {"table": table.caption, "recipe": table.recipe, "reduced": table.quick}
     records = [
-        heads | record.pop("labels") | record | _joined_runs(entry)
+        heads
+        | record.pop("labels")
+        | record
+        | {"other_settings": entry.labels in table.altered}
+        | _joined_runs(entry)
         for entry in table.entries.values()
         for record in [_record(entry)]
     ]

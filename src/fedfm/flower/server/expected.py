@@ -1,6 +1,7 @@
 """What a client's answer must look like: a round of one client, worked through without numbers."""
 
-from fedfm.algorithms.base import Method, Task
+from fedfm.algorithms.base import Task
+from fedfm.algorithms.composition import Method
 from fedfm.core.client_states import InMemory
 from fedfm.core.trees import to_device
 from fedfm.costs import one_client

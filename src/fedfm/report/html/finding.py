@@ -119,6 +119,9 @@ def _drop_copies(findings: Findings) -> None:
         first = kept.setdefault(run.identity, run)
         if first is not run:
             why = f"the same config and seed as {shown(first.folder)}"
+            if run.test_accuracy != first.test_accuracy:
+                there, here = f"{first.test_accuracy:.2%}", f"{run.test_accuracy:.2%}"
+                why += f", but not the same result: {here} instead of {there}"
             findings.left_out.append(LeftOut(shown(run.folder), why))
     findings.runs = list(kept.values())
 

@@ -147,8 +147,11 @@ def _usual_order(label: str) -> tuple[int, str]:
 
 
 def _setting(config: dict[str, Any]) -> dict[str, Any]:
+    """What methods that are compared have in common; of code one's own network, no method."""
     known = identifying(config)
-    kept = {key: value for key, value in known.items() if key != "method"}
+    kept = {key: value for key, value in known.items() if key not in ("method", "code")}
+    if network := {k: v for k, v in known.get("code", {}).items() if k.startswith("model.")}:
+        kept["code"] = network
     protocol = known.get("protocol", {})
     return kept | {"protocol": {key: protocol[key] for key in SHARED if key in protocol}}
 

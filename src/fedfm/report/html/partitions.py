@@ -19,7 +19,7 @@ def partition_of(run: FoundRun, name: str) -> tuple[Markup | None, str]:
     if "digest" in run.config.get("data", {}):
         return None, "The partition is not drawn: the run was given its data in Python."
     try:
-        config = parse(run.config)
+        config = parse({k: v for k, v in run.config.items() if k not in ("method", "code")})
         found = _data(config.data)
         clients, seed = config.protocol.clients, config.seed
         table = partitions.tabulated(found, clients, config.partition, seed)

@@ -76,8 +76,9 @@ def identifying(config: dict[str, Any]) -> dict[str, Any]:
 @cache  # seeds share it
 def _resolved(text: str) -> dict[str, Any]:
     config: dict[str, Any] = json.loads(text)
+    code = config.get("code", {})  # as it was then
     with suppress(UserError):
-        config = parse(config).as_toml()
+        config = parse(config).as_toml() | {"code": code}
     model = {key: value for key, value in config.get("model", {}).items() if key != "digest"}
     return identity(config) | {"model": model}
 

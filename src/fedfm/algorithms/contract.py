@@ -1,0 +1,75 @@
+"""What pieces must be and give back; mistakes are said in the words of whoever wrote the piece.
+
+Without these checks some of them would train something else, on some executors only.
+"""
+
+from difflib import get_close_matches
+from typing import Any
+
+from torch import Tensor
+
+from fedfm.algorithms.base import Piece
+from fedfm.core.errors import require
+from fedfm.core.trees import Tree, flatten
+
+
+def check_piece(kind: Any) -> None:
+    """Refuse what is no kind of piece, and hooks that nobody would call."""
+    said = getattr(kind, "__name__", repr(kind))
+    known = isinstance(kind, type) and issubclass(kind, Piece)
+    require(known, f"{said} is no method: a method is a class derived from fedfm.Piece")
+    named = isinstance(getattr(kind, "name", None), str)
+    require(named, f"{said} has no name: write name = '...' into the class")
+    hooks = [name for name in vars(Piece) if not name.startswith("_")]
+    for name, own in vars(kind).items():
+        if callable(own) and not name.startswith("_") and name not in hooks:
+            near = get_close_matches(name, hooks, 1, 0.8)
+            require(not near, f"{said}.{name} is no hook: did you mean '{''.join(near)}'?")
+
+
+def per_client(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
+    """A number for each client [S]."""
+    shape = tuple(found.shape) if isinstance(found, Tensor) else None
+    require(
+        shape == (clients,),
+        f"{_named(piece, hook)} must give a number for each client, a tensor [{clients}] here, but "
+        f"gave {'a tensor ' + str(list(shape)) if shape is not None else _kind(found)}",
+    )
+    assert isinstance(found, Tensor)
+    return found
+
+
+def pair(piece: Piece, hook: str, found: Any, what: str) -> tuple[Tree, Tree]:
+    """Two trees."""
+    fine = isinstance(found, tuple) and [type(each) for each in found] == [dict, dict]
+    require(fine, f"{_named(piece, hook)} must give two trees, {what}, but gave {_kind(found)}")
+    first, second = found
+    return first, second
+
+
+def alike(piece: Piece, hook: str, found: Any, like: Tree, what: str) -> Tree:
+    """A tree with the leaves that another has."""
+    said = f"{_named(piece, hook)} must give {what}"
+    require(isinstance(found, dict), f"{said} as a tree, but gave {_kind(found)}")
+    tree: Tree = found
+    ours, theirs = flatten(tree), flatten(like)
+    more, less = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+    require(not more, f"{said} with what is there from the beginning, not with {', '.join(more)}")
+    require(not less, f"{said} with {', '.join(less)}, which it is without")
+    for name, leaf in ours.items():
+        fine = isinstance(leaf, Tensor) and leaf.shape == theirs[name].shape
+        shape = list(theirs[name].shape)
+        require(fine, f"{said} with '{name}' a tensor {shape}, but that is {_kind(leaf)}")
+    return tree
+
+
+def _named(piece: Piece, hook: str) -> str:
+    return f"{type(piece).__name__}.{hook}"
+
+
+def _kind(found: Any) -> str:
+    if isinstance(found, Tensor):
+        return f"a tensor {list(found.shape)}"
+    if isinstance(found, tuple):
+        return f"({', '.join(_kind(each) for each in found)})"
+    return "nothing" if found is None else f"a {type(found).__name__}"
