@@ -1,7 +1,8 @@
 """The protocol of an experiment: what is held out, which round is reported, what stops a run."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedfm import (
     FedFM,
     FedFMLite,
     Partition,
+    Piece,
     Protocol,
     UserError,
     compose,
@@ -458,3 +460,48 @@ def rarely() -> Experiment:
     return Experiment(
         method, Partition("iid"), protocol, 0, "loop", client_states="disk", checkpoint_every=2
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (Protocol, {"rounds": "3"}, "rounds must be a whole number, not '3'"),
+        (Protocol, {"clients": 2.5}, "clients must be a whole number, not 2.5"),
+        (Protocol, {"epochs": True}, "epochs must be a whole number, not True"),
+        (Partition, {"missing": 1.5}, "missing must be a whole number"),
+        (Partition, {"beta": "x"}, "beta must be a number, not 'x'"),
+        (FedFM, {"strength": "5"}, "strength must be a number, not '5'"),
+        (Split, {"inputs": [[1.0]], "labels": torch.tensor([0])}, "must be a torch.Tensor"),
+        (partial(replace, blobs()), {"classes": 3}, "classes must be their names, not 3"),
+        (partial(replace, blobs()), {"test": (1, 2)}, r"it must be a Split\(inputs, labels\)"),
+    ],
+)
+def test_settings_and_data_that_are_something_else_are_refused(make, given, said):
+    with pytest.raises(UserError, match=said):
+        make(**given)
+
+
+@pytest.mark.parametrize("seed", [1.5, -1, "0"])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(UserError, match="a seed is a whole number from 0 on"):
+        simulate(network(), blobs(), FedAvg(), protocol=SHORT, seed=seed)
+
+
+def test_a_method_may_be_any_iterable_of_pieces():
+    pieces = (piece for piece in [FedAvg()])
+    found = simulate(network(), blobs(), pieces, partition=Partition("iid"), protocol=SHORT)
+    assert found.method == "fedavg"
+
+
+def test_a_server_step_that_is_not_finite_ends_the_run():
+    """At once, so that no checkpoint holds such a model."""
+
+    @dataclass(frozen=True)
+    class Leap(Piece):
+        name = "leap"
+
+        def step(self, server, delta, total, turnout):
+            return server, {name: leaf / 0 for name, leaf in delta.items()}
+
+    with pytest.raises(UserError, match=r"round 1: the server's step diverged"):
+        simulate(network(), blobs(), Leap(), partition=Partition("iid"), protocol=SHORT)

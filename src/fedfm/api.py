@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +45,7 @@ def simulate(
     """
     require(isinstance(model, nn.Module), "the model must be a torch.nn.Module, not its class")
     chosen = {"executor": executor, "precision": precision, "client_states": client_states}
-    experiment = _experiment(data, method, partition, protocol, seed=int(seed), **chosen)
+    experiment = _experiment(data, method, partition, protocol, seed=_checked(seed), **chosen)
     run = Run(model, experiment, Path(out) if out else None, config, watch)
     return run_together([run], data, resume)[0]
 
@@ -76,12 +77,18 @@ def simulate_seeds(
     runs = [
         Run(
             build(seed),
-            replace(experiment, seed=int(seed)),
+            replace(experiment, seed=_checked(seed)),
             Path(out) / f"seed-{seed}" if out else None,
         )
         for seed in seeds
     ]
     return run_together(runs, data, resume)
+
+
+def _checked(seed: int) -> int:
+    fine = isinstance(seed, Integral) and seed >= 0
+    require(fine, f"a seed is a whole number from 0 on, not {seed!r}")
+    return int(seed)
 
 
 def _experiment(

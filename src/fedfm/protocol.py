@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedfm.core.errors import require
+from fedfm.core.errors import require, require_numbers
 
 
 def cohort_size(participation: float, clients: int) -> int:
@@ -45,6 +45,7 @@ class Protocol:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
+        require_numbers(self)
         for name in ("clients", "rounds", "epochs", "batch_size", "evaluate_every"):
             value = getattr(self, name)
             require(value >= 1, f"{name} must be at least 1, not {value}")

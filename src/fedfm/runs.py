@@ -206,6 +206,7 @@ def summary(result: Result) -> dict[str, Any]:
         "test_accuracy": result.best.test_accuracy,
         "client_accuracies": list(result.best.client_accuracies),
         "rounds": len(result.rounds),
+        "failed": sum(record.failed for record in result.rounds),
         "totals": result.totals.as_dict()
         | {"seconds": sum(record.seconds for record in result.rounds)},
         "versions": {

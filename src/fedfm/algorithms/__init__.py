@@ -1,5 +1,7 @@
 """Every method, one paper per file. A new one is a file here and a line in `PIECES`."""
 
+import re
+
 from fedfm.algorithms.averaging import FedAvg
 from fedfm.algorithms.base import Batch, LocalRun, Model, Piece, Task, Turnout
 from fedfm.algorithms.composition import Method, compose
@@ -11,7 +13,7 @@ from fedfm.algorithms.nova import FedNova
 from fedfm.algorithms.proto import FedProto
 from fedfm.algorithms.proximal import FedProx
 from fedfm.algorithms.scaffold import Scaffold
-from fedfm.core.errors import unknown
+from fedfm.core.errors import UserError, unknown
 
 PIECES: dict[str, type[Piece]] = {
     piece.name: piece
@@ -33,7 +35,10 @@ PIECES: dict[str, type[Piece]] = {
 def piece_class(name: str) -> type[Piece]:
     """The registered piece of that name."""
     if name not in PIECES:
-        raise unknown("method", name, PIECES, "one of your own: fedfm --methods FILE ...")
+        several = [each for each in re.split(r"[+,\s]+", name) if each]
+        if len(several) > 1 and all(each in PIECES for each in several):
+            raise UserError(f"'{name}' is no method: several are a list, method={several}")
+        raise unknown("method", name, PIECES, "(one of your own: fedfm --methods FILE ...)")
     return PIECES[name]
 
 

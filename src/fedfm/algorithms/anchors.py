@@ -38,6 +38,7 @@ class Anchored(Piece):
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
+        super().__post_init__()
         require(self.strength >= 0, f"{self.name}: strength must be >= 0, not {self.strength}")
         require(
             self.anchors in ("weighted", "uniform"),

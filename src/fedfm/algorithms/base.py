@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core import trees
+from fedfm.core.errors import require_numbers
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 
@@ -131,6 +132,10 @@ class Piece:
 
     counted: ClassVar[frozenset[str]] = frozenset()
     """Leaves of its reports that count something: under noise, small ones mean nothing."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that are no numbers where there should be one."""
+        require_numbers(self)
 
     @property
     def share_every(self) -> int:

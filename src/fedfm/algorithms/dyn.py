@@ -31,6 +31,7 @@ class FedDyn(Piece):
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
+        super().__post_init__()
         require(self.alpha > 0, f"feddyn: alpha must be > 0, not {self.alpha}")
 
     @property

@@ -27,6 +27,7 @@ class FedAvgM(Piece):
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
+        super().__post_init__()
         require(0 <= self.beta < 1, f"fedavgm: beta must be in [0, 1), not {self.beta}")
 
     def server_state(self, task: Task) -> Tree:

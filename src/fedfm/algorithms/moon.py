@@ -34,6 +34,7 @@ class Moon(Piece):
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
+        super().__post_init__()
         require(self.mu >= 0, f"moon: mu must be >= 0, not {self.mu}")
         require(self.tau > 0, f"moon: tau must be > 0, not {self.tau}")
 

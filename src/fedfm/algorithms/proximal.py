@@ -22,6 +22,7 @@ class FedProx(Piece):
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
+        super().__post_init__()
         require(self.mu >= 0, f"fedprox: mu must be >= 0, not {self.mu}")
 
     @property

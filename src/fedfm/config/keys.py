@@ -27,6 +27,10 @@ def normalised(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
     method, settings = table.get("method"), settings if isinstance(settings, dict) else {}
     if isinstance(method, str):
         method = [method]
+    if isinstance(method, dict):
+        for name, own in method.items():
+            said = f"[method] has no key '{name}': write method = \"fedavg\", or [method.fedavg]"
+            require(isinstance(own, dict), f"{said} with its settings")
     if isinstance(method, list):
         return table | {"method": {str(name): settings.get(name, {}) for name in method}}
     return table

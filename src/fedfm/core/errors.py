@@ -2,6 +2,9 @@
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import Any
 
 
 class UserError(ValueError):
@@ -14,13 +17,22 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
+def require_numbers(settings: Any) -> None:
+    """Raise a `UserError` where a dataclass has something else for an `int` or a `float`."""
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        kind = {int: Integral, float: Real}.get(each.type) if isinstance(each.type, type) else None
+        if kind and (isinstance(value, bool) or not isinstance(value, kind)):
+            wanted = "a whole number" if kind is Integral else "a number"
+            raise UserError(f"{each.name} must be {wanted}, not {value!r}")
+
+
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
-    """An error for a name nobody knows, with the nearest right one, or all of them and `more`."""
+    """An error for a name nobody knows, with the nearest right one, or all of them, and `more`."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
-    hint = f"{hint}; {more}" if more and not near else hint
-    return UserError(f"unknown {kind} '{name}': {hint}")
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names) or 'none'}"
+    return UserError(f"unknown {kind} '{name}': {hint}" + (f" {more}" if more else ""))
 
 
 def not_installed(what: str, extra: str) -> UserError:

@@ -126,6 +126,12 @@ def finite(tree: Tree) -> Tensor:
     return torch.stack([torch.isfinite(each) for each in sums]).all(0)
 
 
+def all_finite(tree: Tree) -> bool:
+    """Whether every number is finite; numbers without a value are."""
+    fine = finite(share(tree))
+    return fine.is_meta or bool(fine)
+
+
 def chosen(tree: Tree, which: Tensor) -> Tree:
     """The rows [S, ...] of the clients for which `which` [S] holds."""
     return tree_map(lambda leaf: leaf[which], tree)

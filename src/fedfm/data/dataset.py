@@ -18,6 +18,13 @@ class Split:
     inputs: Tensor
     labels: Tensor
 
+    def __post_init__(self) -> None:
+        """Refuse what is no tensor."""
+        for name in ("inputs", "labels"):
+            value, said = getattr(self, name), f"{name} must be a torch.Tensor, not a "
+            said += f"{type(value).__name__}; torch.as_tensor(...) makes one of arrays and lists"
+            require(isinstance(value, Tensor), said)
+
     def __len__(self) -> int:
         """The number of samples."""
         return len(self.labels)
@@ -54,14 +61,23 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Refuse data that no training could use."""
+        named = isinstance(self.classes, list | tuple) and all(
+            isinstance(name, str) for name in self.classes
+        )
+        require(named, f"data '{self.name}': classes must be their names, not {self.classes!r}")
         for part, split in (("training", self.train), ("test", self.test)):
             where = f"data '{self.name}', {part} split"
+            require(isinstance(split, Split), f"{where}: it must be a Split(inputs, labels)")
             require(len(split) > 0, f"{where}: no samples")
             require(
                 len(split.inputs) == len(split.labels),
                 f"{where}: {len(split.inputs)} inputs but {len(split.labels)} labels",
             )
-            require(split.labels.dtype == torch.int64, f"{where}: labels must be int64")
+            require(
+                split.labels.dtype == torch.int64,
+                f"{where}: labels must be numbers of classes, torch.int64, not "
+                f"{split.labels.dtype}; there is no regression",
+            )
             low, high = int(split.labels.min()), int(split.labels.max())
             require(
                 low >= 0 and high < len(self.classes),

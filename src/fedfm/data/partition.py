@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, require_numbers, unknown
 from fedfm.core.rng import generator
 from fedfm.data import margins
 from fedfm.data.dataset import Dataset
@@ -49,6 +49,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         """Refuse what no data set could be divided by."""
+        require_numbers(self)
         if self.kind not in get_args(Kind):
             raise unknown("partition kind", self.kind, get_args(Kind))
         require(
@@ -150,8 +151,8 @@ def _dirichlet_table(
             return table
     raise UserError(
         f"no draw out of {REDRAWS} gave each of the {clients} clients min_samples = {least} "
-        f"samples with beta = {partition.beta:g}: use a larger beta, fewer clients or a smaller "
-        "min_samples"
+        f"samples with beta = {partition.beta:g}: use a larger beta, fewer clients"
+        + (" or a smaller min_samples" if least > 1 else "")
     )
 
 

@@ -162,9 +162,22 @@ def _read(name: str, text: str) -> Recipe:
         if key in table:
             table[key] = tuple(table[key])
     recipe = Recipe(name, **table)
+    _check_skipped(recipe)
     if recipe.output == "choice":
         _check_choice(recipe)
     return recipe
+
+
+def _check_skipped(recipe: Recipe) -> None:
+    """Refuse labels that no cell has."""
+    for each in recipe.skipped:
+        for axis, labels in each.items():
+            if axis not in recipe.axes:
+                raise unknown(f"axis in [[skipped]] of recipe {recipe.name}:", axis, recipe.axes)
+            for label in _listed(labels):
+                if label not in recipe.axes[axis]:
+                    said = f"{axis} in [[skipped]] of recipe {recipe.name}:"
+                    raise unknown(said, label, recipe.axes[axis])
 
 
 def _check_choice(recipe: Recipe) -> None:

@@ -58,7 +58,9 @@ def describe_result(result: Result) -> str:
         f"{result.method}: test accuracy {100 * best.test_accuracy:.2f}% "
         f"(of round {best.round}, validation {100 * best.val_accuracy:.2f}%)"
     )
-    return f"{said}\n{result.privacy}" if result.privacy else said
+    failed = sum(record.failed for record in result.rounds)
+    left_out = f"{failed} answers of clients were left out: none came, or one that was not finite"
+    return "\n".join([said, *[left_out][: bool(failed)], *filter(None, [result.privacy])])
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedfm.algorithms.base import Turnout
 from fedfm.algorithms.composition import Method
 from fedfm.core.ledger import Ledger, Traffic
+from fedfm.core.trees import all_finite
 from fedfm.engine.cohort import Outcome
 from fedfm.engine.jobs import Job, train_together
 from fedfm.engine.profile import phase
@@ -97,6 +98,8 @@ def conversation(state: State, rules: Rules) -> Conversation:
         turnout = Turnout(clients, rules.population, total["samples"], total["weight"])
         with phase("aggregation"):
             server, model = aggregated(pieces, server, model, total, turnout)
+        if not all_finite(model.params):
+            raise Diverged([], state.round)
     failed = sorted(set(cohort) - set(sums.clients))
     loss = total["loss"] / total["samples"] if "loss" in total else None
     log = RoundLog(sums.clients, loss, failed, ledger.traffic, sums.held)

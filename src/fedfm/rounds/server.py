@@ -14,17 +14,18 @@ from fedfm.privacy.guard import Guard
 
 VARIANCE = "running_var"
 """How PyTorch calls the buffers that must not be negative."""
+STEP = "server's step diverged"
 
 
 class Diverged(UserError):
-    """The training of every client of a round ended in NaN or infinity."""
+    """The training of every client ended in NaN or infinity, or the server's step did."""
 
     def __init__(self, clients: Sequence[int], round: int) -> None:
         named = ", ".join(map(str, clients[:5])) + (", ..." if len(clients) > 5 else "")
+        who = f"training of every client diverged (clients {named})" if clients else STEP
         super().__init__(
-            f"round {round + 1}: the training of every client diverged (clients {named}): NaN or "
-            "infinite loss or weights.\nTry a smaller lr or a weaker method; the checkpoint before "
-            "this round is kept."
+            f"round {round + 1}: the {who}: NaN or infinite loss or weights.\nTry a smaller lr or "
+            "a weaker method; the checkpoint before this round is kept."
         )
 
 
