@@ -1,6 +1,6 @@
 """Run folders: a run that stops anywhere goes on as if it had not, and no run harms another."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -263,3 +263,20 @@ def test_differences_are_named_by_their_full_keys():
         "method.fedfm (there None, here {'strength': 1})",
         "protocol.lr (there 0.1, here 0.2)",
     ]
+
+
+def test_a_run_of_a_piece_whose_source_has_changed_is_refused(tmp_path):
+    @dataclass(frozen=True)
+    class Mine(Piece):
+        name = "mine"
+
+    run(tmp_path / "run", Mine())
+    run(tmp_path / "run", Mine(), resume=True)
+
+    @dataclass(frozen=True)
+    class Changed(Piece):
+        name = "mine"
+
+    assert "code.mine" in refused(tmp_path / "run", "another config", Changed(), resume=True)
+    run(tmp_path / "known", FedAvg())
+    assert "[code]" not in (tmp_path / "known" / "config.toml").read_text()

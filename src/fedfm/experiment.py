@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from fedfm.algorithms import Method, Model, Piece, Task
+from fedfm.algorithms.own import code_of
 from fedfm.core.errors import require
 from fedfm.core.ledger import bytes_of
 from fedfm.data.dataset import Dataset, fingerprint
@@ -77,6 +78,7 @@ class Experiment:
             "partition": asdict(self.partition),
             "protocol": asdict(self.protocol),
             **({"privacy": asdict(self.privacy)} if self.privacy else {}),
+            **({"code": code} if (code := code_of(self.method.pieces)) else {}),
         }
 
     def states_on_disk(self, model: Model) -> bool:

@@ -9,10 +9,11 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable
-from inspect import Parameter, signature
+from contextlib import suppress
+from inspect import Parameter, getsource, signature
 from pathlib import Path
 
-from fedfm.algorithms import PIECES
+from fedfm.algorithms import PIECES, Piece
 from fedfm.algorithms.contract import check_piece
 from fedfm.core.errors import UserError, require
 from fedfm.models import MODELS
@@ -36,11 +37,25 @@ def load_methods() -> None:
             before = _registered()
             _run(file)
             _check(file)
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+            digest = _digest(file.read_bytes())
             CODE.update(
                 {name: digest for name, own in _registered().items() if before.get(name) != own}
             )
             _known.add(file)
+
+
+def code_of(pieces: Iterable[Piece]) -> dict[str, str]:
+    """Digests of the source of pieces that are not the package's, as far as it is at hand."""
+    found = {}
+    for piece in pieces:
+        if not type(piece).__module__.startswith("fedfm."):
+            with suppress(OSError, TypeError):
+                found[piece.name] = _digest(getsource(type(piece)).encode())
+    return found
+
+
+def _digest(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()[:12]
 
 
 def _registered() -> dict[str, object]:
