@@ -77,7 +77,8 @@ class RunFolder:
         differing = list(differences(before, config))
         require(
             not differing,
-            f"{path} holds a run of another config; it differs in " + "; ".join(differing),
+            f"{path} holds a run of another config: give its settings, or choose another --out; it "
+            "differs in " + "; ".join(differing),
         )
         return True
 

@@ -185,7 +185,8 @@ def test_a_folder_that_holds_a_run_stays_as_it_is(command):
     other = (*RUN, *sets("seed=1", "lr=0.5"))
     assert "run already holds a run; go on with --resume" in refused(command, *other)
     assert refused(command, *other, "--resume") == (
-        "fedfm: run holds a run of another config; it differs in "
+        "fedfm: run holds a run of another config: give its settings, or choose another --out; it "
+        "differs in "
         "protocol.lr (there 0.01, here 0.5); seed (there 0, here 1)"
     )
 

@@ -103,7 +103,7 @@ def finished_config(folder: Path) -> Config:
             f"the run in {folder} was given its model and data in Python: take its features there, "
             "as docs/own-data-and-model.md shows",
         )
-        raise UserError(f"{recorded} is not as fedfm run writes it: {problem}") from problem
+        raise UserError(f"{recorded} is no config here: {problem}") from problem
 
 
 def _is_of_python(recorded: Path) -> bool:

@@ -88,7 +88,7 @@ def _copy(source: Path, target: Path, models: bool) -> bool:
         logger.warning("%s is a run that is not finished here: it stays as it is", target)
         return False
     left_out = shutil.ignore_patterns(*STATE, *(() if models else (MODEL,)))
-    partial = target.with_name(target.name + ".partial")
+    partial = unfinished(target)
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial, ignore=left_out)
     partial.rename(target)

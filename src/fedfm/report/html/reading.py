@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedfm.config import parse
 from fedfm.core.errors import UserError
+from fedfm.experiments.results.rounds import read_rounds
 from fedfm.experiments.results.store import Store, Summary, digest, identity
 from fedfm.records import best_so_far
 
@@ -87,8 +88,7 @@ def read_run(folder: Path) -> FoundRun:
     """A finished run from its folder."""
     summary = json.loads((folder / "summary.json").read_text())
     config = _config(tomllib.loads((folder / "config.toml").read_text()))
-    lines = (folder / "rounds.jsonl").read_text().splitlines()
-    rounds = json.loads(f"[{','.join(lines)}]")
+    rounds = read_rounds(folder)
     if len(rounds) != summary["rounds"]:
         raise UserError(f"{len(rounds)} of {summary['rounds']} rounds are there")
     written = datetime.fromtimestamp((folder / "summary.json").stat().st_mtime, UTC)
