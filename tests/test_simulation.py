@@ -427,7 +427,7 @@ def test_a_folder_is_not_resumed_with_another_model_or_other_data(tmp_path):
         simulate(network(seed=1), blobs(), FedAvg(), resume=True, **options)
     with pytest.raises(UserError, match=r"data\.digest"):
         simulate(network(), blobs(samples=164), FedAvg(), resume=True, **options)
-    with pytest.raises(UserError, match=r"data\.digest"):
+    with pytest.raises(UserError, match=r"data\.std"):
         simulate(network(), replace(blobs(), std=(2.0,)), FedAvg(), resume=True, **options)
 
 
@@ -479,6 +479,17 @@ def rarely() -> Experiment:
 def test_settings_and_data_that_are_something_else_are_refused(make, given, said):
     with pytest.raises(UserError, match=said):
         make(**given)
+
+
+def test_numbers_and_names_of_other_libraries_become_pythons(tmp_path):
+    short: dict[str, Any] = {"rounds": np.int64(2), "lr": np.float32(0.5)}
+    protocol = replace(SHORT, **short)
+    assert (type(protocol.rounds), type(protocol.lr)) == (int, float)
+    named: dict[str, Any] = {"classes": np.array(blobs().classes), "mean": torch.tensor([0.5])}
+    own = replace(blobs(), **named, std=(1,))
+    assert (own.classes, own.mean, own.std) == (blobs().classes, (0.5,), (1.0,))
+    options = {"partition": Partition("iid"), "out": tmp_path / "run"}
+    assert simulate(network(), own, FedAvg(), protocol=protocol, **options).rounds
 
 
 @pytest.mark.parametrize("seed", [1.5, -1, "0"])

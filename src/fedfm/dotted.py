@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -15,10 +15,10 @@ def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows under all names that any of them has."""
+def csv_text(rows: Sequence[Mapping[str, Any]], names: Iterable[str] = ()) -> str:
+    """Rows under all names that any of them has; `names` if there are none."""
     text = io.StringIO()
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(name for row in rows for name in row) or names
     table = csv.DictWriter(text, [*names], lineterminator="\n")
     table.writeheader()
     table.writerows(rows)

@@ -1,5 +1,6 @@
 """Everything that determines a run, and how it is recorded."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -102,9 +103,17 @@ def settings(piece: Piece) -> dict[str, Any]:
 
 
 def describe(model: nn.Module, data: Dataset) -> dict[str, Any]:
-    """Which model and data these are: names, and digests that others would not have."""
+    """Which model and data these are: names, digests that no others have, normalisation."""
     weights = model.state_dict().values()
+    seen = {"mean": _rounded(data.mean), "std": _rounded(data.std), "augment": data.augment}
+    usual = {"mean": [0.0], "std": [1.0], "augment": False}
     return {
         "model": {"name": type(model).__name__, "digest": fingerprint(weights)},
-        "data": {"name": data.name, "digest": data.digest},
+        "data": {"name": data.name, "digest": data.digest}
+        | {name: value for name, value in seen.items() if value != usual[name]},
     }
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    """To five digits: the last ones depend on how many threads computed them."""
+    return [float(f"{value:.5g}") for value in values]

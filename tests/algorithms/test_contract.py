@@ -1,5 +1,6 @@
 """Mistakes in a piece of one's own: each is refused by name, whatever runs it."""
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,33 @@ def test_what_hooks_give_back_is_looked_at(hooks, said, executor):
 def test_hooks_that_nobody_would_call_are_refused():
     with pytest.raises(UserError, match=r"Mine\.corect is no hook: did you mean 'correct'\?"):
         compose(piece(corect=lambda self, grads, params, held: grads))
-    compose(piece(strength_of=lambda self: 3.0))
+    inherited = type("Heir", (type(piece(corect=lambda self, g, p, h: g)),), {})
+    with pytest.raises(UserError, match=r"Heir\.corect is no hook"):
+        check_piece(inherited)
+    compose(piece(weight=lambda self, x: x, strength_of=lambda self: 3.0))
+
+
+def test_trees_may_be_dicts_of_any_kind_and_pairs_lists():
+    def step(self, server, delta, total, turnout):
+        return [server, OrderedDict(delta)]
+
+    module = worlds.network("mlp", hidden=[8], norm="batch")
+    fed = worlds.federation(module, worlds.images(), piece(step=step))
+    assert run_round(worlds.start(module, fed), fed)[0].round == 1
+
+
+def test_states_begin_with_tensors():
+    numbers = piece(server_state=lambda self, task: {"t": 0.0})
+    module = worlds.network("mlp", hidden=[8], norm="batch")
+    fed = worlds.federation(module, worlds.images(), numbers)
+    with pytest.raises(UserError, match="Mine must begin with tensors, but 't' is a float"):
+        run_round(worlds.start(module, fed), fed)
+
+
+def test_a_name_may_depend_on_settings():
+    assert compose(piece(name=property(lambda self: "mine, 3"))).name == "mine, 3"
+    with pytest.raises(UserError, match="Mine has no name"):
+        compose(piece(name=None))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +111,6 @@ def test_hooks_that_nobody_would_call_are_refused():
     [
         (piece(), r"is no method: a method is a class derived from fedfm\.Piece"),
         (dict, r"dict is no method"),
-        (type("Nameless", (Piece,), {}), r"Nameless has no name: write name = '\.\.\.'"),
     ],
 )
 def test_what_is_no_method(kind, said):

@@ -142,6 +142,8 @@ def test_the_first_run_that_has_a_round_speaks_for_all():
     watched(after(9))
     with pytest.raises(Stopped):
         watched(after(10))
+    watched(after(3))  # of runs that are trained after the others
+    assert [record.round for record in told] == [1, 2, 8, 9, 10, 3]
 
 
 def test_a_user_who_stops_waits_for_the_checkpoint():

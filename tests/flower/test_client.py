@@ -236,13 +236,14 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedfm.config import load_config
 from fedfm.flower.client_app import reply
+from fedfm.flower.packets import MESSAGES
 from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 config = json.dumps(load_config("digits").as_toml())
 context = Context(1, 7, {"site": sys.argv[1]}, RecordDict(), {})
 for megabytes in (1, 2000, 1):
     (Path(sys.argv[1]).parent / "much").write_text(str(megabytes))
-    facts = {"kind": "hello", "config": config, "token": "t", "number": 1}
+    facts = {"kind": "hello", "config": config, "token": "t", "number": 1, "messages": MESSAGES}
     content = RecordDict({"facts": ConfigRecord({"json": json.dumps(facts)})})
     answer = reply(Message(content, 7, "query.hello", ttl=10), context)
     print(answer.content.config_records["facts"]["json"])

@@ -443,6 +443,19 @@ def test_a_bad_introduction_is_refused(federation, warnings, told):
     assert_one_line(warnings(), "is refused", "introduction")
 
 
+def test_a_client_with_other_messages_is_told_so(federation, warnings):
+    """As one with an older version has."""
+
+    def older(message, answer):
+        message.content = packed(Packet(facts_of(message) | {"messages": 0}))
+        return answer()
+
+    run = federation("fedavg", "protocol.rounds=1", "deployment.wait=0.1")
+    run.run(Fault("hello", older, at=range(9)))
+    assert run.server.clients.members.numbers == {"c0": 0, "c2": 1}
+    assert_one_line(warnings(), "messages are of version 0, this client's of 1", "same FedFM")
+
+
 # --- too few --------------------------------------------------------------------------------------
 
 

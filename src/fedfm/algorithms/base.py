@@ -1,7 +1,7 @@
-"""What a method is made of: pieces, and their composition.
+"""What a method is made of: pieces.
 
 A piece is a frozen dataclass: its fields are hyper-parameters, its methods are pure functions. It
-overrides the hooks it needs and nothing else; the round (core/rounds.py) calls them in the order
+overrides the hooks it needs and nothing else; the round (rounds/round.py) calls them in the order
 in which they stand below. Client-side hooks work on a cohort: every tensor they see has a leading
 client axis S (or 1 for what all clients share) and they must not mix clients. Server-side hooks
 see one server.

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedfm.algorithms.base import Piece
-from fedfm.algorithms.contract import check_piece
+from fedfm.algorithms.contract import check_name, check_piece
 from fedfm.core.errors import require
 
 
@@ -47,6 +47,7 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
     claimed: dict[str, str] = {}
     for piece in chosen:
         check_piece(type(piece))
+        check_name(piece)
         for claim in (*piece.claims, f"name {piece.name}"):
             require(
                 claim not in claimed,

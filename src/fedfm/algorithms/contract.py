@@ -4,6 +4,7 @@ Without these checks some of them would train something else, on some executors 
 """
 
 from difflib import get_close_matches
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
@@ -18,13 +19,24 @@ def check_piece(kind: Any) -> None:
     said = getattr(kind, "__name__", repr(kind))
     known = isinstance(kind, type) and issubclass(kind, Piece)
     require(known, f"{said} is no method: a method is a class derived from fedfm.Piece")
-    named = isinstance(getattr(kind, "name", None), str)
+    hooks = {name: own for name, own in vars(Piece).items() if isinstance(own, FunctionType)}
+    for base in kind.__mro__[: kind.__mro__.index(Piece)]:
+        for name, own in vars(base).items():
+            if isinstance(own, FunctionType) and name not in hooks:
+                near = get_close_matches(name, hooks, 1, 0.8)
+                meant = near and _arguments(own) == _arguments(hooks[near[0]])
+                require(not meant, f"{said}.{name} is no hook: did you mean '{''.join(near)}'?")
+
+
+def check_name(piece: Any) -> None:
+    """Refuse a piece, or a kind of piece, without a name."""
+    said = getattr(piece, "__name__", type(piece).__name__)
+    named = isinstance(getattr(piece, "name", None), str)
     require(named, f"{said} has no name: write name = '...' into the class")
-    hooks = [name for name in vars(Piece) if not name.startswith("_")]
-    for name, own in vars(kind).items():
-        if callable(own) and not name.startswith("_") and name not in hooks:
-            near = get_close_matches(name, hooks, 1, 0.8)
-            require(not near, f"{said}.{name} is no hook: did you mean '{''.join(near)}'?")
+
+
+def _arguments(hook: FunctionType) -> int:
+    return hook.__code__.co_argcount
 
 
 def per_client(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
@@ -41,7 +53,8 @@ def per_client(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
 
 def pair(piece: Piece, hook: str, found: Any, what: str) -> tuple[Tree, Tree]:
     """Two trees."""
-    fine = isinstance(found, tuple) and [type(each) for each in found] == [dict, dict]
+    several = isinstance(found, tuple | list) and len(found) == 2
+    fine = several and all(isinstance(each, dict) for each in found)
     require(fine, f"{_named(piece, hook)} must give two trees, {what}, but gave {_kind(found)}")
     first, second = found
     return first, second
@@ -56,6 +69,9 @@ def alike(piece: Piece, hook: str, found: Any, like: Tree, what: str) -> Tree:
     more, less = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
     require(not more, f"{said} with what is there from the beginning, not with {', '.join(more)}")
     require(not less, f"{said} with {', '.join(less)}, which it is without")
+    for name, leaf in theirs.items():
+        first = f"{type(piece).__name__} must begin with tensors, but '{name}' is {_kind(leaf)}"
+        require(isinstance(leaf, Tensor), first)
     for name, leaf in ours.items():
         fine = isinstance(leaf, Tensor) and leaf.shape == theirs[name].shape
         shape = list(theirs[name].shape)

@@ -14,7 +14,7 @@ from inspect import Parameter, getsource, signature
 from pathlib import Path
 
 from fedfm.algorithms import PIECES, Piece
-from fedfm.algorithms.contract import check_piece
+from fedfm.algorithms.contract import check_name, check_piece
 from fedfm.core.errors import UserError, require
 from fedfm.models import MODELS
 
@@ -22,6 +22,7 @@ VARIABLE = "FEDFM_METHODS"
 CODE: dict[str, str] = {}
 """By name, the digest of the file that a method or model is in: other code, other experiment."""
 _known: set[Path] = set()
+_sources: dict[type[Piece], str] = {}
 
 
 def name_methods(files: Iterable[Path]) -> None:
@@ -48,9 +49,12 @@ def code_of(pieces: Iterable[Piece]) -> dict[str, str]:
     """Digests of the source of pieces that are not the package's, as far as it is at hand."""
     found = {}
     for piece in pieces:
-        if not type(piece).__module__.startswith("fedfm."):
-            with suppress(OSError, TypeError):
-                found[piece.name] = _digest(getsource(type(piece)).encode())
+        kind = type(piece)
+        if not kind.__module__.startswith("fedfm."):
+            with suppress(OSError, TypeError, SyntaxError):  # typed in, or being edited
+                if kind not in _sources:  # it stays as it was when its file changes
+                    _sources[kind] = _digest(getsource(kind).encode())
+                found[piece.name] = _sources[kind]
     return found
 
 
@@ -68,6 +72,7 @@ def _check(file: Path) -> None:
     for name, kind in PIECES.items():
         try:
             check_piece(kind)
+            check_name(kind)
         except UserError as problem:
             raise UserError(f"a method of your own: {file}: {problem}") from problem
         given = signature(kind).parameters.values()

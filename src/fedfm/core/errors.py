@@ -18,13 +18,19 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_numbers(settings: Any) -> None:
-    """Raise a `UserError` where a dataclass has something else for an `int` or a `float`."""
+    """Raise a `UserError` where a dataclass has something else for an `int` or a `float`.
+
+    Numbers of other libraries become Python's, which files can hold.
+    """
     for each in fields(settings):
         value = getattr(settings, each.name)
         kind = {int: Integral, float: Real}.get(each.type) if isinstance(each.type, type) else None
         if kind and (isinstance(value, bool) or not isinstance(value, kind)):
             wanted = "a whole number" if kind is Integral else "a number"
             raise UserError(f"{each.name} must be {wanted}, not {value!r}")
+        if kind and not isinstance(value, int | float):
+            plain = int(value) if kind is Integral else float(value)
+            object.__setattr__(settings, each.name, plain)
 
 
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:

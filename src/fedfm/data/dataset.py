@@ -34,9 +34,9 @@ class Split:
         return Split(self.inputs[indices], self.labels[indices])
 
 
-def fingerprint(tensors: Iterable[Tensor], about: str = "") -> str:
-    """A short digest of tensors' values, and of a text."""
-    found = hashlib.blake2b(about.encode(), digest_size=8)
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """A short digest of tensors' values."""
+    found = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()
@@ -61,10 +61,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Refuse data that no training could use."""
-        named = isinstance(self.classes, list | tuple) and all(
-            isinstance(name, str) for name in self.classes
-        )
-        require(named, f"data '{self.name}': classes must be their names, not {self.classes!r}")
+        self._tidy()
         for part, split in (("training", self.train), ("test", self.test)):
             where = f"data '{self.name}', {part} split"
             require(isinstance(split, Split), f"{where}: it must be a Split(inputs, labels)")
@@ -105,6 +102,15 @@ class Dataset:
         )
         require(min(self.std) > 0, f"data '{self.name}': std must be above 0; take 1 instead")
 
+    def _tidy(self) -> None:
+        """Names and numbers as Python has them, whatever held them."""
+        several = isinstance(self.classes, Iterable) and not isinstance(self.classes, str)
+        named = several and all(isinstance(name, str) for name in self.classes)
+        require(named, f"data '{self.name}': classes must be their names, not {self.classes!r}")
+        object.__setattr__(self, "classes", tuple(map(str, self.classes)))
+        for each in ("mean", "std"):
+            object.__setattr__(self, each, tuple(map(float, getattr(self, each))))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
@@ -119,7 +125,6 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that a network learns from: other data, or data read otherwise, have another."""
+        """Of all inputs and labels: other data have another."""
         splits = (self.train, self.test)
-        tensors = (tensor for each in splits for tensor in (each.inputs, each.labels))
-        return fingerprint(tensors, repr((self.classes, self.mean, self.std, self.augment)))
+        return fingerprint(tensor for each in splits for tensor in (each.inputs, each.labels))

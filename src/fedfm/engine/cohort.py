@@ -47,7 +47,7 @@ def _put(outcome: Outcome, some: Tensor, whole: Tree, clients: int) -> None:
     """Write a cohort's outcome to its clients' places; the first one makes room for all."""
     part = {**outcome.model._asdict(), "loss": outcome.loss, "steps": outcome.steps}
     whole |= whole or trees.tree_map(lambda leaf: leaf.new_empty(clients, *leaf.shape[1:]), part)
-    places = some.to(outcome.loss.device)
+    places = some.to(outcome.loss.device, non_blocking=True)
     trees.tree_map(lambda into, leaf: into.index_copy_(0, places, leaf), whole, part)
 
 

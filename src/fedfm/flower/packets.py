@@ -21,6 +21,8 @@ FORMAT = "safetensors"
 
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError)
 """What is raised by bytes that are no JSON, no safetensors, or not of our form."""
+MESSAGES = 1
+"""The version of what is said, and of how numbers lie in a secure sum: both sides need the same."""
 
 
 class Packet(NamedTuple):

@@ -160,7 +160,7 @@ class Watch:
 
     def __call__(self, record: RoundRecord) -> None:
         """A round of one of the runs; the first to have it speaks for all, whoever is left."""
-        if record.round <= self.seen:
+        if record.round == self.seen:
             return
         self.seen = record.round
         if self.told:

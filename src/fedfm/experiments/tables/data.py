@@ -40,7 +40,7 @@ def as_csv(table: Table) -> str:
         for entry in table.entries.values()
         for record in [_record(entry)]
     ]
-    return csv_text(records or [heads])
+    return csv_text(records, heads)
 
 
 def _record(entry: Entry) -> dict[str, Any]:

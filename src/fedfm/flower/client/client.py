@@ -1,6 +1,6 @@
 """A client: answers the server's questions with what it has on its own machine.
 
-Its part of a round is the simulation's, with a cohort of one (core/clients.py).
+Its part of a round is the simulation's, with a cohort of one (rounds/clients.py).
 """
 
 import json
@@ -24,7 +24,7 @@ from fedfm.flower.client.site import Site, own_data, own_moments
 from fedfm.flower.client.workshop import Workshop
 from fedfm.flower.hiding import HIDING, Hiding
 from fedfm.flower.moments import compact
-from fedfm.flower.packets import Packet
+from fedfm.flower.packets import MESSAGES, Packet
 from fedfm.flower.refusals import Lost, Refusal
 from fedfm.flower.secure import SecureError
 from fedfm.flower.values import in_a_line
@@ -63,6 +63,10 @@ class Client:
 
     def hello(self, question: Packet) -> Packet:
         """Check the server's config against its own, if it has one, and introduce itself."""
+        theirs = question.facts.get("messages")
+        if theirs != MESSAGES:
+            said = f"the server's messages are of version {theirs}, this client's of {MESSAGES}"
+            raise Refusal(f"{said}: install the same FedFM on both")
         config = parse(json.loads(question.facts["config"]))
         self._compare(config)
         check_accountable(config)

@@ -14,7 +14,7 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.deployment import Deployment
 from fedfm.flower.agreement import Agreement
-from fedfm.flower.packets import Packet
+from fedfm.flower.packets import MESSAGES, Packet
 from fedfm.flower.server.members import Members
 from fedfm.flower.server.post import Post
 from fedfm.flower.server.sums import Collector, Questions
@@ -140,7 +140,7 @@ class Gathering:
         names, admitted = self.post.names(), list[int]()
         strangers = self.members.strangers(names)
         if strangers:
-            question = Packet({"config": self._config})
+            question = Packet({"config": self._config, "messages": MESSAGES})
             answers = self.post.ask("hello", dict.fromkeys(strangers, question))
             failed = set(strangers) - set(answers) - self.post.silent
             self.members.refused |= dict.fromkeys(failed, "")
