@@ -162,7 +162,8 @@ def test_runs_are_watched_when_all_have_saved_the_round(tmp_path, monkeypatch, a
     def some_diverge(states, feds):
         found = run_rounds(states, feds)
         if len(found) == len(SEEDS) and states[0].round == 1:
-            return [o if k in alive else Diverged([0], 1) for k, o in enumerate(found)]
+            lost = Diverged("training diverged", 1)
+            return [each if k in alive else lost for k, each in enumerate(found)]
         return found
 
     def watch(record: RoundRecord) -> None:

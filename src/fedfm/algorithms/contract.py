@@ -39,16 +39,15 @@ def _arguments(hook: FunctionType) -> int:
     return hook.__code__.co_argcount
 
 
-def per_client(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
+def one_each(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
     """A number for each client [S]."""
-    shape = tuple(found.shape) if isinstance(found, Tensor) else None
     require(
-        shape == (clients,),
+        isinstance(found, Tensor) and found.shape == (clients,),
         f"{_named(piece, hook)} must give a number for each client, a tensor [{clients}] here, but "
-        f"gave {'a tensor ' + str(list(shape)) if shape is not None else _kind(found)}",
+        f"gave {_kind(found)}",
     )
-    assert isinstance(found, Tensor)
-    return found
+    numbers: Tensor = found
+    return numbers
 
 
 def pair(piece: Piece, hook: str, found: Any, what: str) -> tuple[Tree, Tree]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedfm.algorithms.base import Batch, Model, Piece
-from fedfm.algorithms.contract import per_client
+from fedfm.algorithms.contract import one_each
 from fedfm.core import trees
 from fedfm.core.trees import Tree
 
@@ -40,7 +40,7 @@ class Objective:
             seen = batch._replace(views=views.get(piece.name, {}))
             term = piece.loss(seen, self.held[piece.name])
             if term is not None:
-                loss = loss + per_client(piece, "loss", term, len(loss))
+                loss = loss + one_each(piece, "loss", term, len(loss))
         return loss
 
     def correct(self, grads: Tree, params: Tree) -> Tree:

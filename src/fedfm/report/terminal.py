@@ -12,6 +12,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -58,9 +59,21 @@ def describe_result(result: Result) -> str:
         f"{result.method}: test accuracy {100 * best.test_accuracy:.2f}% "
         f"(of round {best.round}, validation {100 * best.val_accuracy:.2f}%)"
     )
-    failed = sum(record.failed for record in result.rounds)
-    left_out = f"{failed} answers of clients were left out: none came, or one that was not finite"
-    return "\n".join([said, *[left_out][: bool(failed)], *filter(None, [result.privacy])])
+    if failed := sum(record.failed for record in result.rounds):
+        said += f"\n{failed} answers of clients were left out: none came, or one was not finite"
+    return f"{said}\n{result.privacy}" if result.privacy else said
+
+
+def bars(last: ProgressColumn) -> Progress:
+    """Bars on standard error: what it is, how far, what there is to say (`said`), and `last`."""
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        last,
+        console=Console(stderr=True),
+    )
 
 
 @contextmanager
@@ -69,14 +82,7 @@ def watching(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
     if not sys.stderr.isatty():
         yield [partial(_say, title, rounds) for title in titles]
         return
-    with Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    ) as bar:
+    with bars(TimeRemainingColumn()) as bar:
         tasks = [bar.add_task(title, total=rounds, said="") for title in titles]
         yield [partial(_move, bar, task) for task in tasks]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedfm.algorithms.base import LocalRun, Model, Piece, Task
-from fedfm.algorithms.contract import alike, pair, per_client
+from fedfm.algorithms.contract import alike, one_each, pair
 from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
 from fedfm.core.ledger import BUFFERS, Traffic, floats_held, sent_up
@@ -204,7 +204,7 @@ def contribution(visit: Visit, work: Work, sharing: bool) -> Tree:
         return total
     weights = samples
     for piece in visit.pieces:
-        weights = per_client(piece, "weights", piece.weights(weights, run), len(samples))
+        weights = one_each(piece, "weights", piece.weights(weights, run), len(samples))
     change = trees.tree_map(
         lambda y, x: trees.weighted_sum(weights, y - x), run.end.params, visit.base.params
     )

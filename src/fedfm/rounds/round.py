@@ -25,7 +25,7 @@ from fedfm.privacy.guard import Guard
 from fedfm.rounds.clients import Visit, begin, job, measured, message, trained
 from fedfm.rounds.exchange import Ask, Sums
 from fedfm.rounds.federation import Federation
-from fedfm.rounds.server import Diverged, absorbed, aggregated
+from fedfm.rounds.server import Diverged, absorbed, aggregated, everybody_diverged
 from fedfm.rounds.state import State
 
 
@@ -90,7 +90,7 @@ def conversation(state: State, rules: Rules) -> Conversation:
     sums = yield ask._replace(down=down)
     ledger.handshake(sums.traffic)
     if not sums.clients:
-        raise Diverged(cohort, state.round)
+        raise Diverged(everybody_diverged(cohort), state.round)
     _check_sum(sums, rules)
     total, clients, model = sums.total, len(sums.clients), state.model
     server = absorbed(pieces, server, total["reports"], clients, rules.guard)
@@ -99,7 +99,7 @@ def conversation(state: State, rules: Rules) -> Conversation:
         with phase("aggregation"):
             server, model = aggregated(pieces, server, model, total, turnout)
         if not all_finite(model.params):
-            raise Diverged([], state.round)
+            raise Diverged("server's step diverged", state.round)
     failed = sorted(set(cohort) - set(sums.clients))
     loss = total["loss"] / total["samples"] if "loss" in total else None
     log = RoundLog(sums.clients, loss, failed, ledger.traffic, sums.held)

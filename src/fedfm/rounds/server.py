@@ -14,19 +14,22 @@ from fedfm.privacy.guard import Guard
 
 VARIANCE = "running_var"
 """How PyTorch calls the buffers that must not be negative."""
-STEP = "server's step diverged"
 
 
 class Diverged(UserError):
-    """The training of every client ended in NaN or infinity, or the server's step did."""
+    """A round whose numbers ended in NaN or infinity."""
 
-    def __init__(self, clients: Sequence[int], round: int) -> None:
-        named = ", ".join(map(str, clients[:5])) + (", ..." if len(clients) > 5 else "")
-        who = f"training of every client diverged (clients {named})" if clients else STEP
+    def __init__(self, what: str, round: int) -> None:
         super().__init__(
-            f"round {round + 1}: the {who}: NaN or infinite loss or weights.\nTry a smaller lr or "
+            f"round {round + 1}: the {what}: NaN or infinite loss or weights.\nTry a smaller lr or "
             "a weaker method; the checkpoint before this round is kept."
         )
+
+
+def everybody_diverged(clients: Sequence[int]) -> str:
+    """What happened if no client's answer is fit for the sum."""
+    named = ", ".join(map(str, clients[:5])) + (", ..." if len(clients) > 5 else "")
+    return f"training of every client diverged (clients {named})"
 
 
 def absorbed(

@@ -5,14 +5,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
-    TextColumn,
     TimeElapsedColumn,
 )
 
@@ -21,6 +17,7 @@ from fedfm.experiments.jobs import Job
 from fedfm.experiments.running.grid import Display
 from fedfm.experiments.running.worker import Outcome
 from fedfm.records import RoundRecord
+from fedfm.report.terminal import bars
 
 
 def ended(outcome: Outcome) -> str:
@@ -103,12 +100,5 @@ def shown(runs: int, budget: Budget) -> Iterator[Display]:
     if not sys.stderr.isatty():
         yield Lines(runs, budget)
         return
-    with Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    ) as progress:
+    with bars(TimeElapsedColumn()) as progress:
         yield Bars(runs, budget, progress)
