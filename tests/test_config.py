@@ -280,3 +280,17 @@ def test_only_the_first_mistake_is_told():
     with pytest.raises(UserError, match=r"^seed: Input should be a valid integer") as caught:
         parse({"seed": "x", "executor": "y"})
     assert "executor" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"method": "fedprox+fedfm"}, r"several are a list, method=\['fedprox', 'fedfm'\]"),
+        ({"method": {"name": "fedavg"}}, r"\[method\] has no key 'name': write method = "),
+        ({"method": "fedavgg"}, r"did you mean 'fedavg'\? \(one of your own: fedfm --methods FILE"),
+        ({"method": {"fedavg": {"mu": 1}}}, "key in method.fedavg: 'mu': known: none"),
+    ],
+)
+def test_methods_that_are_written_otherwise(table, said):
+    with pytest.raises(UserError, match=said):
+        parse(table)

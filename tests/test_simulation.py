@@ -33,10 +33,12 @@ from fedfm.models import Split as Halves
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard
 from fedfm.records import Progress
+from fedfm.report.terminal import describe_result
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
 from fedfm.rounds.server import Diverged
 from fedfm.running import Run, run_together
+from fedfm.runs import summary
 from fedfm.simulation import Simulation, feeds
 
 SHORT = Protocol(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)
@@ -516,3 +518,12 @@ def test_a_server_step_that_is_not_finite_ends_the_run():
 
     with pytest.raises(UserError, match=r"round 1: the server's step diverged"):
         simulate(network(), blobs(), Leap(), partition=Partition("iid"), protocol=SHORT)
+
+
+def test_the_result_says_how_many_answers_were_left_out():
+    found = simulate(network(), blobs(), FedAvg(), partition=Partition("iid"), protocol=SHORT)
+    assert "left out" not in describe_result(found)
+    rounds = tuple(replace(record, failed=2) for record in found.rounds)
+    lost = replace(found, rounds=rounds)
+    assert f"{2 * len(rounds)} answers of clients were left out" in describe_result(lost)
+    assert summary(lost)["failed"] == 2 * len(rounds)

@@ -215,3 +215,18 @@ def test_merging_keeps_what_is_not_mentioned():
         "a": {"b": 1, "c": 4},
         "d": {"e": 5},
     }
+
+
+@pytest.mark.parametrize(
+    ("skipped", "said"),
+    [
+        ('metod = "A"', r"unknown axis in \[\[skipped\]\] of recipe mine: 'metod': did you mean"),
+        ('method = ["A", "C"]', r"method in .* of recipe mine: 'C': known: A, B"),
+    ],
+)
+def test_what_is_skipped_must_be_there(tmp_path, skipped, said):
+    axes = "[axes.method.A]\n[axes.method.B]\n"
+    text = f'title = "mine"\nrows = ["method"]\ncolumns = []\n{axes}[[skipped]]\n{skipped}\n'
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UserError, match=said):
+        load_recipe(str(tmp_path / "mine.toml"))
