@@ -20,7 +20,8 @@ from fedfm.core.trees import flatten, leaves
 from fedfm.flower.client import workshop
 from fedfm.flower.client.client import Client, explained
 from fedfm.flower.client_app import reply
-from fedfm.flower.packets import FACTS, TREES, Packet, packed, unpacked
+from fedfm.flower.packets import Packet
+from fedfm.flower.records import FACTS, TREES, packed, unpacked
 from tests.flower.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
 
 MARKER = "patients-of-ward-nine"

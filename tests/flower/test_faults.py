@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
 from fedfm.flower.inprocess import InProcessGrid
-from fedfm.flower.packets import FACTS, TREES, Packet, packed
+from fedfm.flower.packets import Packet
+from fedfm.flower.records import FACTS, TREES, packed
 from fedfm.flower.server.scores import Score
 from fedfm.flower.server.server import TooFew
 from tests.flower.conftest import NODES, Fault, assert_same, changed, facts_of, silent, unheard

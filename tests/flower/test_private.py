@@ -12,7 +12,8 @@ from fedfm.assembly import build_model, load_data
 from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
-from fedfm.flower.packets import Packet, packed, unpacked
+from fedfm.flower.packets import Packet
+from fedfm.flower.records import packed, unpacked
 from fedfm.flower.secure import numbers
 from fedfm.flower.server.scores import Score
 from fedfm.privacy import Privacy

@@ -13,7 +13,8 @@ from fedfm.flower.client.client import QUESTIONS, Client, explained
 from fedfm.flower.client.memory import limited
 from fedfm.flower.client.site import Site, load_site
 from fedfm.flower.hiding import Hiding
-from fedfm.flower.packets import Packet, packed, unpacked
+from fedfm.flower.packets import Packet
+from fedfm.flower.records import packed, unpacked
 from fedfm.flower.refusals import Lost, Refusal
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from flwr.serverapp import Grid
 
 from fedfm.core.errors import UserError, require
 from fedfm.deployment import Deployment
-from fedfm.flower.packets import Arrays, Packet, packed, unpacked
+from fedfm.flower.packets import Packet
+from fedfm.flower.records import Arrays, packed, unpacked
 from fedfm.flower.values import in_a_line
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,63 @@
+"""The package without its extras: what is optional is needed only where it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fedfm.core.errors import UserError
+from fedfm.flower.programs.processes import programs
+
+EXTRAS = {
+    "cryptography",
+    "dp_accounting",
+    "flwr",
+    "mlflow",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "ray",
+    "selenium",
+    "tensorboard",
+    "triton",
+}
+WITHOUT = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {EXTRAS}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from fedfm.cli import main
+main()
+"""
+
+
+def fedfm(*words, folder):
+    """The command line where no extra is installed."""
+    command = [sys.executable, "-c", WITHOUT, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_needs_none_of_them(tmp_path):
+    quick = ("rounds=1", "epochs=1", "method=fedfm", "model.name=mlp")
+    settings = [word for setting in quick for word in ("--set", setting)]
+    done = fedfm("run", "digits", *settings, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("summary.json"))
+
+
+def test_keys_name_the_extra_that_they_need(tmp_path):
+    done = fedfm("keys", "made", "--server", "localhost", "--client", "a", folder=tmp_path)
+    assert done.returncode == 2
+    assert "pip install '.[flower]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_deployment_names_the_extra_that_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"not installed here: pip install '\.\[flower\]'"):
+        programs()
