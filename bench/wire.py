@@ -35,10 +35,10 @@ from fedfm.flower.client import client, workshop
 from fedfm.flower.client.desk import Desk
 from fedfm.flower.hiding import Hiding
 from fedfm.flower.inprocess import InProcessGrid
-from fedfm.flower.records import FACTS
 from fedfm.flower.server import post, server, sums
 from fedfm.flower.server.scores import Score
 from fedfm.flower.server.server import Server
+from fedfm.flower.wire import FACTS
 from fedfm.records import Progress
 from fedfm.rounds.state import State
 from fedfm.runs import RunFolder

@@ -24,8 +24,8 @@ from fedfm.core.trees import flatten
 from fedfm.flower.client_app import app
 from fedfm.flower.inprocess import InProcessGrid, Tamper
 from fedfm.flower.packets import Packet
-from fedfm.flower.records import FACTS, packed, unpacked
 from fedfm.flower.server.server import Server
+from fedfm.flower.wire import FACTS, packed, unpacked
 from fedfm.records import Progress, Result
 from fedfm.rounds.clients import begin, job, measured, trained
 from fedfm.rounds.round import conversation

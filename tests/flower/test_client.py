@@ -21,7 +21,7 @@ from fedfm.flower.client import workshop
 from fedfm.flower.client.client import Client, explained
 from fedfm.flower.client_app import reply
 from fedfm.flower.packets import Packet
-from fedfm.flower.records import FACTS, TREES, packed, unpacked
+from fedfm.flower.wire import FACTS, TREES, packed, unpacked
 from tests.flower.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
 
 MARKER = "patients-of-ward-nine"

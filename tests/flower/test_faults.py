@@ -15,9 +15,9 @@ from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
 from fedfm.flower.inprocess import InProcessGrid
 from fedfm.flower.packets import Packet
-from fedfm.flower.records import FACTS, TREES, packed
 from fedfm.flower.server.scores import Score
 from fedfm.flower.server.server import TooFew
+from fedfm.flower.wire import FACTS, TREES, packed
 from tests.flower.conftest import NODES, Fault, assert_same, changed, facts_of, silent, unheard
 
 EXACT = {"rtol": 1e-5, "atol": 1e-6}

@@ -13,8 +13,8 @@ from safetensors.torch import save
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, to_device
 from fedfm.flower.packets import Packet, fitted
-from fedfm.flower.records import FACTS, TREES, Arrays, packed, unpacked
 from fedfm.flower.values import in_a_line
+from fedfm.flower.wire import FACTS, TREES, Arrays, packed, unpacked
 from tests.flower.test_faults import Trap
 
 LIMIT = 2**20

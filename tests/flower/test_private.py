@@ -13,9 +13,9 @@ from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.flower.packets import Packet
-from fedfm.flower.records import packed, unpacked
 from fedfm.flower.secure import numbers
 from fedfm.flower.server.scores import Score
+from fedfm.flower.wire import packed, unpacked
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret
 from fedfm.rounds import round as rounds

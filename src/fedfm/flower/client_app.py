@@ -14,8 +14,8 @@ from fedfm.flower.client.memory import limited
 from fedfm.flower.client.site import Site, load_site
 from fedfm.flower.hiding import Hiding
 from fedfm.flower.packets import Packet
-from fedfm.flower.records import packed, unpacked
 from fedfm.flower.refusals import Lost, Refusal
+from fedfm.flower.wire import packed, unpacked
 
 logger = logging.getLogger(__name__)
 STAMP = ("token", "kind", "number")

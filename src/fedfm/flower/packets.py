@@ -1,4 +1,4 @@
-"""What servers and clients say to each other; how Flower carries it is in `records`."""
+"""What servers and clients say to each other; how Flower carries it is in `wire`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -16,8 +16,8 @@ from flwr.serverapp import Grid
 from fedfm.core.errors import UserError, require
 from fedfm.deployment import Deployment
 from fedfm.flower.packets import Packet
-from fedfm.flower.records import Arrays, packed, unpacked
 from fedfm.flower.values import in_a_line
+from fedfm.flower.wire import Arrays, packed, unpacked
 
 logger = logging.getLogger(__name__)
 PAUSE = 0.2
