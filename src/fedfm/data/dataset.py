@@ -29,6 +29,35 @@ class Split:
         """The number of samples."""
         return len(self.labels)
 
+    def check(self, where: str, classes: int) -> None:
+        """Refuse samples that no training could use."""
+        require(len(self) > 0, f"{where}: no samples")
+        require(
+            len(self.inputs) == len(self),
+            f"{where}: {len(self.inputs)} inputs but {len(self)} labels",
+        )
+        require(
+            self.labels.dtype == torch.int64,
+            f"{where}: labels must be numbers of classes, torch.int64, not "
+            f"{self.labels.dtype}; there is no regression",
+        )
+        low, high = int(self.labels.min()), int(self.labels.max())
+        require(
+            low >= 0 and high < classes,
+            f"{where}: labels run from {low} to {high}, but there are {classes} classes",
+        )
+        if self.inputs.is_floating_point():
+            self._check_finite(where)
+
+    def _check_finite(self, where: str) -> None:
+        bad = (~torch.isfinite(self.inputs)).flatten(1).any(1).nonzero()
+        first = int(bad[0]) if len(bad) else 0
+        require(
+            len(bad) == 0,
+            f"{where}: {len(bad)} samples hold NaN or Inf (the first is number {first}); remove or "
+            "fill them",
+        )
+
     def subset(self, indices: Tensor) -> "Split":
         """The samples at `indices` [M], in that order."""
         return Split(self.inputs[indices], self.labels[indices])
@@ -65,35 +94,15 @@ class Dataset:
         for part, split in (("training", self.train), ("test", self.test)):
             where = f"data '{self.name}', {part} split"
             require(isinstance(split, Split), f"{where}: it must be a Split(inputs, labels)")
-            require(len(split) > 0, f"{where}: no samples")
-            require(
-                len(split.inputs) == len(split.labels),
-                f"{where}: {len(split.inputs)} inputs but {len(split.labels)} labels",
-            )
-            require(
-                split.labels.dtype == torch.int64,
-                f"{where}: labels must be numbers of classes, torch.int64, not "
-                f"{split.labels.dtype}; there is no regression",
-            )
-            low, high = int(split.labels.min()), int(split.labels.max())
-            require(
-                low >= 0 and high < len(self.classes),
-                f"{where}: labels run from {low} to {high}, but there are "
-                f"{len(self.classes)} classes",
-            )
-            if split.inputs.is_floating_point():
-                bad = (~torch.isfinite(split.inputs)).flatten(1).any(1).nonzero()
-                require(
-                    len(bad) == 0,
-                    f"{where}: {len(bad)} samples hold NaN or Inf (the first is number "
-                    f"{int(bad[0]) if len(bad) else 0}); remove or fill them",
-                )
+            split.check(where, len(self.classes))
         require(
             self.train.inputs.shape[1:] == self.test.inputs.shape[1:],
             f"data '{self.name}': training inputs have shape {tuple(self.train.inputs.shape[1:])}, "
             f"test inputs {tuple(self.test.inputs.shape[1:])}",
         )
+        self._check_normalisation()
 
+    def _check_normalisation(self) -> None:
         channels, own = (*self.shape, 1)[0], (len(self.mean), len(self.std))
         require(
             set(own) <= {1, channels},
