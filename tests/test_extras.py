@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from fedfm.cli import deploying
 from fedfm.core.errors import UserError
-from fedfm.flower.programs.processes import programs
 
 EXTRAS = {
     "cryptography",
@@ -49,6 +49,14 @@ def test_a_run_needs_none_of_them(tmp_path):
     assert list(tmp_path.rglob("summary.json"))
 
 
+def test_privacy_names_the_extra_that_it_needs_before_the_first_round(tmp_path):
+    done = fedfm("run", "digits", "--set", "privacy.noise=1.0", folder=tmp_path)
+    assert done.returncode == 2
+    assert "[privacy] needs an accountant: pip install '.[privacy]'" in done.stderr
+    assert "round 1" not in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_keys_name_the_extra_that_they_need(tmp_path):
     done = fedfm("keys", "made", "--server", "localhost", "--client", "a", folder=tmp_path)
     assert done.returncode == 2
@@ -56,8 +64,17 @@ def test_keys_name_the_extra_that_they_need(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_deployment_names_the_extra_that_it_needs(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: deploying.serve("digits"),
+        lambda: deploying.join("digits", "127.0.0.1:9092", "a", "share:0/2"),
+    ],
+)
+def test_a_deployment_names_the_extra_that_it_needs_first(start, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"not installed here: pip install '\.\[flower\]'"):
-        programs()
+        start()
+    assert not list(tmp_path.iterdir())

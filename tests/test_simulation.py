@@ -267,7 +267,7 @@ def test_a_model_where_a_function_of_the_seed_is_wanted_is_refused():
 
 def test_a_method_that_would_never_begin_is_named(caplog):
     run(FedFM(start_round=4), replace(SHORT, rounds=4))
-    assert "fedfm begins after round 4, but there are only 4 rounds" in caplog.text
+    assert "fedfm begins after round 4, but the run ends after round 4" in caplog.text
 
 
 def test_inputs_are_normalised_as_training_sees_them():

@@ -88,6 +88,7 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
             for kind in dict.fromkeys(kinds)
         }
         return [next(done[kind]) for kind in kinds]
+    promise(runs[0].experiment)  # fails now where it would fail after the last round
     for run in runs:
         run.check_folder(data, resume)
     _warn_of_late_pieces(runs[0].experiment)
@@ -121,7 +122,7 @@ def _warn_of_late_pieces(experiment: Experiment) -> None:
     rounds = experiment.protocol.rounds
     for piece in experiment.method.pieces:
         if piece.first_round >= rounds:
-            said = "%s begins after round %d, but there are only %d rounds: it does nothing"
+            said = "%s begins after round %d, but the run ends after round %d: it does nothing"
             logger.warning(said, piece.name, piece.first_round, rounds)
 
 

@@ -48,6 +48,8 @@ SETTINGS = {
     ),
     # names that do not exist
     "an unknown method": (["method=fedagv"], "unknown method 'fedagv': did you mean 'fedavg'?"),
+    "a method as people write it": (["method=SCAFFOLD"], "did you mean 'scaffold'?"),
+    "a method twice": (['method=["fedavg", "fedavg"]'], "method: fedavg is named twice"),
     "an unknown model": (["model.name=resnet19"], "did you mean 'resnet18'?"),
     "unknown data": (["data.name=cifar11"], "unknown data 'cifar11': did you mean 'cifar1"),
     "an unknown executor": (
@@ -57,6 +59,12 @@ SETTINGS = {
     "an unknown partition": (["partition.kind=niid4"], "partition.kind: Input should be 'iid'"),
     # values out of range
     "no rounds": (["rounds=0"], "rounds must be at least 1, not 0"),
+    "a flag for a number": (["rounds=true"], "protocol.rounds must be a number, not true"),
+    "a flag for a number of one's own": (["seed=false"], "seed must be a number, not false"),
+    "a flag for a method's number": (
+        ["fedfm.strength=true"],
+        "method.fedfm.strength must be a number, not true",
+    ),
     "a negative lr": (["lr=-0.1"], "lr must be positive, not -0.1"),
     "a lr of NaN": (["lr=nan"], "lr must be positive, not nan"),
     "nobody takes part": (["participation=0"], "participation must be in (0, 1], not 0"),
@@ -155,13 +163,19 @@ def test_a_config_that_is_not_there(command):
 # --- Data ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cell", ["nan", "inf", "", "tall"])
+@pytest.mark.parametrize("cell", ["nan", "inf", "1e300", "", "tall"])
 def test_a_cell_of_a_table_that_is_no_number_is_named(command, cell):
     Path("table.csv").write_text("height,label\n" + "1.5,a\n2.5,b\n" * 9 + f"{cell},a\n")
     said = refused(
         command, "run", "digits", *sets("data.name=csv", "data.path=table.csv", "model.name=mlp")
     )
-    assert f"table.csv, row 20, column 'height': '{cell}' is not a finite number" in said
+    assert f"table.csv, row 20, column 'height': '{cell}' is no number, or not one that" in said
+
+
+def test_a_file_that_is_no_archive_is_named(command):
+    Path("images.tar").write_text("no images")
+    said = refused(command, "run", "digits", *sets("data.name=folder", "data.path=images.tar"))
+    assert "cannot read images.tar: file could not be opened successfully\n" in said
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8b\x08 and so on"], ids=["empty", "altered"])
@@ -182,6 +196,9 @@ RUN = ("run", "digits", *TINY, *sets("rounds=3", "method=fedavg"), "--out", "run
 def test_a_folder_that_holds_a_run_stays_as_it_is(command):
     assert command(*RUN).code == 0
     assert "run already holds a run; go on with --resume" in refused(command, *RUN)
+    assert "run is the folder of a run; go on with it with --resume" in refused(
+        command, "run", "run"
+    )
     other = (*RUN, *sets("seed=1", "lr=0.5"))
     assert "run already holds a run; go on with --resume" in refused(command, *other)
     assert refused(command, *other, "--resume") == (
@@ -216,6 +233,7 @@ def test_a_damaged_run_is_not_resumed(command):
 def test_training_that_diverges_is_told_with_round_and_clients(command):
     said = message(command(*RUN, "--set", "lr=1e6"))
     assert "round 1: the training of every client diverged (clients 0, 1, 2, 3)" in said
+    assert "checkpoint" not in said
     assert not Path("run/rounds.jsonl").exists()
     assert not Path("run/summary.json").exists()
 

@@ -134,7 +134,8 @@ def test_a_method_without_a_word_about_it_is_listed(command: Command, gentleprox
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "is no Python file"),
+        (None, "there is no file"),
+        ("raise SystemExit(3)", "does not run: SystemExit: 3"),
         ("import fedfm_nonsense", "does not run: ModuleNotFoundError"),
         ("this is no Python", "does not run: SyntaxError"),
         (REQUIRED, "give amount of 'needs' a default value"),

@@ -522,7 +522,7 @@ def test_the_label_may_have_another_name_and_place(table):
         ("age;label\n1;a\n2;b\n", "separated by commas here, not by ';'"),
         ("age;label\n1,5;a\n2,5;b\n", "separated by commas here, not by ';', and decimals"),
         ("s,label\n1.7e9,a\n1700000001,b\n1700000009,a\n", "column 's'.*subtract a constant"),
-        ("age,label\n1,a\ntall,b\n", r"table\.csv, row 3, column 'age': 'tall' is not a finite"),
+        ("age,label\n1,a\ntall,b\n", r"table\.csv, row 3, column 'age': 'tall' is no number"),
         ("age,label\n1,a\n\nNaN,b\n", "row 4, column 'age': 'NaN'"),
         ("x,age,label\n1,2,a\n1,,b\n", "row 3, column 'age': ''"),
         ("age,label\n1,a\n1e39,b\n", "row 3, column 'age': '1e39'"),
@@ -534,7 +534,8 @@ def test_the_label_may_have_another_name_and_place(table):
         ("age,label\n", "no rows"),
         ("", "no rows"),
         ("label\na\nb\n", "no columns but 'label'"),
-        (b"age,label\n\xff,a\n", "cannot read"),
+        ("age,label\n1,0.5\n2,0.7\n3,0.9\n", "3 rows and no two of one class"),
+        (b"age,label\n\xff,a\n", "cannot read .*; save it as UTF-8"),
         ('age,label\n"1,a\n' + "x" * 200_000, "cannot read"),
     ],
 )

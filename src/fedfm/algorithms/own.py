@@ -89,13 +89,14 @@ def _named() -> list[Path]:
 
 def _run(file: Path) -> None:
     spec = importlib.util.spec_from_file_location(f"own_methods.{file.stem}", file)
-    require(file.is_file() and spec is not None, f"a method of your own: {file} is no Python file")
+    require(file.is_file(), f"a method of your own: there is no file {file}")
+    require(spec is not None, f"a method of your own: {file} is no Python file")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look up their module
     try:
         spec.loader.exec_module(module)
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         said = f"{type(problem).__name__}: {problem}"
         raise UserError(f"a method of your own: {file} does not run: {said}") from problem

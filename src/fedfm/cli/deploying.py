@@ -25,7 +25,7 @@ from fedfm.flower.programs.app_folder import FEDFM
 from fedfm.flower.programs.joining import Files, Joining, data_section, site_files
 from fedfm.flower.programs.joining import join as run_client
 from fedfm.flower.programs.key_folders import SERVER, client_keys, make_keys, server_keys
-from fedfm.flower.programs.processes import FlowerError
+from fedfm.flower.programs.processes import FlowerError, require_flower
 from fedfm.flower.programs.serving import Serving
 from fedfm.flower.programs.serving import serve as run_server
 
@@ -91,6 +91,7 @@ def serve(
     telemetry: Telemetry = False,
 ) -> None:
     """Be the server of a federation: a Flower superlink and one run on it."""
+    require_flower()
     config, address = load_config(source, overrides or []), Address(host, port)
     _require_security(address, keys, insecure)
     check_deployable(config)
@@ -143,6 +144,7 @@ def join(
     telemetry: Telemetry = False,
 ) -> None:
     """Take part in a federation with this machine's own data, until it is over."""
+    require_flower()
     config, address = load_config(source, overrides or []), Address.parse(superlink)
     check_accountable(config)
     _require_security(address, keys, insecure)

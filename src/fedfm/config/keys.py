@@ -32,6 +32,8 @@ def normalised(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
             said = f"[method] has no key '{name}': write method = \"fedavg\", or [method.fedavg]"
             require(isinstance(own, dict), f"{said} with its settings")
     if isinstance(method, list):
+        twice = [str(name) for name in method if method.count(name) > 1]
+        require(not twice, f"method: {', '.join(dict.fromkeys(twice))} is named twice")
         return table | {"method": {str(name): settings.get(name, {}) for name in method}}
     return table
 

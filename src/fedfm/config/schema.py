@@ -1,7 +1,7 @@
 """What a config consists of, and what is checked before anything runs."""
 
 from dataclasses import fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -79,6 +79,14 @@ class Config(BaseModel):
     """Differential privacy; none by default."""
     code: dict[str, str] = {}
     """Digests of the files that methods and a model of your own are in: found out, never set."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, given: dict[str, Any]) -> dict[str, Any]:
+        _refuse_flags(cls, given)
+        for section, kind in SECTIONS.items():
+            _refuse_flags(kind, given.get(section), section)
+        return given
 
     @field_validator("method")
     @classmethod
@@ -162,11 +170,22 @@ def in_words(error: Any, *inside: str) -> str:
     return f"{'.'.join([*inside, *map(str, error['loc'])])}: {said}"
 
 
+def _refuse_flags(kind: type, given: Any, *inside: str) -> None:
+    """Refuse true and false where a number belongs: pydantic takes them for 1 and 0."""
+    hints = get_type_hints(kind)
+    for name, value in given.items() if isinstance(given, dict) else ():
+        wanted = {hints.get(name), *get_args(hints.get(name))}
+        flag = isinstance(value, bool) and not wanted.isdisjoint({int, float})
+        key = ".".join([*inside, name])
+        require(not flag, f"{key} must be a number, not {str(value).lower()}")
+
+
 def _piece(name: str, options: dict[str, Any]) -> Piece:
     chosen = piece_class(name)
     for option in options:
         if option not in field_names(chosen):
             raise unknown(f"key in method.{name}:", option, field_names(chosen))
+    _refuse_flags(chosen, options, "method", name)
     try:
         return TypeAdapter(chosen).validate_python(options)
     except ValidationError as problem:

@@ -3,6 +3,8 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from traceback import walk_tb
 
 from fedfm.algorithms import PIECES, Piece
 from fedfm.conformance import agreement, generic, identities, quadratics
@@ -36,8 +38,20 @@ def outcome(method: str, check: Check, pieces: Pieces) -> Row | None:
                 return None
             check.run(own)
     except Exception as problem:  # a user's piece may raise anything
-        return Row(method, check.name, False, f"{type(problem).__name__}: {problem}")
+        said = f"{type(problem).__name__}: {problem}{_place(problem, pieces)}"
+        return Row(method, check.name, False, said)
     return Row(method, check.name, True)
+
+
+def _place(problem: Exception, pieces: Pieces) -> str:
+    """Where in the pieces' own modules it was raised, if it was."""
+    own = {type(piece).__module__ for piece in pieces}
+    lines = [
+        f" ({Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name})"
+        for frame, line in walk_tb(problem.__traceback__)
+        if frame.f_globals.get("__name__") in own
+    ]
+    return lines[-1] if lines else ""
 
 
 def caught(mistake: Mistake) -> Caught:

@@ -36,8 +36,9 @@ def require_numbers(settings: Any) -> None:
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
     """An error for a name nobody knows, with the nearest right one, or all of them, and `more`."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names) or 'none'}"
+    folded = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), folded, n=1)
+    hint = f"did you mean '{folded[near[0]]}'?" if near else f"known: {', '.join(names) or 'none'}"
     return UserError(f"unknown {kind} '{name}': {hint}" + (f" {more}" if more else ""))
 
 

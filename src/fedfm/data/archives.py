@@ -29,7 +29,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
         raise UserError(
             f"cannot read {path}: {reason}\nIf it was cut short or altered, get it again."
         ) from error

@@ -35,6 +35,11 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     for line, cells in rows:
         require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
     classes, labels = encode([cells[column] for _, cells in rows])
+    require(
+        len(classes) < len(rows),
+        f"{path}, column '{label}': {len(rows)} rows and no two of one class, so that none is left "
+        "to test on: is it a column of numbers? There is no regression; name another with label",
+    )
     train, test = split(inputs, labels)
     std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
     spread = torch.where(std > 0, std, 1.0)
@@ -49,8 +54,9 @@ def _table(path: Path) -> tuple[list[str], list[Row]]:
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, list(map(str.strip, cells))) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        where = path.resolve()
-        raise UserError(f"cannot read {where} as a CSV table: {error}") from error
+        said = f"cannot read {path.resolve()} as a CSV table: {error}"
+        hint = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        raise UserError(said + hint) from error
     require(
         len(header) != 1 or ";" not in header[0],
         f"{path} has one column, '{''.join(header)}': cells are separated by commas here, not by "
@@ -73,7 +79,10 @@ def _numbers(
         row, column = bad[0]
         line, cells = rows[row]
         name, cell = header[columns[column]], cells[columns[column]]
-        raise UserError(f"{path}, row {line}, column '{name}': '{cell}' is not a finite number")
+        raise UserError(
+            f"{path}, row {line}, column '{name}': '{cell}' is no number, or not one "
+            "that float32 can hold"
+        )
     return values
 
 

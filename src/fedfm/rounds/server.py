@@ -22,7 +22,7 @@ class Diverged(UserError):
     def __init__(self, what: str, round: int) -> None:
         super().__init__(
             f"round {round + 1}: the {what}: NaN or infinite loss or weights.\nTry a smaller lr or "
-            "a weaker method; the checkpoint before this round is kept."
+            "a weaker method."
         )
 
 

@@ -104,6 +104,11 @@ def programs() -> Path:
     return Path(found).parent
 
 
+def require_flower() -> None:
+    """Say so where Flower is not installed, before anything is read, written or awaited."""
+    programs()
+
+
 def quiet(telemetry: bool) -> dict[str, str]:
     """What keeps Flower from reporting to its makers, unless that is wanted."""
     return {} if telemetry else {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
