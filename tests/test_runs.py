@@ -8,13 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from fedfm import FedAvg, FedFM, FedFMLite, Partition, Piece, Protocol, Result, UserError, simulate
-from fedfm.algorithms import PIECES, compose
+from fedfm.algorithms import PIECES
 from fedfm.core.checkpoint import load_checkpoint
-from fedfm.experiment import Experiment
-from fedfm.recorded_config import differences
 from fedfm.records import RoundRecord
-from fedfm.running import Run, Watcher, run_together
-from fedfm.runs import finished
+from fedfm.runs import differences
 from fedfm.simulation import Simulation
 from tests.folders import FullDisk, PowerFailure, contents, failing, lines, summary, timeless
 from tests.worlds import images, network
@@ -91,68 +88,6 @@ def test_only_the_rounds_that_are_left_are_run(tmp_path):
     assert [record.round for record in result.rounds] == [1, 2, 3, 4]
 
 
-# --- More rounds --------------------------------------------------------------------------------
-
-SHORT = replace(PROTOCOL, rounds=ROUNDS // 2)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_that_is_given_more_rounds_ends_as_if_begun_with_them(tmp_path, whole, method):
-    run(tmp_path / "run", METHODS[method], protocol=SHORT)
-    run(tmp_path / "run", METHODS[method], resume=True)
-    assert timeless(tmp_path / "run") == timeless(whole[method])
-
-
-def test_so_does_one_that_was_stopped_and_one_between_two_checkpoints(tmp_path):
-    def played(out: Path, rounds: int, watch: Watcher | None = None) -> None:
-        protocol = replace(PROTOCOL, rounds=rounds)
-        thirds = Experiment(compose(LITE), Partition("iid"), protocol, checkpoint_every=3)
-        model = network("mlp", hidden=[8], norm="batch")
-        experiment = replace(thirds, executor="stacked")
-        run_together([Run(model, experiment, out, watch=watch)], images(), resume=True)
-
-    def stop(record: RoundRecord) -> None:
-        assert not finished(tmp_path / "run")
-        raise Stop
-
-    played(tmp_path / "whole", 8)
-    played(tmp_path / "run", 4)
-    assert finished(tmp_path / "run")
-    with pytest.raises(Stop):
-        played(tmp_path / "run", 8, stop)
-    played(tmp_path / "run", 8)
-    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
-
-
-def test_fewer_rounds_are_another_run(tmp_path):
-    run(tmp_path / "run")
-    message = refused(tmp_path / "run", "another config", resume=True, protocol=SHORT)
-    assert message.endswith("it differs in protocol.rounds (there 4, here 2)")
-
-
-def test_a_last_round_that_was_evaluated_as_such_stays_the_last(tmp_path):
-    thirds = replace(PROTOCOL, evaluate_every=3)
-    run(tmp_path / "run", protocol=thirds)
-    longer = replace(thirds, rounds=6)
-    message = refused(tmp_path / "run", "another config", resume=True, protocol=longer)
-    assert message.endswith("it differs in protocol.rounds (there 4, here 6)")
-    evaluated = replace(PROTOCOL, evaluate_every=2)
-    run(tmp_path / "other", protocol=replace(evaluated, rounds=2))
-    run(tmp_path / "other", resume=True, protocol=evaluated)
-    run(tmp_path / "whole", protocol=evaluated)
-    assert timeless(tmp_path / "other") == timeless(tmp_path / "whole")
-
-
-def test_a_run_that_goes_on_for_longer_belongs_to_one_process_at_a_time(tmp_path):
-    run(tmp_path / "run", protocol=SHORT)
-
-    def another(record: RoundRecord) -> None:
-        run(tmp_path / "run", resume=True)
-
-    with pytest.raises(UserError, match="is being run by another process"):
-        run(tmp_path / "run", resume=True, watch=another)
-
-
 def test_clients_that_kept_their_models_find_them_in_the_checkpoint(tmp_path):
     loaded = load_checkpoint(stopped_after(tmp_path / "run", 1) / "checkpoint")
     assert loaded is not None
@@ -227,10 +162,11 @@ def test_a_folder_with_a_run_is_not_written_over(tmp_path):
 
 def test_a_run_of_another_config_is_refused_with_the_keys_and_both_values(tmp_path):
     stopped_after(tmp_path / "run", 2)
-    other = replace(PROTOCOL, batch_size=8)
+    other = replace(PROTOCOL, rounds=6, batch_size=8)
     message = refused(tmp_path / "run", "another config", resume=True, seed=5, protocol=other)
     assert message.endswith(
-        "it differs in protocol.batch_size (there 4, here 8); seed (there 0, here 5)"
+        "it differs in protocol.batch_size (there 4, here 8); protocol.rounds (there 4, here 6); "
+        "seed (there 0, here 5)"
     )
 
 

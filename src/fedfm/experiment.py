@@ -61,9 +61,12 @@ class Experiment:
             "what is trained after the last sharing would be lost",
         )
 
-    def saved_after(self, round: int) -> bool:
-        """Whether there is a checkpoint after so many rounds."""
-        return round % self.checkpoint_every == 0 or round == self.protocol.rounds
+    def unsaved(self, round: int) -> int:
+        """How many rounds a checkpoint after so many would save; 0 where none is due."""
+        since = round % self.checkpoint_every
+        if since and round < self.protocol.rounds:
+            return 0
+        return since or self.checkpoint_every
 
     def describe(self) -> dict[str, Any]:
         """The settings as plain values, for the records."""

@@ -54,13 +54,13 @@ class Run:
     def check_folder(self, data: Dataset, resume: bool) -> None:
         """Refuse a folder that the run could not have, before anything takes time."""
         if self.out:
-            RunFolder.check(self.out, self.described(data), resume, longer=True)
+            RunFolder.check(self.out, self.described(data), resume)
 
     def folder(self, data: Dataset, resume: bool, choice: Choice) -> RunFolder | None:
         """The run's folder, new or the same run's."""
         if self.out is None:
             return None
-        folder = RunFolder.open(self.out, self.described(data), resume, longer=True)
+        folder = RunFolder.open(self.out, self.described(data), resume)
         if folder.choice():
             folder.check_data(data.digest)
         else:
@@ -106,9 +106,9 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
             run.folder(data, resume, simulation.choice)
             for run, simulation in zip(runs, simulations, strict=True)
         ]
-        for run, folder in zip(runs, folders, strict=True):
+        for folder in folders:
             if folder:
-                stack.enter_context(folder.held_for(run.described(data)))
+                stack.enter_context(folder.held())
         return _finish(simulations, folders, [run.watch for run in runs])
 
 
@@ -144,7 +144,7 @@ def _finish(
                 diverged[i] = progress
                 continue
             progresses[i] = progress
-            _keep(progress, folders[i], simulations[i].experiment.saved_after(progress.state.round))
+            _keep(progress, folders[i], simulations[i].experiment.unsaved(progress.state.round))
         for i in which:  # all have saved the round: any of them may stop
             if i not in diverged and (watch := watchers[i]):
                 watch(progresses[i].records[-1])
@@ -165,11 +165,11 @@ def _furthest_behind(
     return [i for i, round in left.items() if round == behind < rounds]
 
 
-def _keep(progress: Progress, folder: RunFolder | None, due: bool) -> None:
-    if folder and due:
+def _keep(progress: Progress, folder: RunFolder | None, unsaved: int) -> None:
+    if folder and unsaved:
         with phase("checkpoint"):
-            folder.save(progress)
-    if due or not folder:
+            folder.save(progress, unsaved)
+    if unsaved or not folder:
         progress.state.clients.tidy()
 
 

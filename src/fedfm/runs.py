@@ -1,8 +1,10 @@
 """The folder of a run: its config, a line per round, checkpoints, the summary, the best model."""
 
+import fcntl
 import json
 import os
 import platform
+import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,15 +24,13 @@ from fedfm.core.checkpoint import (
     unfinished,
     write_atomically,
 )
-from fedfm.core.errors import require
+from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree, leaves, to_device
 from fedfm.dotted import csv_text
 from fedfm.engine.choice import CHOICES, Choice
-from fedfm.recorded_config import CONFIG, differences, locked, prolonged, read_config, write_config
 from fedfm.records import Best, Progress, Result, RoundRecord
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
 
-SUMMARY = "summary.json"
 MACHINE = "machine.json"
 """What the run is executed by, and what it was begun with."""
 
@@ -43,32 +43,25 @@ class RunFolder:
 
     @staticmethod
     def open(
-        path: Path,
-        config: dict[str, Any],
-        resume: bool,
-        beside: Collection[str] = (),
-        longer: bool = False,
+        path: Path, config: dict[str, Any], resume: bool, beside: Collection[str] = ()
     ) -> "RunFolder":
         """A new folder for a run of `config`, or with `resume` that of the same run.
 
-        A new one may hold nothing but what `beside` names; one that is there may have been begun
-        for fewer rounds, if `longer`.
+        A new one may hold nothing but what `beside` names.
         """
-        if not RunFolder.check(path, config, resume, beside, longer):
+        if not RunFolder.check(path, config, resume, beside):
+            import tomli_w
+
             path.mkdir(parents=True, exist_ok=True)
-            write_config(path / CONFIG, config)
+            write_atomically(path / "config.toml", tomli_w.dumps(config).encode())
         return RunFolder(path)
 
     @staticmethod
     def check(
-        path: Path,
-        config: dict[str, Any],
-        resume: bool,
-        beside: Collection[str] = (),
-        longer: bool = False,
+        path: Path, config: dict[str, Any], resume: bool, beside: Collection[str] = ()
     ) -> bool:
         """Whether the run is there already; refuse a folder that `open` would not take."""
-        recorded = path / CONFIG
+        recorded = path / "config.toml"
         if not recorded.exists():
             require(not path.exists() or path.is_dir(), f"{path} is a file; choose another --out")
             require(
@@ -77,8 +70,11 @@ class RunFolder:
             )
             return False
         require(resume, f"{path} already holds a run; go on with --resume or choose another --out")
-        before = read_config(recorded)
-        differing = list(differences(prolonged(before, config) if longer else before, config))
+        try:
+            before = tomllib.loads(recorded.read_text())
+        except ValueError as problem:
+            raise Damaged(recorded, problem) from problem
+        differing = list(differences(before, config))
         require(
             not differing,
             f"{path} holds a run of another config: give its settings, or choose another --out; it "
@@ -89,25 +85,13 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """For one process alone: two that write to it would spoil it."""
-        with locked(self.path / CONFIG):
+        with (self.path / "config.toml").open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as problem:
+                said = "is being run by another process: wait for it, or stop it"
+                raise UserError(f"{self.path} {said}") from problem
             yield
-
-    @contextmanager
-    def held_for(self, config: dict[str, Any]) -> Iterator[None]:
-        """Held; if `config` has more rounds than were recorded, it is recorded, and not finished.
-
-        Whoever comes meanwhile finds either file locked.
-        """
-        recorded, new = self.path / CONFIG, self.path / f"longer-{CONFIG}"
-        with self.held():
-            if not any(differences(read_config(recorded), config)):
-                yield
-                return
-            write_config(new, config)
-            with locked(new):
-                (self.path / SUMMARY).unlink(missing_ok=True)
-                new.replace(recorded)
-                yield
 
     def choice(self) -> Choice | None:
         """The executor that the run began with; a resumed run keeps to it, bit for bit."""
@@ -136,11 +120,10 @@ class RunFolder:
         said = "was begun with other data: what it reads has changed since, or is read otherwise"
         require(known == data, f"{self.path} {said}; begin anew with another --out")
 
-    def save(self, progress: Progress) -> None:
-        """Add the lines of the rounds that have none yet, then replace the checkpoint."""
-        with (self.path / "rounds.jsonl").open("a+") as file:
-            file.seek(0)
-            new = progress.records[sum(1 for _ in file) :]
+    def save(self, progress: Progress, rounds: int = 1) -> None:
+        """Add the lines of the last `rounds` rounds, then replace the checkpoint."""
+        with (self.path / "rounds.jsonl").open("a") as file:
+            new = progress.records[-rounds:]
             file.writelines(json.dumps(record.as_dict()) + "\n" for record in new)
             file.flush()
             os.fsync(file.fileno())
@@ -191,12 +174,12 @@ class RunFolder:
         write_atomically(self.path / "model.safetensors", to_bytes(model))
         write_atomically(self.path / "rounds.csv", as_csv(result.rounds).encode())
         text = json.dumps(summary(result), indent=2) + "\n"
-        write_atomically(self.path / SUMMARY, text.encode())
+        write_atomically(self.path / "summary.json", text.encode())
 
 
 def finished(folder: Path) -> bool:
     """Whether a folder holds a run that came to its end."""
-    return (folder / SUMMARY).exists()
+    return (folder / "summary.json").exists()
 
 
 def _best(facts: dict[str, Any], tree: Tree) -> Best:
@@ -236,3 +219,18 @@ def summary(result: Result) -> dict[str, Any]:
         **({"privacy": result.privacy} if result.privacy else {}),
         "device": next(iter(result.best.model.params.values())).device.type,
     }
+
+
+def differences(
+    old: dict[str, Any],
+    new: dict[str, Any],
+    prefix: str = "",
+    sides: tuple[str, str] = ("there", "here"),
+) -> Iterator[str]:
+    """The keys in which two configs differ, with both values; `sides` says whose they are."""
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from differences(before, after, f"{prefix}{key}.", sides)
+        elif before != after:
+            yield f"{prefix}{key} ({sides[0]} {before!r}, {sides[1]} {after!r})"

@@ -40,7 +40,7 @@ def run_configs(
     first = configs[0]
     for config, out in zip(configs, outs, strict=True):
         if out:
-            RunFolder.check(out, config.as_toml(), resume, longer=True)
+            RunFolder.check(out, config.as_toml(), resume)
     with phase("set-up"):
         dataset, device = load_data(first), device_of(first)
         built = [build_model(config, dataset).to(device) for config in configs]
@@ -78,7 +78,7 @@ def run(
         typer.Option(help="The run's folder.  [default: runs/CONFIG-METHOD-SEED]"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint, also for more rounds.")
+        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
     ] = False,
     seeds: Annotated[
         int,

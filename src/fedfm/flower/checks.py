@@ -9,7 +9,7 @@ from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import held_out
 from fedfm.models import check_options
 from fedfm.privacy.accounting import accountant
-from fedfm.recorded_config import differences
+from fedfm.runs import differences
 
 LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
 """Keys of a config that are a machine's own business."""
