@@ -2,7 +2,7 @@
 
 import string
 import tomllib
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -294,3 +294,16 @@ def test_only_the_first_mistake_is_told():
 def test_methods_that_are_written_otherwise(table, said):
     with pytest.raises(UserError, match=said):
         parse(table)
+
+
+def test_a_setting_that_may_be_a_flag_or_a_number_takes_both(monkeypatch):
+    @dataclass(frozen=True)
+    class Either(FedAvg):
+        name = "either"
+        amount: bool | int = 3
+
+    monkeypatch.setitem(PIECES, "either", Either)
+    for value in (True, 2):
+        assert parse({"method": {"either": {"amount": value}}}).method == {
+            "either": {"amount": value}
+        }

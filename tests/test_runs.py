@@ -1,5 +1,6 @@
 """Run folders: a run that stops anywhere goes on as if it had not, and no run harms another."""
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -194,6 +195,20 @@ def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
             partition=Partition("iid"), protocol=PROTOCOL, executor="stacked",
             out=tmp_path / "named", resume=True, config=config,
         )  # fmt: skip
+
+
+def test_what_came_out_of_a_run_is_not_run_over(tmp_path):
+    run(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/checkpoint")
+    before = contents(tmp_path / "run")
+    refused(tmp_path / "run", "not its checkpoint, so that it cannot go on", resume=True)
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_deployment_is_not_gone_on_with_as_a_simulation(tmp_path):
+    stopped_after(tmp_path / "run", 2)
+    (tmp_path / "run/machine.json").unlink()
+    refused(tmp_path / "run", "holds a deployment; go on with `fedfm serve --resume`", resume=True)
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):

@@ -53,8 +53,8 @@ class Run:
 
     def check_folder(self, data: Dataset, resume: bool) -> None:
         """Refuse a folder that the run could not have, before anything takes time."""
-        if self.out:
-            RunFolder.check(self.out, self.described(data), resume)
+        if self.out and RunFolder.check(self.out, self.described(data), resume):
+            RunFolder(self.out).check_simulated()
 
     def folder(self, data: Dataset, resume: bool, choice: Choice) -> RunFolder | None:
         """The run's folder, new or the same run's."""

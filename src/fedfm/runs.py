@@ -31,6 +31,7 @@ from fedfm.engine.choice import CHOICES, Choice
 from fedfm.records import Best, Progress, Result, RoundRecord
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
 
+CHECKPOINT = "checkpoint"
 MACHINE = "machine.json"
 """What the run is executed by, and what it was begun with."""
 
@@ -80,6 +81,11 @@ class RunFolder:
             f"{path} holds a run of another config: give its settings, or choose another --out; it "
             "differs in " + "; ".join(differing),
         )
+        require(
+            not finished(path) or (path / CHECKPOINT).exists(),
+            f"{path} holds what came out of a run, not its checkpoint, so that it cannot go on; to "
+            "run it again, choose another --out",
+        )
         return True
 
     @contextmanager
@@ -106,6 +112,11 @@ class RunFolder:
         if choice.name not in CHOICES:
             raise Damaged(path, f"there is no executor {choice.name!r}")
         return choice
+
+    def check_simulated(self) -> None:
+        """Refuse to simulate what is left of a deployment."""
+        own = not (self.path / CHECKPOINT).exists() or (self.path / MACHINE).exists()
+        require(own, f"{self.path} holds a deployment; go on with `fedfm serve --resume`")
 
     def settle(self, choice: Choice, device: torch.device, data: str) -> None:
         """Record what the run is executed by, and the digest of its data."""
@@ -135,14 +146,14 @@ class RunFolder:
             facts["best"] = best
         if progress.pending is not None:
             facts["pending"] = progress.pending.as_dict()
-        save_checkpoint(self.path / "checkpoint", parts, facts)
+        save_checkpoint(self.path / CHECKPOINT, parts, facts)
 
     def load(self, start: State) -> Progress | None:
         """The progress at the last checkpoint of a run that began with `start`.
 
         Later lines of rounds.jsonl are dropped.
         """
-        loaded = load_checkpoint(self.path / "checkpoint")
+        loaded = load_checkpoint(self.path / CHECKPOINT)
         if loaded is None:
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None

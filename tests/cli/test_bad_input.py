@@ -49,7 +49,7 @@ SETTINGS = {
     # names that do not exist
     "an unknown method": (["method=fedagv"], "unknown method 'fedagv': did you mean 'fedavg'?"),
     "a method as people write it": (["method=SCAFFOLD"], "did you mean 'scaffold'?"),
-    "a method twice": (['method=["fedavg", "fedavg"]'], "method: fedavg is named twice"),
+    "a method twice": (['method=["fedavg", "fedavg"]'], "method names fedavg twice"),
     "an unknown model": (["model.name=resnet19"], "did you mean 'resnet18'?"),
     "unknown data": (["data.name=cifar11"], "unknown data 'cifar11': did you mean 'cifar1"),
     "an unknown executor": (
@@ -196,9 +196,10 @@ RUN = ("run", "digits", *TINY, *sets("rounds=3", "method=fedavg"), "--out", "run
 def test_a_folder_that_holds_a_run_stays_as_it_is(command):
     assert command(*RUN).code == 0
     assert "run already holds a run; go on with --resume" in refused(command, *RUN)
-    assert "run is the folder of a run; go on with it with --resume" in refused(
-        command, "run", "run"
-    )
+    again = "run is the folder of a run; go on with it with --resume"
+    assert again in refused(command, "run", "run")
+    several = ("run", "run", "--resume", "--seeds", "2")
+    assert "run is the folder of one seed: leave out --seeds" in refused(command, *several)
     other = (*RUN, *sets("seed=1", "lr=0.5"))
     assert "run already holds a run; go on with --resume" in refused(command, *other)
     assert refused(command, *other, "--resume") == (

@@ -13,6 +13,7 @@ import typer
 from fedfm.assembly import build_model, device_of, load_data, use_threads
 from fedfm.cli.options import Format, Overrides
 from fedfm.config import Config, builtin_names, load_config
+from fedfm.core.errors import require
 from fedfm.engine.profile import Profile, phase
 from fedfm.records import Result, RoundRecord
 from fedfm.report.terminal import describe_result, log, numeric_table, print_table, watching
@@ -97,7 +98,9 @@ def run(
     log()
     logging.getLogger("fedfm").setLevel(logging.INFO)
     begun = Path(source) / "config.toml"
-    if resume and begun.is_file():
+    if begun.is_file():
+        require(resume, f"{source} is the folder of a run; go on with it with --resume")
+        require(seeds == 1, f"{source} is the folder of one seed: leave out --seeds")
         source, out = str(begun), out or begun.parent
     config = load_config(source, overrides or [])
     configs = [config.with_seed(config.seed + i) for i in range(seeds)]

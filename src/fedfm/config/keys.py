@@ -33,7 +33,7 @@ def normalised(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
             require(isinstance(own, dict), f"{said} with its settings")
     if isinstance(method, list):
         twice = [str(name) for name in method if method.count(name) > 1]
-        require(not twice, f"method: {', '.join(dict.fromkeys(twice))} is named twice")
+        require(not twice, f"method names {', '.join(dict.fromkeys(twice))} twice")
         return table | {"method": {str(name): settings.get(name, {}) for name in method}}
     return table
 

@@ -66,8 +66,6 @@ def _read(source: str) -> dict[str, Any]:
     path = Path(source)
     if path.suffix != ".toml" and not path.is_file():
         if source not in builtin_names():
-            run = (path / "config.toml").is_file()
-            require(not run, f"{source} is the folder of a run; go on with it with --resume")
             raise unknown("config", source, builtin_names())
         return tomllib.loads((resources.files("fedfm") / "configs" / f"{source}.toml").read_text())
     require(path.is_file(), f"there is no config file {source}")

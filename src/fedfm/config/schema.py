@@ -82,9 +82,9 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_are_numbers(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _numbers_are_numbers(cls, given: Any) -> Any:
         _refuse_flags(cls, given)
-        for section, kind in SECTIONS.items():
+        for section, kind in SECTIONS.items() if isinstance(given, dict) else ():
             _refuse_flags(kind, given.get(section), section)
         return given
 
@@ -174,10 +174,10 @@ def _refuse_flags(kind: type, given: Any, *inside: str) -> None:
     """Refuse true and false where a number belongs: pydantic takes them for 1 and 0."""
     hints = get_type_hints(kind)
     for name, value in given.items() if isinstance(given, dict) else ():
-        wanted = {hints.get(name), *get_args(hints.get(name))}
-        flag = isinstance(value, bool) and not wanted.isdisjoint({int, float})
-        key = ".".join([*inside, name])
-        require(not flag, f"{key} must be a number, not {str(value).lower()}")
+        wanted = (hints.get(name), *get_args(hints.get(name)))
+        number = bool not in wanted and (int in wanted or float in wanted)
+        key, wrong = ".".join([*inside, name]), isinstance(value, bool) and number
+        require(not wrong, f"{key} must be a number, not {str(value).lower()}")
 
 
 def _piece(name: str, options: dict[str, Any]) -> Piece:
