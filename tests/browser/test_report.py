@@ -9,6 +9,7 @@ from bench.report import write_run
 from PIL import Image
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
 from fedfm.report.html import write_report
 
@@ -121,7 +122,7 @@ def test_dark_and_light_by_the_system_and_by_the_button(page):
     emulate(page, prefers_color_scheme="dark")
     assert background(page) < 60
     button = one(page, "#theme")
-    assert button.text == "Light"
+    WebDriverWait(page, 10).until(lambda _: button.text == "Light")  # told with the next frame
     button.click()
     assert background(page) > 200
     assert button.get_attribute("aria-pressed") == "false"
