@@ -98,7 +98,7 @@ def run(
     log()
     logging.getLogger("fedfm").setLevel(logging.INFO)
     begun = Path(source) / "config.toml"
-    if begun.is_file():
+    if begun.is_file() and (resume or source not in builtin_names()):
         require(resume, f"{source} is the folder of a run; go on with it with --resume")
         require(seeds == 1, f"{source} is the folder of one seed: leave out --seeds")
         source, out = str(begun), out or begun.parent
