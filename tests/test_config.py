@@ -304,6 +304,5 @@ def test_a_setting_that_may_be_a_flag_or_a_number_takes_both(monkeypatch):
 
     monkeypatch.setitem(PIECES, "either", Either)
     for value in (True, 2):
-        assert parse({"method": {"either": {"amount": value}}}).method == {
-            "either": {"amount": value}
-        }
+        found = parse({"method": {"either": {"amount": value}}}).method
+        assert found["either"]["amount"] is value
