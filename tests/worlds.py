@@ -31,7 +31,7 @@ def images(seed: int = 0, shape: tuple[int, ...] = (1, 8, 8), dtype=torch.float3
     inputs = torch.randn(total, *shape, generator=rng, dtype=dtype)
     inputs = inputs + labels.view(-1, *[1] * len(shape)).to(dtype) / 2
     split = Split(inputs, labels)
-    return Dataset("random", split, split, tuple(map(str, range(CLASSES))))
+    return Dataset("random", split, split, tuple(map(str, range(CLASSES))), keep_order=True)
 
 
 def samples(sizes: tuple[int, ...] = SIZES) -> list[Tensor]:

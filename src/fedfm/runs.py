@@ -4,9 +4,10 @@ import fcntl
 import json
 import os
 import platform
+import subprocess
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -226,10 +227,22 @@ def summary(result: Result) -> dict[str, Any]:
             "torch": torch.__version__,
             "numpy": numpy.__version__,
             "python": platform.python_version(),
+            **_commit(),
         },
         **({"privacy": result.privacy} if result.privacy else {}),
         "device": next(iter(result.best.model.params.values())).device.type,
     }
+
+
+def _commit() -> dict[str, str]:
+    """Return the commit of the source, where it is known: from git, or from FEDFM_COMMIT."""
+    checkout = Path(__file__).parents[2]
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
+    commit = os.environ.get("FEDFM_COMMIT", "")
+    if not commit and (checkout / ".git").exists():
+        with suppress(OSError):
+            commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return {"commit": commit} if commit else {}
 
 
 def differences(

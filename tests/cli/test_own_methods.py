@@ -11,7 +11,7 @@ import pytest
 from fedfm import models
 from fedfm.algorithms import PIECES, own
 from fedfm.config import load_config
-from fedfm.experiments.results.store import digest
+from fedfm.experiments.results.identity import digest
 from tests.cli.tools import TINY, Command, sets, start
 
 GUIDE = Path(__file__).parents[2] / "docs" / "add-a-method.md"

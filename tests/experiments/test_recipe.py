@@ -4,7 +4,7 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.experiments.recipe import Recipe, cells, load_recipe, merged, recipe_names
-from fedfm.experiments.results.store import digest
+from fedfm.experiments.results.identity import digest
 
 NUMBER_OF_CELLS = {
     "main": (3 * 2 * 8, 16),

@@ -9,8 +9,9 @@ import pytest
 
 from fedfm.config import load_config
 from fedfm.core.errors import UserError
+from fedfm.experiments.results.identity import digest
 from fedfm.experiments.results.merging import merge
-from fedfm.experiments.results.store import FORMAT, Store, digest
+from fedfm.experiments.results.store import FORMAT, Store
 from tests.experiments.grids import found, jobs_of, recipe, run
 from tests.experiments.results import result
 

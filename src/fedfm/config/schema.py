@@ -36,6 +36,9 @@ class DataConfig(BaseModel):
     path: str | None = None
     size: int | None = Field(default=None, ge=1)
     label: str | None = None
+    mean: tuple[float, ...] | None = None
+    """Of each channel or column, in units of the stored values; by default the source's own."""
+    std: tuple[float, ...] | None = None
 
 
 class ModelConfig(BaseModel):

@@ -68,7 +68,7 @@ def problem() -> tuple[nn.Module, Dataset]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = models.MLP((FEATURES,), CLASSES, hidden=()).double()
-    return network, Dataset("quadratic", split, split, ("0", "1"))
+    return network, Dataset("quadratic", split, split, ("0", "1"), keep_order=True)
 
 
 def federation(pieces: Pieces, lr: float, momentum: float) -> Federation:

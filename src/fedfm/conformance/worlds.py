@@ -66,7 +66,7 @@ def images(sizes: tuple[int, ...], dtype: torch.dtype) -> Dataset:
     labels[-sizes[-1] :: 2] = CLASSES - 2
     inputs = torch.randn(sum(sizes), *SHAPE, generator=rng, dtype=dtype)
     split = Split(inputs + labels.view(-1, 1, 1, 1).to(dtype) / 2, labels)
-    return Dataset("random", split, split, tuple(map(str, range(CLASSES))))
+    return Dataset("random", split, split, tuple(map(str, range(CLASSES))), keep_order=True)
 
 
 @cache

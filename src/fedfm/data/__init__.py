@@ -4,10 +4,10 @@ To add one: write a module with `read(folder, *, options...) -> Dataset`, descri
 (data/download.py), and put that into `SOURCES` below.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedfm.core.errors import unknown
+from fedfm.core.errors import require, unknown
 from fedfm.data.cifar import CIFAR10, CIFAR100
 from fedfm.data.cinic import CINIC10
 from fedfm.data.dataset import Dataset, Split
@@ -43,20 +43,26 @@ def load(
     path: Path | None = None,
     size: int | None = None,
     label: str | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
     download: bool = True,
 ) -> Dataset:
     """The data set `name`, its files taken from (or downloaded into) `dir`.
 
     `path` is where the user's own data are ('folder' and 'csv'), `size` scales the images of
-    'folder', `label` names the column of classes of 'csv'; `dir` is as in `data_folder`.
+    'folder', `label` names the column of classes of 'csv'; `dir` is as in `data_folder`. `mean`
+    and `std`, one number per channel (or column), replace the source's own normalisation; they are
+    in units of the stored values, 0 to 255 for images.
     """
+    require((mean is None) == (std is None), "data.mean and data.std go together: give both")
     if name not in SOURCES:
         raise unknown("data", name, SOURCES)
     source = SOURCES[name]
     given = {"path": path, "size": size, "label": label}
     options = {option: value for option, value in given.items() if value is not None}
     source.check(options)
-    return source.read(fetch(source, data_folder(dir), download=download), **options)
+    data = source.read(fetch(source, data_folder(dir), download=download), **options)
+    return data if mean is None or std is None else replace(data, mean=mean, std=std)
 
 
 @dataclass(frozen=True)

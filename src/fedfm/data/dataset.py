@@ -62,6 +62,19 @@ class Split:
         """The samples at `indices` [M], in that order."""
         return Split(self.inputs[indices], self.labels[indices])
 
+    def sort_by_content(self) -> "Split":
+        """Return the samples in an order that depends on their values alone, not on their files.
+
+        The order is that of a hash of label and input, so neighbours have nothing in common.
+        """
+        inputs = self.inputs.cpu().contiguous().numpy().reshape(len(self), -1)
+        hashes = [
+            hashlib.blake2b(sample.tobytes(), digest_size=16, salt=str(label).encode()).digest()
+            for sample, label in zip(inputs, self.labels.tolist(), strict=True)
+        ]
+        order = sorted(range(len(self)), key=hashes.__getitem__)
+        return self.subset(torch.tensor(order))
+
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
     """A short digest of tensors' values."""
@@ -87,6 +100,12 @@ class Dataset:
     std: tuple[float, ...] = (1.0,)
     augment: bool = field(default=False, kw_only=True)
     """Whether training batches are cropped, flipped and rotated (data/augment.py)."""
+    keep_order: bool = field(default=False, kw_only=True)
+    """Whether samples stay in the order they are given in.
+
+    By default they are sorted by content: whoever has the same samples, from whatever files, gets
+    the same partition and the same results.
+    """
 
     def __post_init__(self) -> None:
         """Refuse data that no training could use."""
@@ -101,6 +120,10 @@ class Dataset:
             f"test inputs {tuple(self.test.inputs.shape[1:])}",
         )
         self._check_normalisation()
+        if not self.keep_order:
+            for part in ("train", "test"):
+                object.__setattr__(self, part, getattr(self, part).sort_by_content())
+            object.__setattr__(self, "keep_order", True)  # a copy need not be sorted again
 
     def _check_normalisation(self) -> None:
         channels, own = (*self.shape, 1)[0], (len(self.mean), len(self.std))
@@ -110,6 +133,12 @@ class Dataset:
             f"{channels} channels (or columns): give one for each, or one for all",
         )
         require(min(self.std) > 0, f"data '{self.name}': std must be above 0; take 1 instead")
+        bytes_ = self.train.inputs.dtype == torch.uint8 and int(self.train.inputs.max()) > 1
+        require(
+            not bytes_ or max(self.std) > 1 or max(self.mean) > 1 or self.mean == (0.0,),
+            f"data '{self.name}': mean and std are in units of the stored values, 0 to 255 here, "
+            "not 0 to 1: multiply them by 255",
+        )
 
     def _tidy(self) -> None:
         """Names and numbers as Python has them, whatever held them."""

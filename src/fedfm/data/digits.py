@@ -17,7 +17,8 @@ def read(folder: Path) -> Dataset:
     inputs = torch.tensor(bundled.images, dtype=torch.uint8).unsqueeze(1)
     train, test = split(inputs, torch.tensor(bundled.target, dtype=torch.int64))
     mean, std = channel_statistics(train.inputs)
-    return Dataset("digits", train, test, tuple(map(str, bundled.target_names)), mean, std)
+    names = tuple(map(str, bundled.target_names))
+    return Dataset("digits", train, test, names, mean, std, keep_order=True)
 
 
 DIGITS = Source(

@@ -53,7 +53,7 @@ def read_images(path: Path, cache: Path, size: int | None = None, mode: str = ""
     require(path.exists(), f"there is no file or folder {path}")
     known = path.is_dir() or path.name.endswith(ARCHIVES)
     require(known, f"{path} is neither a folder nor an archive ({', '.join(ARCHIVES)})")
-    key = fingerprint(path, "images, version 1", size, mode)
+    key = fingerprint(path, "images, version 2", size, mode)
     return cached(cache / f"{key}.safetensors", lambda: _decode_all(path, size, mode))
 
 
@@ -64,10 +64,11 @@ def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
     classes, labels = encode([plan[name][1] for name in names])
     inputs = _stack({path / name: images[name] for name in names})
     parts = [plan[name][0] for name in names]
-    if "train" not in parts:
-        return Decoded(*split(inputs, labels), classes)
-    train = torch.tensor([part == "train" for part in parts])
     every = Split(inputs, labels)
+    if "train" not in parts:
+        every = every.sort_by_content()  # which are for testing depends on no file's name
+        return Decoded(*split(every.inputs, every.labels), classes)
+    train = torch.tensor([part == "train" for part in parts])
     return Decoded(every.subset(train), every.subset(~train), classes)
 
 

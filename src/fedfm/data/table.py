@@ -43,7 +43,8 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     train, test = split(inputs, labels)
     std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
     spread = torch.where(std > 0, std, 1.0)
-    return Dataset("csv", train, test, classes, tuple(mean.tolist()), tuple(spread.tolist()))
+    scale = tuple(mean.tolist()), tuple(spread.tolist())
+    return Dataset("csv", train, test, classes, *scale, keep_order=True)
 
 
 def _table(path: Path) -> tuple[list[str], list[Row]]:

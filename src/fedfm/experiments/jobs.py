@@ -11,7 +11,8 @@ from fedfm.config import Config
 from fedfm.core.errors import UserError
 from fedfm.experiments.budget import cost
 from fedfm.experiments.recipe import Cell, Recipe, cells
-from fedfm.experiments.results.store import Store, Summary, digest
+from fedfm.experiments.results.identity import digest
+from fedfm.experiments.results.store import Store, Summary
 
 logger = logging.getLogger(__name__)
 FEATURES = ("nmi", "silhouette")

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedfm.experiments.results.identity import digest
 from fedfm.experiments.results.rounds import read_rounds
-from fedfm.experiments.results.store import Store, Summary, digest
+from fedfm.experiments.results.store import Store, Summary
 
 AGAIN = "again"
 """The folder, beside the runs, of those that were made again."""

@@ -5,7 +5,6 @@ every number in a table leads back to its run.
 """
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -14,34 +13,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from fedfm.experiments.results.identity import digest
+
 logger = logging.getLogger(__name__)
 FORMAT = 1
-MACHINE = (
-    "seed",
-    "executor",
-    "device",
-    "precision",
-    "threads",
-    "client_states",
-    "checkpoint_every",
-    "deployment",
-)
-"""Keys of a config that say how a run is done, and not what it is; so does data.dir."""
-
-
-def identity(config: dict[str, Any]) -> dict[str, Any]:
-    """What a config runs, and not how; the least number of clients says how large noise is."""
-    kept = {key: value for key, value in config.items() if key not in MACHINE}
-    if config.get("privacy"):
-        kept["fewest"] = config.get("deployment", {}).get("minimum")
-    return kept
-
-
-def digest(config: dict[str, Any]) -> str:
-    """A short fingerprint of what a config runs, whatever its seed and the machine."""
-    kept = identity(config)
-    kept["data"] = {key: value for key, value in config.get("data", {}).items() if key != "dir"}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)

@@ -38,16 +38,24 @@ class Choice:
 
 
 def choices(recipe: Recipe, table: Table) -> Iterator[Choice]:
-    """The best settings of every method that was run, by the first measure of the recipe."""
-    tried: dict[str, list[Tried]] = {}
+    """Yield the best settings of every method that was run.
+
+    The best have the highest mean over the table's columns of the recipe's first measure.
+    """
     (axis,) = recipe.rows
+    measured: dict[str, list[float | None]] = {}
     for (row, _), entry in table.entries.items():
-        for method, own in recipe.axes[axis][row[0]]["method"].items():
-            tried.setdefault(method, []).append((own, entry.mean))
+        measured.setdefault(row[0], []).append(entry.mean)
+    tried: dict[str, list[Tried]] = {}
+    for label, values in measured.items():
+        run = [value for value in values if value is not None]
+        mean = sum(run) / len(run) if len(run) == len(values) else None
+        for method, settings in recipe.axes[axis][label]["method"].items():
+            tried.setdefault(method, []).append((settings, mean))
     for method, found in tried.items():
-        run = [(own, value) for own, value in found if value is not None]
-        if run:
-            best, value = max(run, key=lambda each: each[1])
+        complete = [(own, value) for own, value in found if value is not None]
+        if complete:
+            best, value = max(complete, key=lambda each: each[1])
             others = tuple(each for each in found if each[0] != best)
             yield Choice(method, best, value, others)
 

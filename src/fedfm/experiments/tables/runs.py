@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedfm.core.errors import UserError
 from fedfm.experiments.recipe import Cell
-from fedfm.experiments.results.store import Summary, digest
+from fedfm.experiments.results.identity import digest
+from fedfm.experiments.results.store import Summary
 
 logger = logging.getLogger(__name__)
 Key = frozenset[tuple[str, str]]

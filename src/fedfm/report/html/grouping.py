@@ -12,7 +12,7 @@ import numpy as np
 
 from fedfm.algorithms import PIECES
 from fedfm.dotted import dotted
-from fedfm.experiments.results.store import digest
+from fedfm.experiments.results.identity import digest
 from fedfm.report.comparison import deviation
 from fedfm.report.html.reading import Floats, FoundRun, identifying
 

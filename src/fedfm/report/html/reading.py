@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from fedfm.config import parse
 from fedfm.core.errors import UserError
+from fedfm.experiments.results.identity import digest, identity
 from fedfm.experiments.results.rounds import read_rounds
-from fedfm.experiments.results.store import Store, Summary, digest, identity
+from fedfm.experiments.results.store import Store, Summary
 from fedfm.records import best_so_far
 
 Floats = NDArray[np.float64]
