@@ -4,15 +4,16 @@ import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedfm.data import Source
+from fedfm.data import Source, Split
 
 Pixels = NDArray[np.uint8]
 
@@ -67,3 +68,10 @@ def trusting(source: Source, root: Path) -> Source:
         for f in source.files
     )
     return replace(source, files=tuple(files))
+
+
+def assert_holds(split: Split, inputs: np.ndarray, labels: Sequence[int]) -> None:
+    """The split has these samples, in the order of their content."""
+    expected = Split(torch.from_numpy(inputs.copy()), torch.tensor(labels)).sort_by_content()
+    assert torch.equal(split.inputs, expected.inputs)
+    assert torch.equal(split.labels, expected.labels)

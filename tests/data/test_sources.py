@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from fedfm.core.errors import UserError
-from fedfm.data import SOURCES, Dataset, folder, load
+from fedfm.data import SOURCES, Dataset, Split, folder, load
 from fedfm.data.cinic import CLASSES
-from tests.data.samples import idx, pixels, png, records, tar, tree, trusting
+from tests.data.samples import assert_holds, idx, pixels, png, records, tar, tree, trusting
 
 BATCHES = [f"data_batch_{i}.bin" for i in range(1, 6)]
 
@@ -100,10 +100,8 @@ def test_cifar10_is_read_from_its_binary_archive(tmp_path, read, cifar10):
     data = read("cifar10")
     images = np.concatenate([pixels(seed, seed, 3, 32, 32) for seed in range(1, 6)])
     labels = [(row + seed) % 10 for seed in range(1, 6) for row in range(seed)]
-    assert torch.equal(data.train.inputs, torch.from_numpy(images))
-    assert data.train.labels.tolist() == labels
-    assert torch.equal(data.test.inputs, torch.from_numpy(pixels(6, 2, 3, 32, 32)))
-    assert data.test.labels.tolist() == [6, 7]
+    assert_holds(data.train, images, labels)
+    assert_holds(data.test, pixels(6, 2, 3, 32, 32), [6, 7])
     assert data.classes == CLASSES
     assert data.mean == pytest.approx((125.307, 122.961, 113.8575))
     assert data.std == pytest.approx((51.5865, 50.847, 51.255))
@@ -121,9 +119,8 @@ def test_cifar100_has_fine_labels_and_is_augmented(tmp_path, read):
     }
     tar(tmp_path / "cifar100" / "cifar-100-binary.tar.gz", files)
     data = read("cifar100")
-    assert data.train.labels.tolist() == [99, 3]
-    assert torch.equal(data.train.inputs, torch.from_numpy(pixels(1, 2, 3, 32, 32)))
-    assert torch.equal(data.test.inputs, torch.from_numpy(pixels(2, 1, 3, 32, 32)))
+    assert_holds(data.train, pixels(1, 2, 3, 32, 32), [99, 3])
+    assert_holds(data.test, pixels(2, 1, 3, 32, 32), [99])
     assert data.classes[3] == "thing_3"
     assert len(data.classes) == 100
     assert data.mean == pytest.approx((129.3105, 124.0575, 112.4295))
@@ -168,10 +165,8 @@ def fashion(tmp_path):
 
 def test_fashion_mnist_is_read_from_idx_files(read, fashion):
     data = read("fashion-mnist")
-    assert torch.equal(data.train.inputs, torch.from_numpy(pixels(0, 3, 28, 28)).unsqueeze(1))
-    assert torch.equal(data.test.inputs, torch.from_numpy(pixels(1, 2, 28, 28)).unsqueeze(1))
-    assert data.train.labels.tolist() == [0, 9, 4]
-    assert data.test.labels.tolist() == [1, 2]
+    assert_holds(data.train, pixels(0, 3, 28, 28)[:, None], [0, 9, 4])
+    assert_holds(data.test, pixels(1, 2, 28, 28)[:, None], [1, 2])
     assert data.classes[9] == "Ankle boot"
     assert data.mean == pytest.approx((72.93,))
     assert data.std == pytest.approx((90.015,))
@@ -208,12 +203,10 @@ def test_cinic10_trains_on_train_alone(tmp_path, read):
     tar(tmp_path / "cinic10" / "CINIC-10.tar.gz", files)
     data = read("cinic10")
     assert data.classes == CLASSES
-    assert data.train.labels.tolist() == [*range(10), 9]
-    assert data.test.labels.tolist() == list(range(10))
-    for label in range(10):
-        expected = torch.from_numpy(pixels(label, 32, 32, 3)).permute(2, 0, 1)
-        assert torch.equal(data.train.inputs[label], expected)
-    assert data.train.inputs[10, 0].equal(data.train.inputs[10, 2])
+    grey = np.broadcast_to(pixels(300, 32, 32)[..., None], (32, 32, 3))
+    train = np.stack([*(pixels(label, 32, 32, 3) for label in range(10)), grey])
+    assert_holds(data.train, train.transpose(0, 3, 1, 2), [*range(10), 9])
+    assert sorted(data.test.labels.tolist()) == list(range(10))
     assert data.mean == pytest.approx((122.1182811, 120.4309971, 109.7708802))
     assert data.std == pytest.approx((61.7247288, 60.7615146, 65.98082925))
     assert not data.augment
@@ -246,11 +239,10 @@ def divided(*shape: int) -> dict[str, bytes]:
 
 def assert_divided(data: Dataset) -> None:
     assert data.classes == ("cat", "dog")
-    assert data.train.labels.tolist() == [0, 0, 1]
-    assert data.test.labels.tolist() == [0, 1]
-    expected = torch.from_numpy(np.stack([pixels(i, 6, 5, 3) for i in (3, 4, 5)]))
-    assert torch.equal(data.train.inputs, expected.permute(0, 3, 1, 2))
-    raw = expected.double().flatten(0, 2)
+    assert sorted(data.test.labels.tolist()) == [0, 1]
+    expected = np.stack([pixels(i, 6, 5, 3) for i in (3, 4, 5)])
+    assert_holds(data.train, expected.transpose(0, 3, 1, 2), [0, 0, 1])
+    raw = torch.from_numpy(expected).double().flatten(0, 2)
     assert data.mean == pytest.approx(raw.mean(0).tolist())
     assert data.std == pytest.approx(raw.std(0, correction=0).tolist())
 
@@ -296,7 +288,8 @@ def test_grey_images_have_one_channel_unless_others_have_colours(own, tmp_path):
     assert own(divided(6, 5)).shape == (1, 6, 5)
     mixed = divided(6, 5, 3) | {"train/cat/3.png": png(pixels(3, 6, 5))}
     data = own(tree(tmp_path / "mixed", mixed))
-    assert torch.equal(data.train.inputs[0], torch.from_numpy(pixels(3, 6, 5)).expand(3, 6, 5))
+    grey = torch.from_numpy(pixels(3, 6, 5)).expand(3, 6, 5)
+    assert any(torch.equal(image, grey) for image in data.train.inputs)
 
 
 @pytest.mark.parametrize("format", ["jpeg", "bmp"])
@@ -315,7 +308,8 @@ def test_images_of_differing_size_need_a_size(own, tmp_path):
         own(path)
     data = own(path, size=7)
     assert data.shape == (3, 7, 7)
-    assert torch.equal(data.train.inputs[2], torch.full((3, 7, 7), 9, dtype=torch.uint8))
+    (dog,) = data.train.inputs[data.train.labels == 1]
+    assert torch.equal(dog, torch.full((3, 7, 7), 9, dtype=torch.uint8))
     assert own(path, size=3).shape == (3, 3, 3)
     with pytest.raises(UserError, match="size must be at least 1"):
         own(path, size=0)
@@ -547,3 +541,43 @@ def test_a_table_that_cannot_be_used_says_where(table, text, message):
 def test_a_table_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*none\.csv"):
         load("csv", dir=tmp_path, path=tmp_path / "none.csv")
+
+
+def test_samples_have_one_order_whatever_files_they_come_from(tmp_path, read, own):
+    """The official archive, PNG folders under any names, and arrays: one partition, one result."""
+    images = {name: pixels(seed, 2, 3, 32, 32) for seed, name in enumerate(BATCHES)}
+    labels = {name: np.array([[2 * i], [2 * i + 1]], np.uint8) for i, name in enumerate(BATCHES)}
+    batches = {name: records(labels[name], images[name]) for name in BATCHES}
+    batches |= {
+        "test_batch.bin": batches[BATCHES[0]],
+        "batches.meta.txt": " ".join(CLASSES).encode(),
+    }
+    members = {f"cifar-10-batches-bin/{name}": content for name, content in batches.items()}
+    tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", members)
+    official = read("cifar10")
+    every = [
+        (int(label), image)
+        for name in BATCHES
+        for label, image in zip(labels[name].flatten(), images[name], strict=True)
+    ]
+    tests = every[:2]
+    files = {f"train/{CLASSES[c]}/{9 - c}.png": png(x.transpose(1, 2, 0)) for c, x in every}
+    files |= {f"test/{CLASSES[c]}/{c}.png": png(x.transpose(1, 2, 0)) for c, x in tests}
+    train, test = (
+        Split(torch.from_numpy(np.stack([x for _, x in some])), torch.tensor([c for c, _ in some]))
+        for some in (every[::-1], tests[::-1])
+    )
+    arrays = Dataset("mine", train, test, CLASSES)
+    for data in (own(files), arrays):
+        assert data.classes == official.classes
+        assert data.digest == official.digest
+
+
+def test_normalisation_can_be_given_for_every_source(own):
+    data = own(divided(6, 5, 3), mean=(125.0, 120.0, 110.0), std=(50.0, 51.0, 52.0))
+    assert (data.mean, data.std) == ((125.0, 120.0, 110.0), (50.0, 51.0, 52.0))
+    assert load("digits", mean=(8.0,), std=(6.0,)).mean == (8.0,)
+    with pytest.raises(UserError, match=r"data\.mean and data\.std go together"):
+        load("digits", mean=(8.0,))
+    with pytest.raises(UserError, match="multiply them by 255"):
+        own(divided(6, 5, 3), mean=(0.5,) * 3, std=(0.2,) * 3)

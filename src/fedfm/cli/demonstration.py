@@ -16,7 +16,7 @@ METHODS = {
     "FedFM": ["method=fedfm", "fedfm.strength=5", "fedfm.start_round=5"],
     "FedFM-Lite": ["method=fedfm-lite", "fedfm-lite.strength=2", "fedfm-lite.start_round=5"],
 }
-"""Settings of the built-in config `digits`; chosen on validation by recipes/tune_demo.py."""
+"""Settings of the built-in config `digits`; chosen on validation by tools/tune_demo.py."""
 
 
 def demo(

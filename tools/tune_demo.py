@@ -2,7 +2,7 @@
 
 Every method gets the same learning rates to choose from, FedFM and FedFM-Lite their strengths.
 The seeds are not those of the demo. Not chosen here: the partition, the start round, and the number
-of rounds. Run it with `python recipes/tune_demo.py`; it takes some
+of rounds. Run it with `python tools/tune_demo.py`; it takes some
 minutes on one core. The choice goes into fedfm.cli.demonstration.
 """
 

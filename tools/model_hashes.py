@@ -1,0 +1,79 @@
+"""Hash the models of short runs of every method, to show that a change computes the same numbers.
+
+python tools/model_hashes.py hashes.json            # write them
+python tools/model_hashes.py hashes.json --check    # compare with what was written
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+from fedfm.cli import main as fedfm
+
+METHODS = (
+    *("fedavg", "fedavgm", "fedprox", "scaffold", "feddyn"),
+    *("fednova", "moon", "fedproto", "fedfm", "fedfm-lite"),
+)
+MATCHING = ("fedfm", "fedfm-lite", "fedproto")
+EVERY_OTHER_ROUND = (["fedfm-lite"], ["fedprox", "fedfm-lite"])
+SETTINGS = ["rounds=4", "epochs=2", "participation=0.7", "threads=1", "weight_decay=0.001"]
+
+
+def methods() -> Iterator[list[str]]:
+    """Every method alone, and those that compose with FedFM and FedFM-Lite on top."""
+    for name in METHODS:
+        yield [name]
+    for top in MATCHING[:2]:
+        yield from ([name, top] for name in METHODS if name not in (*MATCHING, "fedavg"))
+
+
+def hash_run(pieces: list[str], executor: str) -> str:
+    """Train four short rounds on digits; return the hash of the model and of its accuracies."""
+    changes = [*SETTINGS, f"method={json.dumps(pieces)}", f"executor={executor}"]
+    changes += [f"{name}.start_round=1" for name in pieces if name in MATCHING]
+    changes += ["fedfm-lite.models_every=2"] if pieces in EVERY_OTHER_ROUND else []
+    with tempfile.TemporaryDirectory() as folder:
+        words = [word for change in changes for word in ("--set", change)]
+        sys.argv = ["fedfm", "run", "digits", "--out", f"{folder}/run", *words]
+        try:
+            fedfm()
+        except SystemExit as stop:
+            if stop.code:
+                raise
+        digest = hashlib.sha256()
+        for name, tensor in sorted(load_file(f"{folder}/run/model.safetensors").items()):
+            digest.update(name.encode() + tensor.tobytes())
+        for line in Path(f"{folder}/run/rounds.jsonl").read_text().splitlines():
+            digest.update(str(json.loads(line)["test_accuracy"]).encode())
+    return digest.hexdigest()[:16]
+
+
+def main() -> None:
+    """Write the hashes, or name those that differ."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    hashes = {
+        f"{'+'.join(pieces)}, {executor}": hash_run(pieces, executor)
+        for executor in ("loop", "stacked")
+        for pieces in methods()
+    }
+    if not options.check:
+        options.file.write_text(json.dumps(hashes, indent=2) + "\n")
+        return
+    known = json.loads(options.file.read_text())
+    different = [
+        name for name in hashes.keys() | known.keys() if hashes.get(name) != known.get(name)
+    ]
+    sys.exit(f"differ: {', '.join(sorted(different))}" if different else None)
+
+
+if __name__ == "__main__":
+    main()
