@@ -24,7 +24,7 @@ test-browser: $(READY)
 	FEDFM_BROWSER=1 $(BIN)/python -m pytest tests/browser
 
 # Federations of real Flower processes on this machine, killed and cut off: takes minutes; Linux
-FEDERATIONS ?= tests/flower/processes
+FEDERATIONS ?= tests/deploy/processes
 test-deployment: $(READY)
 	FEDFM_DEPLOYMENT=1 $(BIN)/python -m pytest -rs $(FEDERATIONS)
 

@@ -9,9 +9,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedfm import FedFMLite, Partition, Piece, Protocol, models, simulate
-from fedfm.algorithms import FedAvg, FedDyn, Moon, Scaffold
+from fedfm import FedFMLite, Partition, Piece, Training, models, simulate
 from fedfm.data.dataset import Dataset, Split
+from fedfm.methods import FedAvg, FedDyn, Moon, Scaffold
 
 Where = Literal["memory", "disk"]
 SAMPLES, COHORT, ROUNDS = 40_000, 20, 20
@@ -36,11 +36,11 @@ def measure(piece: Piece, clients: int, where: Where) -> float:
         mean=(128.0,), std=(74.0,),
     )  # fmt: skip
     model = models.build("mlp", shape=data.shape, classes=10, hidden=[512, 256])
-    protocol = Protocol(
+    training = Training(
         clients=clients, rounds=ROUNDS, participation=COHORT / clients, epochs=1, batch_size=8
     )
     before = peak()
-    simulate(model, data, piece, partition=Partition("iid"), protocol=protocol, client_states=where)
+    simulate(model, data, piece, partition=Partition("iid"), training=training, client_states=where)
     return peak() - before
 
 

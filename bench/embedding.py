@@ -18,7 +18,7 @@ from rich.table import Table
 from sklearn.manifold import TSNE, trustworthiness
 from threadpoolctl import threadpool_limits
 
-from fedfm.analysis.embedding import PERPLEXITY, reduced, t_sne
+from fedfm.metrics.embedding import PERPLEXITY, reduced, t_sne
 
 SIZES, DIMENSIONS, CLASSES = (500, 2000, 5000), 512, 10
 Points = NDArray[Any]

@@ -21,8 +21,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
-from fedfm.experiments.results.points import Points, read_points
-from fedfm.experiments.results.store import Store
+from fedfm.grid.points import Points, read_points
+from fedfm.grid.store import Store
 
 Array = NDArray[Any]
 HEADS = ("method", "farthest / median", "NMI", "in 5 smallest clusters", "scaled", "nearer ones")

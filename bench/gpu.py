@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedfm import FedAvg, FedFM, Partition, Piece, Protocol, compose, models
-from fedfm.algorithms import FedProx, Moon, Scaffold
+from fedfm import FedAvg, FedFM, Partition, Piece, Training, compose, models
+from fedfm.config.experiment import Experiment
 from fedfm.data.dataset import Dataset, Split
-from fedfm.experiment import Experiment
-from fedfm.records import Progress
+from fedfm.methods import FedProx, Moon, Scaffold
 from fedfm.rounds.round import opened
-from fedfm.simulation import Simulation, advance
+from fedfm.run.records import Progress
+from fedfm.run.simulation import Simulation, advance
 
 CLASSES, CLIENTS, BATCH = 10, 10, 64
 GUIDED = FedFM(start_round=0)
@@ -67,9 +67,9 @@ def simulation(
     sibling: Simulation | None = None,
 ) -> Simulation:
     """Ten clients by the paper's protocol."""
-    protocol = Protocol(clients=CLIENTS, rounds=100, batch_size=BATCH)
+    training = Training(clients=CLIENTS, rounds=100, batch_size=BATCH)
     experiment = Experiment(
-        compose(piece), partition or Partition("iid"), protocol, seed, executor, precision=precision
+        compose(piece), partition or Partition("iid"), training, seed, executor, precision=precision
     )
     return Simulation(module, data, experiment, sibling=sibling)
 

@@ -16,16 +16,16 @@ from unittest.mock import patch
 from rich.console import Console
 from rich.table import Table
 
-from fedfm import running
 from fedfm.data import load
-from fedfm.experiments.budget import Budget
-from fedfm.experiments.jobs import Job, all_jobs
-from fedfm.experiments.recipe import load_recipe
-from fedfm.experiments.results.store import Store
-from fedfm.experiments.running import worker
-from fedfm.experiments.running.engines import Here
-from fedfm.experiments.running.grid import Grid
-from fedfm.records import Result, RoundRecord
+from fedfm.grid import worker
+from fedfm.grid.budget import Budget
+from fedfm.grid.jobs import Job, all_jobs
+from fedfm.grid.runner import Grid
+from fedfm.grid.store import Store
+from fedfm.grid.workers import Here
+from fedfm.paper.catalogue import load_recipe
+from fedfm.run import runner
+from fedfm.run.records import Result, RoundRecord
 
 SETTINGS = ("executor=stacked", "rounds=20")
 MANY = 500
@@ -49,10 +49,10 @@ def wall(jobs: Sequence[Job], results: Path, budget: Budget) -> tuple[float, flo
     """Seconds of a whole grid, and of the training in it."""
     training = 0.0
 
-    def timed(runs: Sequence[running.Run], *rest: object, **options: bool) -> list[Result]:
+    def timed(runs: Sequence[runner.Run], *rest: object, **options: bool) -> list[Result]:
         nonlocal training
         began = time.perf_counter()
-        done = running.run_together(runs, *rest, **options)  # type: ignore[arg-type]  # passed on
+        done = runner.run_together(runs, *rest, **options)  # type: ignore[arg-type]  # passed on
         training += time.perf_counter() - began
         return done
 

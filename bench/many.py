@@ -20,13 +20,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedfm import FedAvg, Partition, Piece, Protocol, compose, models
-from fedfm.algorithms import Scaffold
+from fedfm import FedAvg, Partition, Piece, Training, compose, models
+from fedfm.config.experiment import Experiment
 from fedfm.core.client_states import OnDisk
 from fedfm.data.dataset import Dataset, Split
-from fedfm.experiment import Experiment
+from fedfm.methods import Scaffold
 from fedfm.rounds.round import run_round
-from fedfm.simulation import Simulation
+from fedfm.run.simulation import Simulation
 
 COHORT, SAMPLES, ROUNDS = 100, 20, 8
 METHODS: dict[str, Piece] = {"fedavg": FedAvg(), "scaffold": Scaffold()}
@@ -48,8 +48,8 @@ def measured(method: str, clients: int, folder: Path) -> dict[str, float]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = models.build("cnn", shape=(1, 8, 8), classes=10)
-    protocol = Protocol(clients=clients, participation=COHORT / clients, epochs=2, batch_size=8)
-    experiment = Experiment(compose(METHODS[method]), Partition("iid"), protocol, 0, "stacked")
+    training = Training(clients=clients, participation=COHORT / clients, epochs=2, batch_size=8)
+    experiment = Experiment(compose(METHODS[method]), Partition("iid"), training, 0, "stacked")
     simulation = Simulation(model, images(clients), experiment, OnDisk(folder))
     state, times = simulation.start, []
     for _ in range(ROUNDS):

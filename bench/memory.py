@@ -11,11 +11,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedfm import FedAvg, FedFM, Partition, Piece, Protocol, compose, data, models
+from fedfm import FedAvg, FedFM, Partition, Piece, Training, compose, data, models
+from fedfm.config.experiment import Experiment
 from fedfm.data.dataset import Dataset, Split
-from fedfm.experiment import Experiment
-from fedfm.records import Progress
-from fedfm.simulation import Simulation
+from fedfm.run.records import Progress
+from fedfm.run.simulation import Simulation
 
 ROUNDS = (20, 50, 100, 150, 200)
 CLIENTS = (100, 1000)
@@ -37,23 +37,23 @@ def peak() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def rounds(source: Dataset, method: Piece, protocol: Protocol) -> Iterator[int]:
+def rounds(source: Dataset, method: Piece, training: Training) -> Iterator[int]:
     """Run a federation with evaluation, as `fedfm.simulate` does; yields the round just done."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = models.build("cnn", shape=source.shape, classes=len(source.classes))
-    experiment = Experiment(compose(method), Partition("iid"), protocol, 0, "stacked")
+    experiment = Experiment(compose(method), Partition("iid"), training, 0, "stacked")
     simulation = Simulation(model, source, experiment)
     progress = Progress(simulation.start)
-    for _ in range(protocol.rounds):
+    for _ in range(training.rounds):
         progress = simulation.advance(progress)
         yield progress.state.round
 
 
 def over_rounds(method: Piece) -> list[float]:
     """The memory after the rounds `ROUNDS` of W1 (see stacked.py)."""
-    protocol = Protocol(clients=100, participation=0.1, epochs=5, batch_size=8, rounds=max(ROUNDS))
-    every = rounds(data.load("digits"), method, protocol)
+    training = Training(clients=100, participation=0.1, epochs=5, batch_size=8, rounds=max(ROUNDS))
+    every = rounds(data.load("digits"), method, training)
     return [resident() for number in every if number in ROUNDS]
 
 
@@ -64,11 +64,11 @@ def over_clients(clients: int) -> tuple[float, float]:
     train = Split(images, torch.randint(10, (SAMPLES,), generator=rng))
     test = train.subset(torch.arange(1000))
     source = Dataset("random", train, test, tuple(map(str, range(10))), (8.0,), (5.0,))
-    protocol = Protocol(
+    training = Training(
         clients=clients, participation=10 / clients, epochs=1, batch_size=8, rounds=10
     )
     before = resident()
-    for _ in rounds(source, FedAvg(), protocol):
+    for _ in rounds(source, FedAvg(), training):
         pass
     return before, peak()
 

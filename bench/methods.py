@@ -10,22 +10,22 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fedfm import Partition, Piece, Protocol, compose, data, models
-from fedfm.algorithms import PIECES, Model
+from fedfm import Partition, Piece, Training, compose, data, models
+from fedfm.config.experiment import Experiment
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Outcome
+from fedfm.engine.device_data import Feed
 from fedfm.engine.executors import Executor
-from fedfm.engine.feed import Feed
+from fedfm.engine.forward import Statistic
 from fedfm.engine.objective import Objective
-from fedfm.engine.sweep import Statistic
-from fedfm.experiment import Experiment
+from fedfm.methods import PIECES, Model
 from fedfm.rounds.round import run_round
-from fedfm.simulation import Simulation
+from fedfm.run.simulation import Simulation
 
 TURNS = 7
-PROTOCOL = Protocol(clients=10, rounds=1, epochs=2, batch_size=16)
+PROTOCOL = Training(clients=10, rounds=1, epochs=2, batch_size=16)
 
 
 def prepared(piece: Piece, executor: str) -> Simulation:

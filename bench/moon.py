@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfm import simulate
-from fedfm.algorithms import Model, Moon
-from fedfm.assembly import build_model, device_of, load_data
 from fedfm.config import load_config
 from fedfm.core.trees import Tree, leaves, tree_map
-from fedfm.engine.nets import Net
-from fedfm.records import Result
+from fedfm.engine.networks import Net
+from fedfm.methods import Model, Moon
+from fedfm.run.prepare import build_model, device_of, load_data
+from fedfm.run.records import Result
 
 EVERY = 5
 """Rounds between two columns."""
@@ -67,7 +67,7 @@ def played(source: str, overrides: list[str], kind: type[Moon]) -> Result:
         data,
         kind(**settings),
         partition=config.partition,
-        protocol=config.protocol,
+        training=config.training,
         seed=config.seed,
         executor=config.executor,
         precision=config.precision,

@@ -22,8 +22,8 @@ from rich.table import Table
 
 from fedfm import models
 from fedfm.core.trees import Tree, tree_map
-from fedfm.flower import secure
-from fedfm.flower.secure import Words
+from fedfm.deploy import secure
+from fedfm.deploy.secure import Words
 
 CLIENTS, THRESHOLD, RANGE = 10, 7, 64.0
 DROPOUTS = (0, 1, 3)

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from fedfm import FedAvg, FedFM, Partition, Piece, Protocol, compose, data, models
+from fedfm import FedAvg, FedFM, Partition, Piece, Training, compose, data, models
+from fedfm.config.experiment import Experiment
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
-from fedfm.experiment import Experiment
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
-from fedfm.simulation import Simulation
+from fedfm.run.simulation import Simulation
 
 SEED = 0
 THREADS = (1, 2)
@@ -40,7 +40,7 @@ class Workload:
 
     title: str
     data: Dataset
-    protocol: Protocol
+    training: Training
     model: Mapping[str, object]
     seconds: float
 
@@ -154,7 +154,7 @@ class Ours:
 
     def __init__(self, workload: Workload, executor: str, method: str) -> None:
         pieces, clients = compose(METHODS[method]), Partition("iid")
-        experiment = Experiment(pieces, clients, workload.protocol, SEED, executor)
+        experiment = Experiment(pieces, clients, workload.training, SEED, executor)
         simulation = Simulation(workload.module(), workload.data, experiment)
         self.fed, self.state = simulation.federation, simulation.start
         assert type(self.fed.executor) is EXECUTORS[executor], "the network was not stacked"
@@ -294,8 +294,8 @@ def machine() -> str:
 
 def digits(title: str, **model: object) -> Workload:
     """W1: 100 clients share the digits evenly, 10 of them train in a round."""
-    protocol = Protocol(clients=100, participation=0.1, epochs=5, batch_size=8)
-    return Workload(title, data.load("digits"), protocol, model, seconds=15)
+    training = Training(clients=100, participation=0.1, epochs=5, batch_size=8)
+    return Workload(title, data.load("digits"), training, model, seconds=15)
 
 
 def larger(title: str) -> Workload:
@@ -304,8 +304,8 @@ def larger(title: str) -> Workload:
     inputs = torch.randn(800, 1, 28, 28, generator=rng)
     split = Split(inputs, torch.randint(10, (len(inputs),), generator=rng))
     images = Dataset("random", split, split, tuple(map(str, range(10))))
-    protocol = Protocol(clients=10, epochs=1, batch_size=32)
-    return Workload(title, images, protocol, {"channels": [32, 64]}, seconds=30)
+    training = Training(clients=10, epochs=1, batch_size=32)
+    return Workload(title, images, training, {"channels": [32, 64]}, seconds=30)
 
 
 def workloads() -> Iterator[Workload]:

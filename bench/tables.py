@@ -14,11 +14,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedfm.experiments.recipe import Cell, Recipe, cells, load_recipe
-from fedfm.experiments.results.export import export
-from fedfm.experiments.results.store import Store, Summary
-from fedfm.experiments.tables.building import FORMATS, build, render
-from fedfm.experiments.tables.curves import runs_by_cell
+from fedfm.grid.export import export
+from fedfm.grid.recipe import Cell, Recipe, cells
+from fedfm.grid.store import Store, Summary
+from fedfm.paper.catalogue import load_recipe
+from fedfm.report.tables.build import FORMATS, build, render
+from fedfm.report.tables.curves import runs_by_cell
 from fedfm.report.traffic import against_traffic
 
 RUNS, ROUNDS = 500, 100

@@ -25,31 +25,31 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from rich.console import Console
 from rich.table import Table
 
-from fedfm.algorithms.base import Model
 from fedfm.config import Config, load_config
 from fedfm.core.ledger import Traffic
+from fedfm.deploy import client_app
+from fedfm.deploy.client import client, runtime
+from fedfm.deploy.client.storage import Desk
+from fedfm.deploy.inprocess import InProcessGrid
+from fedfm.deploy.masking import Hiding
+from fedfm.deploy.server import messaging, server, sums
+from fedfm.deploy.server.scores import Score
+from fedfm.deploy.server.server import Server
+from fedfm.deploy.wire import FACTS
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.profile import Profile, phase
-from fedfm.flower import client_app
-from fedfm.flower.client import client, workshop
-from fedfm.flower.client.desk import Desk
-from fedfm.flower.hiding import Hiding
-from fedfm.flower.inprocess import InProcessGrid
-from fedfm.flower.server import post, server, sums
-from fedfm.flower.server.scores import Score
-from fedfm.flower.server.server import Server
-from fedfm.flower.wire import FACTS
-from fedfm.records import Progress
+from fedfm.methods.base import Model
 from fedfm.rounds.state import State
-from fedfm.runs import RunFolder
+from fedfm.run.folder import RunFolder
+from fedfm.run.records import Progress
 
 CLIENTS, ROUNDS, FIRST_NODE = 10, 3, 100
 SETTINGS = (
-    f"protocol.clients={CLIENTS}",
-    f"protocol.rounds={ROUNDS}",
-    "protocol.epochs=1",
-    "protocol.batch_size=2",
-    "protocol.lr=1e-6",
+    f"training.clients={CLIENTS}",
+    f"training.rounds={ROUNDS}",
+    "training.epochs=1",
+    "training.batch_size=2",
+    "training.lr=1e-6",
     "device=cpu",
 )
 SHAPES = {"resnet18": (3, 32, 32), "cnn": (1, 8, 8)}
@@ -77,13 +77,13 @@ FILES, COUNTING = "files", "counting"
 PHASES: Sequence[tuple[Any, str, str]] = (
     (LoopExecutor, "train", "training"),
     (LoopExecutor, "measure", "measuring"),
-    (post, "packed", "write messages"),
-    (post, "unpacked", "read messages"),
+    (messaging, "packed", "write messages"),
+    (messaging, "unpacked", "read messages"),
     (client_app, "packed", "write messages"),
     (client_app, "unpacked", "read messages"),
-    (workshop, "own_data", "load data"),
-    (workshop, "build_model", "build the network"),
-    (workshop, "executor", "build the network"),
+    (runtime, "own_data", "load data"),
+    (runtime, "build_model", "build the network"),
+    (runtime, "executor", "build the network"),
     (client, "trained", "contribution"),
     (Hiding, "masked", "encode, mask"),
     (Hiding, "keys", "keys, letters"),

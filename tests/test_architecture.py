@@ -1,48 +1,86 @@
-"""What docs/architecture.md says of who stands on whom, by the imports."""
+"""The walls of the package, computed from its imports."""
 
 import ast
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
-
-import pytest
 
 import fedfm
 
 ROOT = Path(fedfm.__file__).parent
-STANDS_ON = {
-    "core": set[str](),
-    "data": {"core"},
-    "models": {"core", "engine"},
-    "algorithms": {"core", "models"},
-    "engine": {"core", "data", "models", "algorithms"},
-    "privacy": {"core", "algorithms"},
-    "rounds": {"core", "data", "algorithms", "engine", "privacy", "protocol"},
-    "experiments/results": {"core", "data", "analysis", "dotted", "runs"},
-    "flower/secure": {"core"},
-}
-"""By folder, the other folders and modules of the package that it may use."""
-APART = {("flower/server", "flower.client"), ("flower/client", "flower.server")}
-"""Two that know each other by their messages only."""
+OUTSIDE = {"deploy", "paper", "report", "cli"}
+"""What the library does not know."""
 
 
-def used_by(folder: str) -> set[str]:
-    """What the files of a folder import of the package, by dotted name."""
-    found = set()
-    for file in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedfm"):
-                prefix = (node.module or "").removeprefix("fedfm").lstrip(".")
-                found |= {prefix} if prefix else {each.name for each in node.names}
-    return found
+def imported(file: Path) -> Iterator[str]:
+    """Yield every module that a file imports, at its top or in a function."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("folder", STANDS_ON)
-def test_a_folder_stands_on_what_is_below_it(folder):
-    own, used = folder.replace("/", "."), used_by(folder)
-    assert used, "the search finds imports"
-    others = {name.split(".")[0] for name in used if not name.startswith(own)}
-    assert others <= STANDS_ON[folder]
+def folder_of(module: str) -> str:
+    """Return the folder (or the root's module) that a module of the package lies in."""
+    first = module.split(".")[1]
+    return first if (ROOT / first).is_dir() or (ROOT / f"{first}.py").exists() else ""
 
 
-@pytest.mark.parametrize(("folder", "other"), APART)
-def test_server_and_clients_know_each_other_by_messages_only(folder, other):
-    assert not {name for name in used_by(folder) if name.startswith(other)}
+def folders() -> dict[str, set[str]]:
+    """Return, for every folder, those that it imports from."""
+    graph: defaultdict[str, set[str]] = defaultdict(set)
+    for file in ROOT.rglob("*.py"):
+        folder = file.relative_to(ROOT).with_suffix("").parts[0]
+        own = {folder_of(name) for name in imported(file) if name.startswith("fedfm.")}
+        if not folder.startswith("__"):
+            graph[folder] |= own - {folder, ""}
+    return dict(graph)
+
+
+def test_the_library_knows_neither_deployment_nor_the_paper_nor_the_report():
+    library = folders().keys() - OUTSIDE
+    assert {"data", "models", "methods", "engine", "rounds", "privacy", "run", "grid"} <= library
+    wrong = {name: folders()[name] & OUTSIDE for name in library if folders()[name] & OUTSIDE}
+    assert wrong == {}
+
+
+def test_folders_do_not_import_each_other_in_circles():
+    TopologicalSorter(folders()).prepare()  # raises CycleError, which names the folders
+
+
+def test_core_stands_on_nothing_else():
+    assert folders()["core"] == set()
+
+
+def test_server_and_clients_know_each_other_by_messages_only():
+    for mine, other in (("server", "client"), ("client", "server")):
+        for file in (ROOT / "deploy" / mine).rglob("*.py"):
+            assert not [n for n in imported(file) if n.startswith(f"fedfm.deploy.{other}.")], file
+
+
+def test_everything_imported_is_declared():
+    project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    declared = {_name(each) for group in groups for each in group}
+    packages = packages_distributions()
+    tops = {name.split(".")[0] for file in ROOT.rglob("*.py") for name in imported(file)}
+    foreign = tops - {*sys.stdlib_module_names, "fedfm"}
+    undeclared = {
+        top for top in foreign if not {_name(each) for each in packages.get(top, ())} & declared
+    }
+    assert undeclared == set()
+
+
+def _name(requirement: str) -> str:
+    """Return a distribution's name as `torch>=2.11` and `dp_accounting` have it."""
+    cut = len(requirement)
+    for mark in "<>=![;~ ":
+        cut = min(cut, requirement.find(mark)) if mark in requirement else cut
+    return requirement[:cut].lower().replace("_", "-")

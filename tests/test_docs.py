@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedfm import Partition, Protocol, simulate
-from fedfm.algorithms import PIECES
-from fedfm.assembly import build_model, load_data
+from fedfm import Partition, Training, simulate
 from fedfm.config import builtin_names, load_config, parse
-from fedfm.experiments.recipe import cells, load_recipe
+from fedfm.grid.recipe import cells
+from fedfm.methods import PIECES
 from fedfm.models import MODELS
+from fedfm.paper.catalogue import load_recipe
+from fedfm.run.prepare import build_model, load_data
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
@@ -59,7 +60,7 @@ def test_the_worked_example_of_a_method_runs_and_is_registered(capsys):
                 build_model(growing, digits),
                 digits,
                 load_config("digits", [*short, f"growingfm.grow={grow}"]).composed.pieces,
-                protocol=Protocol(rounds=3, epochs=1, clients=3),
+                training=Training(rounds=3, epochs=1, clients=3),
                 partition=Partition("iid"),
                 executor="stacked",
             )
@@ -99,7 +100,7 @@ def test_the_recipe_of_ones_own_has_its_six_cells(tmp_path):
     found = list(cells(load_recipe(str(tmp_path / "mine.toml"))))
     assert len(found) == 6
     assert {each.resolved.composed.name for each in found} == {"fedavg", "fedfm", "scaffold"}
-    assert {each.resolved.protocol.clients for each in found} == {5, 20}
+    assert {each.resolved.training.clients for each in found} == {5, 20}
 
 
 @pytest.mark.parametrize("name", builtin_names())

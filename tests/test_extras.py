@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fedfm.cli import deploying
+from fedfm.cli import deploy
 from fedfm.core.errors import UserError
 
 EXTRAS = {
@@ -67,8 +67,8 @@ def test_keys_name_the_extra_that_they_need(tmp_path):
 @pytest.mark.parametrize(
     "start",
     [
-        lambda: deploying.serve("digits"),
-        lambda: deploying.join("digits", "127.0.0.1:9092", "a", "share:0/2"),
+        lambda: deploy.serve("digits"),
+        lambda: deploy.join("digits", "127.0.0.1:9092", "a", "share:0/2"),
     ],
 )
 def test_a_deployment_names_the_extra_that_it_needs_first(start, tmp_path, monkeypatch):

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from fedfm import models
-from fedfm.algorithms import Piece, Task, compose
 from fedfm.core.sgd import Sgd
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
-from fedfm.engine.feed import Feed
-from fedfm.engine.nets import model_of
+from fedfm.engine.device_data import Feed
+from fedfm.engine.networks import model_of
+from fedfm.methods import Piece, Task, compose
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged

@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedfm import FedAvg, Partition, Protocol, compose, data, models
-from fedfm.algorithms import Model
+from fedfm import FedAvg, Partition, Training, compose, data, models
+from fedfm.config.experiment import Experiment
 from fedfm.core.sgd import Sgd
-from fedfm.experiment import Experiment
-from fedfm.records import Progress
+from fedfm.methods import Model
 from fedfm.report.picture import COLOURS
-from fedfm.simulation import Simulation
+from fedfm.run.records import Progress
+from fedfm.run.simulation import Simulation
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -63,8 +63,8 @@ def buffer_curves(rounds: int = 12) -> np.ndarray:
     digits = data.load("digits")
     torch.manual_seed(0)
     module = models.build("cnn", shape=digits.shape, classes=10, norm="batch")
-    protocol = Protocol(rounds=rounds, epochs=2, batch_size=16)
-    experiment = Experiment(compose(FedAvg()), Partition("niid2"), protocol, 0, "stacked")
+    training = Training(rounds=rounds, epochs=2, batch_size=16)
+    experiment = Experiment(compose(FedAvg()), Partition("niid2"), training, 0, "stacked")
     simulation = Simulation(module, digits, experiment)
     progress, left_alone = Progress(simulation.start), []
     for _ in range(rounds):

@@ -3,7 +3,7 @@
 Every method gets the same learning rates to choose from, FedFM and FedFM-Lite their strengths.
 The seeds are not those of the demo. Not chosen here: the partition, the start round, and the number
 of rounds. Run it with `python tools/tune_demo.py`; it takes some
-minutes on one core. The choice goes into fedfm.cli.demonstration.
+minutes on one core. The choice goes into fedfm.cli.demo.
 """
 
 import itertools
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from fedfm import UserError, simulate
-from fedfm.assembly import build_model, load_data
 from fedfm.config import Config, load_config
+from fedfm.run.prepare import build_model, load_data
 
 RATES = (0.01, 0.03, 0.1)
 STRENGTHS = (0.5, 1.0, 2.0, 5.0)
@@ -45,7 +45,7 @@ def validation_accuracy(config: Config) -> float:
             data,
             config.composed.pieces,
             partition=config.partition,
-            protocol=config.protocol,
+            training=config.training,
             seed=config.seed,
         )
     except UserError:

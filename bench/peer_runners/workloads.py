@@ -9,7 +9,7 @@ from bench.peer_runners.work import WARM_UP, Weights, network
 from bench.stacked import SEED, Ours, Workload, digits, plain, planned
 from torch import Tensor, nn
 
-from fedfm import Protocol
+from fedfm import Training
 from fedfm.data.dataset import Dataset, Split
 from fedfm.models import Split as Network
 from fedfm.rounds.federation import Federation
@@ -46,8 +46,8 @@ def workload(name: str) -> Workload:
     if name == "W1":
         return digits("W1: digits 8x8, small CNN, 10 of 100 clients, 5 epochs, batch 8")
     title = "W2: 12,000 random images 28x28, LeNet, 10 clients, 1 epoch, batch 32"
-    protocol = Protocol(clients=10, epochs=1, batch_size=32)
-    return LeNet(title, images(), protocol, {}, seconds=0)
+    training = Training(clients=10, epochs=1, batch_size=32)
+    return LeNet(title, images(), training, {}, seconds=0)
 
 
 def trimmed(fed: Federation) -> Federation:

@@ -1,17 +1,21 @@
 """FedFM: federated learning for parties whose data differ.
 
-from fedfm import FedFM, Partition, Protocol, data, models, simulate
+from fedfm import FedFM, Partition, Training, data, models, simulate
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
 
-from fedfm import data, models
-from fedfm.algorithms import FedAvg, FedFM, FedFMLite, Piece, compose
-from fedfm.api import simulate, simulate_seeds
-from fedfm.core.errors import UserError
-from fedfm.data.partition import Partition
-from fedfm.protocol import Protocol
-from fedfm.records import Result, RoundRecord
+if TYPE_CHECKING:
+    from fedfm import data, models
+    from fedfm.config.training import Training
+    from fedfm.core.errors import UserError
+    from fedfm.data.partition import Partition
+    from fedfm.methods import FedAvg, FedFM, FedFMLite, Piece, compose
+    from fedfm.run.records import Result, RoundRecord
+    from fedfm.run.simulate import simulate, simulate_seeds
 
 __all__ = [
     "FedAvg",
@@ -19,9 +23,9 @@ __all__ = [
     "FedFMLite",
     "Partition",
     "Piece",
-    "Protocol",
     "Result",
     "RoundRecord",
+    "Training",
     "UserError",
     "compose",
     "data",
@@ -29,3 +33,32 @@ __all__ = [
     "simulate",
     "simulate_seeds",
 ]
+
+_MODULES = {
+    "FedAvg": "methods",
+    "FedFM": "methods",
+    "FedFMLite": "methods",
+    "Partition": "data.partition",
+    "Piece": "methods",
+    "Result": "run.records",
+    "RoundRecord": "run.records",
+    "Training": "config.training",
+    "UserError": "core.errors",
+    "compose": "methods",
+    "simulate": "run.simulate",
+    "simulate_seeds": "run.simulate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names when they are first used, so that `fedfm --help` needs no torch."""
+    if name in ("data", "models"):
+        return import_module(f"fedfm.{name}")
+    if name in _MODULES:
+        return getattr(import_module(f"fedfm.{_MODULES[name]}"), name)
+    raise AttributeError(f"module 'fedfm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return sorted([*__all__, "__version__"])

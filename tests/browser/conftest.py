@@ -21,7 +21,7 @@ QUICK = ["rounds=6", "epochs=1", "batch_size=32", "model.name=mlp", "model.hidde
 @pytest.fixture(scope="session")
 def report(tmp_path_factory) -> Path:
     """A report about two methods, two real runs of each."""
-    from fedfm.cli.running import run_config
+    from fedfm.cli.run import run_config
     from fedfm.config import load_config
     from fedfm.report.html import write_report
 

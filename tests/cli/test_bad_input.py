@@ -31,7 +31,7 @@ def message(answer: Answer) -> str:
 
 SETTINGS = {
     # keys that do not exist: the nearest right one is named
-    "a mistyped key": (["round=3"], "unknown key 'round': did you mean 'protocol.rounds'?"),
+    "a mistyped key": (["round=3"], "unknown key 'round': did you mean 'training.rounds'?"),
     "a mistyped section": (["protocl.lr=3"], "did you mean 'protocol'?"),
     "a mistyped key in a section": (["protocol.epoch=3"], "did you mean 'epochs'?"),
     "a key in the wrong section": (["protocol.beta=1"], "it is called partition.beta"),
@@ -59,7 +59,7 @@ SETTINGS = {
     "an unknown partition": (["partition.kind=niid4"], "partition.kind: Input should be 'iid'"),
     # values out of range
     "no rounds": (["rounds=0"], "rounds must be at least 1, not 0"),
-    "a flag for a number": (["rounds=true"], "protocol.rounds must be a number, not true"),
+    "a flag for a number": (["rounds=true"], "training.rounds must be a number, not true"),
     "a flag for a number of one's own": (["seed=false"], "seed must be a number, not false"),
     "a flag for a method's number": (
         ["fedfm.strength=true"],
@@ -79,9 +79,9 @@ SETTINGS = {
         "model features = 0: must be a whole number",
     ),
     # values of the wrong type
-    "rounds in words": (["rounds=many"], "protocol.rounds: Input should be a valid integer"),
-    "half a round": (["rounds=2.5"], "protocol.rounds: Input should be a valid integer"),
-    "a list of lrs": (["lr=[0.1]"], "protocol.lr: Input should be a valid number"),
+    "rounds in words": (["rounds=many"], "training.rounds: Input should be a valid integer"),
+    "half a round": (["rounds=2.5"], "training.rounds: Input should be a valid integer"),
+    "a list of lrs": (["lr=[0.1]"], "training.lr: Input should be a valid number"),
     "a strength in words": (["fedfm.strength=hi"], "method.fedfm.strength: Input should be a"),
     "an unknown guide": (["fedfm.guide=l3"], "method.fedfm.guide: Input should be 'cg' or 'l2'"),
     "a number as method": (["method=5"], "method: Input should be a valid dictionary"),
@@ -131,12 +131,12 @@ def test_a_wrong_setting(command, changes, words):
 
 CONFIGS = {
     "a mistyped key": ("sed = 3", "unknown key 'sed': did you mean 'seed'?"),
-    "a mistyped key in a section": ("[protocol]\nround = 3", "did you mean 'rounds'?"),
-    "a key outside its section": ("rounds = 3", "it is called protocol.rounds"),
+    "a mistyped key in a section": ("[training]\nround = 3", "did you mean 'rounds'?"),
+    "a key outside its section": ("rounds = 3", "it is called training.rounds"),
     "a mistyped method's key": ("[method.fedfm]\nstrenght = 3", "did you mean 'strength'?"),
     "a method outside its section": ("[fedfm]\nstrength = 3", "it is called method.fedfm"),
-    "a value out of range": ("[protocol]\nclients = 0", "clients must be at least 1, not 0"),
-    "a value of another type": ("[protocol]\nlr = 'big'", "protocol.lr: Input should be a valid"),
+    "a value out of range": ("[training]\nclients = 0", "clients must be at least 1, not 0"),
+    "a value of another type": ("[training]\nlr = 'big'", "training.lr: Input should be a valid"),
     "no TOML": ("[protocol\nrounds = 3", "mine.toml is not valid TOML: "),
     "a key twice": ("seed = 1\nseed = 2", "mine.toml is not valid TOML: "),
 }
@@ -205,7 +205,7 @@ def test_a_folder_that_holds_a_run_stays_as_it_is(command):
     assert refused(command, *other, "--resume") == (
         "fedfm: run holds a run of another config: give its settings, or choose another --out; it "
         "differs in "
-        "protocol.lr (there 0.01, here 0.5); seed (there 0, here 1)"
+        "training.lr (there 0.01, here 0.5); seed (there 0, here 1)"
     )
 
 

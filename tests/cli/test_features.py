@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedfm import data
-from fedfm.analysis.feature_space import features_of, measures
 from fedfm.cli.features import titles
 from fedfm.config import load_config
+from fedfm.metrics.feature_space import features_of, measures
 from tests.cli.tools import TINY, Command, sets
 from tests.folders import contents
 

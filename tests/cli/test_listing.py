@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedfm import data
-from fedfm.algorithms import PIECES, FedFMLite
-from fedfm.cli import demonstration
+from fedfm.cli import demo
 from fedfm.config import load_config
 from fedfm.data import partition as partitions
+from fedfm.methods import PIECES, FedFMLite
 from tests.cli.tools import sets
 
 # --- partition ----------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def test_the_folder_of_the_data_can_be_set_in_the_environment(command, monkeypat
 
 def test_the_demo_compares_the_methods_in_a_table_and_a_picture(command, monkeypatch):
     quick = ["rounds=2", "epochs=1", "model.name=mlp", "model.hidden=[8]"]
-    methods = {label: [*given, *quick] for label, given in demonstration.METHODS.items()}
-    monkeypatch.setattr(demonstration, "METHODS", methods)
+    methods = {label: [*given, *quick] for label, given in demo.METHODS.items()}
+    monkeypatch.setattr(demo, "METHODS", methods)
     answer = command("demo", "--seeds", "2", "--out", "shown")
     assert answer.code == 0, answer.err
     for label in methods:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fedfm import models
-from fedfm.algorithms import PIECES, own
+from fedfm import models, plugins
 from fedfm.config import load_config
-from fedfm.experiments.results.identity import digest
+from fedfm.grid.identity import digest
+from fedfm.methods import PIECES
 from tests.cli.tools import TINY, Command, sets, start
 
 GUIDE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
 RUN = ("run", "digits", *TINY, *sets("rounds=2", "method=gentleprox", "gentleprox.mu=0.2"))
 REQUIRED = """
 from dataclasses import dataclass
-from fedfm.algorithms import PIECES, Piece
+from fedfm.methods import PIECES, Piece
 
 @dataclass(frozen=True)
 class Needs(Piece):
@@ -46,11 +46,11 @@ def gentleprox(tmp_path, monkeypatch) -> Iterator[Path]:
     file.parent.mkdir()
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     file.write_text(blocks[0])
-    monkeypatch.setenv(own.VARIABLE, "")
-    monkeypatch.setattr(own, "_known", set())
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.setattr(plugins, "_known", set())
     before = dict(PIECES)
     yield file
-    own.CODE.clear()
+    plugins.CODE.clear()
     PIECES.clear()
     PIECES.update(before)
 
@@ -69,9 +69,9 @@ def test_every_command_knows_it(command: Command, gentleprox, tmp_path):
 def test_processes_that_are_started_know_it(gentleprox, tmp_path, monkeypatch):
     """Their folder may be another one."""
     monkeypatch.chdir(gentleprox.parent)
-    monkeypatch.setenv(own.VARIABLE, gentleprox.name)
-    own.name_methods([])
-    assert os.environ[own.VARIABLE] == str(gentleprox)
+    monkeypatch.setenv(plugins.VARIABLE, gentleprox.name)
+    plugins.name_methods([])
+    assert os.environ[plugins.VARIABLE] == str(gentleprox)
     said = tmp_path / "said.txt"
     run = start("--methods", str(gentleprox), *RUN, "--out", str(tmp_path / "run"), said=said)
     run.join(60)
@@ -84,7 +84,7 @@ def test_other_code_is_another_experiment(command: Command, gentleprox, tmp_path
     assert command(*given, *RUN, "--out", folder, "--resume").code == 0
     before = load_config("digits", ["method=gentleprox"]).as_toml()
     gentleprox.write_text(gentleprox.read_text().replace("clamp(max=1)", "clamp(max=2)"))
-    monkeypatch.setattr(own, "_known", set())
+    monkeypatch.setattr(plugins, "_known", set())
     answer = command(*given, *RUN, "--out", folder, "--resume")
     assert answer.code == 2
     assert "it differs in code.gentleprox" in answer.err
@@ -95,13 +95,13 @@ def test_other_code_is_another_experiment(command: Command, gentleprox, tmp_path
 
 def test_another_network_in_a_file_of_ones_own_is_another_experiment(gentleprox, monkeypatch):
     monkeypatch.setattr(models, "MODELS", dict(models.MODELS))
-    monkeypatch.setattr(own, "MODELS", models.MODELS)
+    monkeypatch.setattr(plugins, "MODELS", models.MODELS)
     seen = []
     for layer in ("ReLU", "Tanh"):
         gentleprox.write_text(NETWORK.format(layer))
-        monkeypatch.setattr(own, "_known", set())
-        own.name_methods([gentleprox])
-        own.load_methods()
+        monkeypatch.setattr(plugins, "_known", set())
+        plugins.name_methods([gentleprox])
+        plugins.load_methods()
         seen.append(load_config("digits", ["model.name=mine"]))
     assert [[*config.code] for config in seen] == [["model.mine"]] * 2
     assert digest(seen[0].as_toml()) != digest(seen[1].as_toml())

@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 
 import fedfm
-from fedfm import FedFM, Partition, Protocol, data, models
+from fedfm import FedFM, Partition, Training, data, models
 from fedfm.config import builtin_names, load_config
-from fedfm.records import RoundRecord
+from fedfm.run.records import RoundRecord
 from tests.cli.tools import TINY, sets
 from tests.folders import contents, lines, summary, timeless
 
@@ -71,8 +71,8 @@ def test_the_config_is_recorded_with_everything_resolved(folder):
     assert recorded["data"] == {"name": "digits"}
     assert recorded["model"] == {"name": "mlp", "hidden": [8]}
     assert recorded["method"] == {"fedfm": asdict(FedFM(strength=2.0, start_round=1))}
-    assert recorded["protocol"].keys() == {field.name for field in fields(Protocol)}
-    assert recorded["protocol"]["rounds"] == 3
+    assert recorded["training"].keys() == {field.name for field in fields(Training)}
+    assert recorded["training"]["rounds"] == 3
     assert recorded["partition"].keys() == {field.name for field in fields(Partition)}
 
 
@@ -176,7 +176,7 @@ def test_a_file_is_a_config_and_settings_on_the_command_line_win(command):
         [model]
         name = "mlp"
         hidden = [8]
-        [protocol]
+        [training]
         clients = 4
         rounds = 9
         epochs = 1
@@ -187,7 +187,7 @@ def test_a_file_is_a_config_and_settings_on_the_command_line_win(command):
     assert json.loads(answer.out)["folder"] == "runs/mine-fedavg-5"
     assert len(lines(Path("runs/mine-fedavg-5"))) == 2
     recorded = tomllib.loads(Path("runs/mine-fedavg-5/config.toml").read_text())
-    assert recorded["protocol"]["lr"] == 0.05
+    assert recorded["training"]["lr"] == 0.05
 
 
 def test_the_built_in_configs_are_the_papers_data_and_the_digits():

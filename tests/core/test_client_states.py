@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedfm import Partition, Protocol, UserError, compose, models, simulate
-from fedfm.algorithms import FedFMLite, FedProx, Moon, Scaffold
+from fedfm import Partition, Training, UserError, compose, models, simulate
+from fedfm.config.experiment import Experiment
 from fedfm.core.client_states import InMemory, OnDisk
-from fedfm.engine.nets import model_of
-from fedfm.experiment import Experiment
-from tests.test_simulation import blobs
+from fedfm.engine.networks import model_of
+from fedfm.methods import FedFMLite, FedProx, Moon, Scaffold
+from tests.run.test_simulation import blobs
 
-SHORT = Protocol(clients=8, rounds=6, epochs=1, batch_size=8, lr=0.05, participation=0.5)
+SHORT = Training(clients=8, rounds=6, epochs=1, batch_size=8, lr=0.05, participation=0.5)
 STATEFUL = [Scaffold(), Moon(), FedFMLite(strength=1.0, start_round=0, models_every=3)]
 IDS = [piece.name for piece in STATEFUL]
 
@@ -24,7 +24,7 @@ def network():
 
 def run(piece, where, **options):
     return simulate(
-        network(), blobs(), piece, protocol=SHORT, partition=Partition("iid"), client_states=where,
+        network(), blobs(), piece, training=SHORT, partition=Partition("iid"), client_states=where,
         executor="stacked", **options,
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_the_disk_is_chosen_where_memory_would_not_do():
     model = model_of(network())
     experiment = Experiment(compose(Scaffold()), Partition(), SHORT, 0, "loop")
     assert not experiment.states_on_disk(model)
-    assert replace(experiment, protocol=replace(SHORT, clients=10**9)).states_on_disk(model)
+    assert replace(experiment, training=replace(SHORT, clients=10**9)).states_on_disk(model)
     assert replace(experiment, client_states="disk").states_on_disk(model)
     with pytest.raises(UserError, match="'auto', 'memory' or 'disk', not 'tape'"):
         replace(experiment, client_states="tape")
@@ -112,7 +112,7 @@ def test_a_file_that_is_lost_or_spoilt_is_named(tmp_path):
 
 @pytest.mark.parametrize("piece", ["scaffold", "feddyn", "fednova", "moon"])
 def test_pieces_that_need_every_model_refuse_rare_exchanges(piece):
-    from fedfm.algorithms import PIECES
+    from fedfm.methods import PIECES
 
     with pytest.raises(UserError, match=f"{piece} needs models in every round"):
         compose([PIECES[piece](), FedFMLite(models_every=2)])

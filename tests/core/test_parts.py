@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfm.algorithms import FedAvg
 from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.ledger import Ledger, Traffic, sent_up
 from fedfm.core.rng import generator, torch_seed
 from fedfm.data.batches import plan
 from fedfm.data.holdout import hold_out
+from fedfm.methods import FedAvg
 from fedfm.rounds.clients import summed_buffers
 from tests import worlds
 

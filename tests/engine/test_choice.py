@@ -16,19 +16,19 @@ from fedfm import (
     FedAvg,
     FedFM,
     Partition,
-    Protocol,
+    Training,
     UserError,
     models,
     simulate,
     simulate_seeds,
-    simulation,
 )
 from fedfm.engine import calibration, choice
 from fedfm.engine.calibration import MARGIN, PATIENCE, TURNS, fastest
 from fedfm.engine.choice import Choice, automatic, executor
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
 from fedfm.engine.precision import use_precision
-from fedfm.records import RoundRecord
+from fedfm.run import simulation
+from fedfm.run.records import RoundRecord
 from tests import worlds
 from tests.folders import timeless
 
@@ -168,7 +168,7 @@ def test_with_several_threads_a_stack_for_each_is_tried_as_well(monkeypatch):
 
 # --- What the folder knows ------------------------------------------------------------------------
 
-PROTOCOL = Protocol(clients=4, rounds=3, epochs=1, batch_size=4)
+PROTOCOL = Training(clients=4, rounds=3, epochs=1, batch_size=4)
 
 
 class Stop(Exception):
@@ -181,7 +181,7 @@ def stop(record: RoundRecord) -> None:
 
 def run(out: Path, **options):
     module, data = tiny(), worlds.images()
-    common: dict[str, Any] = {"partition": Partition("iid"), "protocol": PROTOCOL, "out": out}
+    common: dict[str, Any] = {"partition": Partition("iid"), "training": PROTOCOL, "out": out}
     return simulate(module, data, FedFM(start_round=1), **common, **options)
 
 
@@ -225,7 +225,7 @@ def test_a_resumed_run_keeps_to_the_executor_it_began_with(tmp_path, monkeypatch
 
 def test_every_seed_keeps_to_the_executor_it_began_with(tmp_path, monkeypatch):
     """Two seeds were begun one by one with different choices, then go on together."""
-    options: dict[str, Any] = {"partition": Partition("iid"), "protocol": PROTOCOL}
+    options: dict[str, Any] = {"partition": Partition("iid"), "training": PROTOCOL}
     for seed, name in ((0, "stacked"), (1, "loop")):
         says(monkeypatch, name)
         for place, watch in (("whole", None), ("run", stop)):

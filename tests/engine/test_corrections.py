@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedfm.algorithms import FedAvg, FedDyn, FedFM, FedProx, Piece, Scaffold
 from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
@@ -14,6 +13,7 @@ from fedfm.engine.corrections import Linear, linear
 from fedfm.engine.layout import owned
 from fedfm.engine.objective import Objective
 from fedfm.engine.update import update
+from fedfm.methods import FedAvg, FedDyn, FedFM, FedProx, Piece, Scaffold
 from fedfm.rounds.round import opened
 from tests import worlds
 

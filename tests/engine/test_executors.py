@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from fedfm import models
-from fedfm.algorithms import FedAvg, FedFM, FedFMLite
 from fedfm.core.errors import UserError
 from fedfm.core.trees import share
 from fedfm.data.batches import plan
 from fedfm.engine.choice import executor
 from fedfm.engine.executors import LoopExecutor
-from fedfm.engine.nets import Net, model_of, stacked_net
+from fedfm.engine.networks import Net, model_of, stacked_net
 from fedfm.engine.objective import Objective
 from fedfm.engine.schedule import blocks, packing_order
-from fedfm.models.stack import Unstackable
+from fedfm.engine.stacking.layers import Unstackable
+from fedfm.methods import FedAvg, FedFM, FedFMLite
 from fedfm.rounds.round import run_round
 from tests import worlds
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedfm.algorithms import FedAvg, FedFM, FedProx, Moon, Scaffold
 from fedfm.core import trees
 from fedfm.engine import graphs
 from fedfm.engine.objective import Objective
+from fedfm.methods import FedAvg, FedFM, FedProx, Moon, Scaffold
 from fedfm.rounds.round import run_round
 from tests.engine import test_graphs
 from tests.engine.test_graphs import FM, after, assert_same, cohorts, world

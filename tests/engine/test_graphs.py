@@ -6,7 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedfm.algorithms import (
+from fedfm.core import trees
+from fedfm.engine import graphs
+from fedfm.engine.cohort import Cohort, Part
+from fedfm.engine.objective import Objective
+from fedfm.methods import (
     PIECES,
     FedAvg,
     FedFM,
@@ -17,10 +21,6 @@ from fedfm.algorithms import (
     Piece,
     Scaffold,
 )
-from fedfm.core import trees
-from fedfm.engine import graphs
-from fedfm.engine.cohort import Cohort, Part
-from fedfm.engine.objective import Objective
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, to_tree
 from tests import worlds

@@ -11,21 +11,21 @@ from fedfm import (
     FedAvg,
     FedFM,
     Partition,
-    Protocol,
+    Training,
     UserError,
     simulate,
     simulate_seeds,
 )
-from fedfm.algorithms import FedFMLite, Moon, Piece, Scaffold, compose
+from fedfm.config.experiment import Experiment
 from fedfm.core import trees
 from fedfm.engine.jobs import train_together
-from fedfm.experiment import Experiment
-from fedfm.records import RoundRecord
+from fedfm.methods import FedFMLite, Moon, Piece, Scaffold, compose
 from fedfm.rounds.round import opened, run_round, run_rounds
 from fedfm.rounds.server import Diverged
 from fedfm.rounds.state import to_tree
-from fedfm.running import Run, run_together
-from fedfm.runs import RunFolder
+from fedfm.run.folder import RunFolder
+from fedfm.run.records import RoundRecord
+from fedfm.run.runner import Run, run_together
 from tests import worlds
 from tests.folders import lines, timeless
 
@@ -100,7 +100,7 @@ def test_jobs_of_different_pieces_are_not_joined():
 
 # --- Seeds ----------------------------------------------------------------------------------------
 
-PROTOCOL = Protocol(clients=4, rounds=4, participation=0.5, epochs=1, batch_size=4)
+PROTOCOL = Training(clients=4, rounds=4, participation=0.5, epochs=1, batch_size=4)
 LITE = FedFMLite(strength=1.0, start_round=1, models_every=2)
 
 
@@ -109,7 +109,7 @@ def build(seed: int) -> torch.nn.Module:
 
 
 def settings(executor="loop"):
-    return {"partition": Partition("iid"), "protocol": PROTOCOL, "executor": executor}
+    return {"partition": Partition("iid"), "training": PROTOCOL, "executor": executor}
 
 
 def timeless_records(records: tuple[RoundRecord, ...]) -> list[dict[str, float]]:
@@ -176,7 +176,7 @@ def test_runs_are_watched_when_all_have_saved_the_round(tmp_path, monkeypatch, a
         Run(build(s), replace(experiment, seed=s), tmp_path / f"seed-{s}", watch=watch)
         for s in SEEDS
     ]
-    monkeypatch.setattr("fedfm.simulation.run_rounds", some_diverge)
+    monkeypatch.setattr("fedfm.run.simulation.run_rounds", some_diverge)
     with nullcontext() if len(alive) == 3 else pytest.raises(UserError, match="diverged"):
         run_together(runs, worlds.images())
     later = [(n, True) for n in range(2, PROTOCOL.rounds + 1) for _ in alive]

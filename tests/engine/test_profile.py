@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedfm import Partition, Protocol, simulate
-from fedfm.algorithms import FedFM, Scaffold
+from fedfm import Partition, Training, simulate
 from fedfm.engine import profile as profiling
 from fedfm.engine.profile import Profile, phase
+from fedfm.methods import FedFM, Scaffold
 from tests import worlds
 from tests.cli import conftest
 from tests.cli.tools import TINY, sets
@@ -111,10 +111,10 @@ def test_the_phases_of_a_run_add_up_to_the_whole(tmp_path, monkeypatch, executor
     ticks = itertools.count()
     monkeypatch.setattr(profiling, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     pieces = [Scaffold(), FedFM(strength=1.0, start_round=0)]
-    protocol = Protocol(clients=4, rounds=2, epochs=1, batch_size=4)
+    training = Training(clients=4, rounds=2, epochs=1, batch_size=4)
     with Profile() as profile:
         simulate(
-            worlds.network("mlp", hidden=[8]), worlds.images(), pieces, protocol=protocol,
+            worlds.network("mlp", hidden=[8]), worlds.images(), pieces, training=training,
             partition=Partition("iid"), executor=executor, out=tmp_path / "run",
         )  # fmt: skip
     assert set(profile.seconds) == EVERY
@@ -124,10 +124,10 @@ def test_the_phases_of_a_run_add_up_to_the_whole(tmp_path, monkeypatch, executor
 
 def test_a_profile_changes_no_result():
     def losses() -> list[float | None]:
-        protocol = Protocol(clients=4, rounds=2, epochs=1, batch_size=4)
+        training = Training(clients=4, rounds=2, epochs=1, batch_size=4)
         module, data, piece = worlds.network(), worlds.images(), FedFM(start_round=0)
         result = simulate(
-            module, data, piece, partition=Partition("iid"), protocol=protocol, executor="stacked"
+            module, data, piece, partition=Partition("iid"), training=training, executor="stacked"
         )
         return [record.train_loss for record in result.rounds]
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedfm.algorithms import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
 from fedfm.core import trees
 from fedfm.engine import graphs
 from fedfm.engine.choice import executor
 from fedfm.engine.graphs import Captured, GraphExecutor
-from fedfm.engine.tracks import GraphLoopExecutor
+from fedfm.engine.streams import GraphLoopExecutor
+from fedfm.methods import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
 from tests import worlds

@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from fedfm import Protocol, data, models, simulate
-from fedfm.algorithms import FedAvg, FedFM, FedFMLite, FedProto, Moon, Piece, Scaffold
-from fedfm.algorithms.base import Batch
-from fedfm.analysis.feature_space import features_of
-from fedfm.cli.running import run_config
+from fedfm import Training, data, models, simulate
+from fedfm.cli.run import run_config
 from fedfm.config import load_config
 from fedfm.core import trees
 from fedfm.engine import graphs
 from fedfm.engine.graphs import GraphCohort, GraphExecutor
 from fedfm.engine.precision import use_precision
 from fedfm.engine.profile import Profile
-from fedfm.engine.tracks import GraphLoopExecutor
+from fedfm.engine.streams import GraphLoopExecutor
+from fedfm.methods import FedAvg, FedFM, FedFMLite, FedProto, Moon, Piece, Scaffold
+from fedfm.methods.base import Batch
+from fedfm.metrics.feature_space import features_of
+from fedfm.privacy.config import Privacy
 from fedfm.privacy.guard import Guard, keyed
-from fedfm.privacy.settings import Privacy
 from fedfm.rounds.round import run_round
 from tests import worlds
 from tests.engine.test_executors import adapted
@@ -249,7 +249,7 @@ def test_averages_and_statistics_are_fp32_in_tf32():
 
 
 def test_features_of_a_run_do_not_depend_on_what_ran_before(tmp_path):
-    config = load_config("digits", ["protocol.rounds=1", "protocol.epochs=1", "device=cuda"])
+    config = load_config("digits", ["training.rounds=1", "training.epochs=1", "device=cuda"])
     run_config(config, tmp_path / "run", resume=False)
     found = []
     for allowed in (False, True):
@@ -331,9 +331,9 @@ def test_a_model_on_the_second_gpu_is_trained_there():
     for device in ("cuda:0", "cuda:1"):
         torch.manual_seed(0)
         network = models.build("cnn", shape=(1, 8, 8), classes=10, norm="batch").to(device)
-        protocol = Protocol(clients=4, rounds=2, epochs=1, batch_size=16)
+        training = Training(clients=4, rounds=2, epochs=1, batch_size=16)
         found.append(
-            simulate(network, data.load("digits"), FedFM(start_round=1), protocol=protocol)
+            simulate(network, data.load("digits"), FedFM(start_round=1), training=training)
         )
     first, second = (result.best.model.params for result in found)
     assert all(torch.equal(value, second[name].to(value.device)) for name, value in first.items())
@@ -348,7 +348,7 @@ def test_what_clients_keep_goes_on_bit_for_bit_in_bf16(tmp_path, piece: Piece, s
             models.build("cnn", shape=(1, 8, 8), classes=10, norm="batch").to("cuda"),
             data.load("digits"),
             piece,
-            protocol=Protocol(clients=6, rounds=4, epochs=1, batch_size=16, participation=0.5),
+            training=Training(clients=6, rounds=4, epochs=1, batch_size=16, participation=0.5),
             client_states=states,
             precision="bf16",
             out=tmp_path / out,
@@ -373,12 +373,12 @@ def test_real_clients_train_on_gpus(tmp_path, piece: Piece):
 def federated(folder, method: str, device: str) -> list[float]:
     """The losses of a federation of three clients, none of which failed."""
     pytest.importorskip("flwr")
-    from tests.flower.conftest import FEATURE_MATCHING, SETTINGS, Federation, write_site
+    from tests.deploy.conftest import FEATURE_MATCHING, SETTINGS, Federation, write_site
 
     for k in range(3):
         share = {"source": '"share"', "share": k, "of": 3}
         write_site(folder / f"c{k}", f"c{k}", share, device=f'"{device}"')
-    given = ["data.name=digits", "protocol.clients=3", f"method=['{method}']"]
+    given = ["data.name=digits", "training.clients=3", f"method=['{method}']"]
     gentle = FEATURE_MATCHING if method.startswith("fedfm") else ()
     config = load_config("digits", [*SETTINGS, *given, *(f"{method}.{each}" for each in gentle)])
     rounds = Federation(folder, config).run().rounds

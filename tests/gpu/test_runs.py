@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedfm import FedFM, Partition, Protocol, Result, data, models, simulate, simulate_seeds
+from fedfm import FedFM, Partition, Result, Training, data, models, simulate, simulate_seeds
 from fedfm.data.augment import apply, draw
 
-PROTOCOL = Protocol(clients=10, rounds=15, epochs=3, batch_size=16, lr=0.03)
+PROTOCOL = Training(clients=10, rounds=15, epochs=3, batch_size=16, lr=0.03)
 SEEDS = (0, 1, 2)
 
 
@@ -26,7 +26,7 @@ def accuracies(precision: str) -> list[float]:
         FedFM(strength=5, start_round=3),
         seeds=SEEDS,
         partition=Partition("niid1"),
-        protocol=PROTOCOL,
+        training=PROTOCOL,
         precision=precision,
     )
     return [result.test_accuracy for result in results]
@@ -64,7 +64,7 @@ def test_a_run_on_a_gpu_goes_on_bit_for_bit_after_it_was_stopped(tmp_path):
             network(0),
             data.load("digits"),
             FedFM(strength=5, start_round=2),
-            protocol=Protocol(clients=10, rounds=4, epochs=1, batch_size=16),
+            training=Training(clients=10, rounds=4, epochs=1, batch_size=16),
             out=tmp_path / out,
             **options,
         )

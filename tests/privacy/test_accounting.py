@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from fedfm.config import parse
 from fedfm.core.errors import UserError
-from fedfm.flower.checks import check_deployable
+from fedfm.deploy.checks import check_deployable
 from fedfm.privacy import Privacy, describe, noise_for, spent, spent_alone
 from tests.test_docs import ROOT, blocks, run_blocks
 

@@ -11,7 +11,7 @@ from scipy import stats
 from fedfm.core.errors import UserError
 from fedfm.privacy import keyed_normals, noised, secret_normals
 from fedfm.privacy.mechanism import BLOCK
-from fedfm.privacy.sources import box_muller
+from fedfm.privacy.noise import box_muller
 from tests.privacy.test_mechanism import NEVER, vectors
 
 

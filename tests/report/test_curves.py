@@ -7,13 +7,13 @@ import pytest
 from PIL import Image
 
 from fedfm.core.errors import UserError
-from fedfm.experiments.recipe import load_recipe
-from fedfm.experiments.tables import curves as table_curves
-from fedfm.experiments.tables.building import build
+from fedfm.paper.catalogue import load_recipe
 from fedfm.report import figure, traffic
 from fedfm.report.parameter import over_parameter, positions
+from fedfm.report.tables import curves as table_curves
+from fedfm.report.tables.build import build
 from fedfm.report.traffic import _line, _scale_of, against_traffic
-from tests.experiments.results import record, result, store_of
+from tests.grid.results import record, result, store_of
 
 
 def run(*accuracies):

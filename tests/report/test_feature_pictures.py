@@ -9,10 +9,11 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from fedfm.analysis.motivation import LocalSpaces, two_clients_on_digits
 from fedfm.core.errors import UserError
-from fedfm.report import feature_pictures
-from fedfm.report.feature_pictures import COLOURS, Panel, draw_clients, draw_methods
+from fedfm.metrics.feature_space import LocalSpaces
+from fedfm.paper.motivation import two_clients_on_digits
+from fedfm.report import features
+from fedfm.report.features import COLOURS, Panel, draw_clients, draw_methods
 
 
 def panel(title: str, classes: int = 3, samples: int = 60) -> Panel:
@@ -63,14 +64,14 @@ def test_at_most_so_many_points_are_placed(tmp_path, monkeypatch):
         placed.append(len(features))
         return np.zeros((len(features), 2))
 
-    monkeypatch.setattr(feature_pictures, "embedded", place)
+    monkeypatch.setattr(features, "embedded", place)
     draw_methods([panel("one")], list("abc"), tmp_path / "p.png", points=20)
     assert placed == [20 + 3]
 
 
 def test_a_hundred_classes_have_a_hundred_looks_and_no_legend_of_names(tmp_path, monkeypatch):
-    assert len({tuple(feature_pictures._look(label).values()) for label in range(100)}) == 100
-    monkeypatch.setattr(feature_pictures, "embedded", lambda f, seed: f[:, :2])
+    assert len({tuple(features._look(label).values()) for label in range(100)}) == 100
+    monkeypatch.setattr(features, "embedded", lambda f, seed: f[:, :2])
     many = panel("many", classes=100, samples=400)
     path = draw_methods([many] * 5, [f"class {c}" for c in range(100)], tmp_path / "p.png")
     with Image.open(path) as image:

@@ -15,10 +15,10 @@ import tomli_w
 import torch
 from bench.report import write_run
 
-from fedfm import FedAvg, Protocol, data, models, simulate
+from fedfm import FedAvg, Training, data, models, simulate
 from fedfm.config import load_config, parse
 from fedfm.core.errors import UserError
-from fedfm.experiments.results.store import FORMAT, Store, Summary
+from fedfm.grid.store import FORMAT, Store, Summary
 from fedfm.report.html import tables
 from fedfm.report.html.drawing import Scale
 from fedfm.report.html.finding import Findings, find
@@ -526,8 +526,8 @@ def test_a_run_from_python_is_shown_and_its_seeds_belong_together(tmp_path):
     for seed in (0, 1):
         torch.manual_seed(seed)
         model = models.build("mlp", shape=digits.shape, classes=10, hidden=[8])
-        protocol = Protocol(clients=2, rounds=1, epochs=1)
-        simulate(model, digits, FedAvg(), protocol=protocol, seed=seed, out=tmp_path / f"{seed}")
+        training = Training(clients=2, rounds=1, epochs=1)
+        simulate(model, digits, FedAvg(), training=training, seed=seed, out=tmp_path / f"{seed}")
     page = page_of(tmp_path)
     assert [row[:2] for row in rows(page)] == [["fedavg", "2"]]
     assert "the run was given its data in Python" in page.every("section")[0].text

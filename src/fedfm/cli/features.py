@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from fedfm.analysis.feature_space import features_of, finished_config, measures, record
-from fedfm.assembly import load_data
 from fedfm.cli.options import Format
 from fedfm.config import Config
 from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset
-from fedfm.report.feature_pictures import Panel, draw_methods
+from fedfm.metrics.feature_space import features_of, finished_config, measures, record
+from fedfm.report.features import Panel, draw_methods
 from fedfm.report.picture import check_picture
-from fedfm.report.terminal import numeric_table, print_table
+from fedfm.run.console import numeric_table, print_table
+from fedfm.run.prepare import load_data
 
 
 def features(

@@ -11,16 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedfm import costs, models
 from fedfm import data as sources
-from fedfm.algorithms import PIECES, Piece, Task, compose
-from fedfm.assembly import load_data
+from fedfm import models
 from fedfm.cli.options import Format, Overrides
-from fedfm.cli.running import SOURCE_HELP
+from fedfm.cli.run import SOURCE_HELP
 from fedfm.config import load_config
 from fedfm.data import partition as partitions
-from fedfm.engine.nets import model_of
+from fedfm.engine.networks import model_of
+from fedfm.methods import PIECES, Piece, Task, compose
 from fedfm.report import partition_picture
+from fedfm.rounds import costs
+from fedfm.run.prepare import load_data
 
 
 def partition(
@@ -31,7 +32,7 @@ def partition(
 ) -> None:
     """Draw which client holds how many samples of which class."""
     config = load_config(source, overrides or [])
-    dataset, clients = load_data(config), config.protocol.clients
+    dataset, clients = load_data(config), config.training.clients
     table = partitions.tabulated(dataset, clients, config.partition, config.seed)
     title = f"{dataset.name}, {config.partition.kind}, {clients} clients, seed {config.seed}"
     picture = partition_picture.draw(table, dataset.classes, title, out)

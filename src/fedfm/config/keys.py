@@ -1,22 +1,50 @@
 """Keys and values of settings, as people write them."""
 
+import logging
 import tomllib
+from functools import cache
 from typing import Any
 
-from fedfm.algorithms import PIECES
 from fedfm.config.schema import Config, field_names
+from fedfm.config.training import Training
 from fedfm.core.errors import require
 from fedfm.data.partition import Partition
-from fedfm.protocol import Protocol
+from fedfm.methods import PIECES
+
+logger = logging.getLogger(__name__)
+
+RENAMED = {"protocol": "training"}
+"""Sections by the name that they had before."""
+
+
+def use_new_names(table: dict[str, Any], note: bool = True) -> dict[str, Any]:
+    """Return a config with its sections under today's names; log a note about old ones."""
+    renamed = dict(table)
+    for old, new in RENAMED.items():
+        if old in renamed:
+            if note:
+                _note(old, new)
+            section = renamed.pop(old)
+            both = isinstance(section, dict) and isinstance(renamed.get(new, {}), dict)
+            renamed[new] = section | renamed.get(new, {}) if both else section
+    return renamed
+
+
+@cache  # once
+def _note(old: str, new: str) -> None:
+    logger.warning("[%s] is now called [%s]; the old name is still read", old, new)
 
 
 def full_key(key: str) -> str:
-    """'rounds' means protocol.rounds, 'beta' partition.beta, 'fedfm.strength' method.fedfm...."""
-    first = key.split(".")[0]
+    """'rounds' means training.rounds, 'beta' partition.beta, 'fedfm.strength' method.fedfm...."""
+    first, *rest = key.split(".")
+    if first in RENAMED:
+        _note(first, RENAMED[first])
+        return ".".join([RENAMED[first], *rest])
     if first in PIECES:
         return f"method.{key}"
     if "." not in key and key not in Config.model_fields:
-        for section, kind in (("protocol", Protocol), ("partition", Partition)):
+        for section, kind in (("training", Training), ("partition", Partition)):
             if key in field_names(kind):
                 return f"{section}.{key}"
     return key
@@ -24,6 +52,7 @@ def full_key(key: str) -> str:
 
 def normalised(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
     """Methods as a table: 'fedfm' and ['fedprox', 'fedfm'] mean pieces with these settings."""
+    table = use_new_names(table)
     method, settings = table.get("method"), settings if isinstance(settings, dict) else {}
     if isinstance(method, str):
         method = [method]

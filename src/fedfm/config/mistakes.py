@@ -4,12 +4,12 @@ import difflib
 
 from pydantic import ValidationError
 
-from fedfm.algorithms import PIECES
 from fedfm.config.keys import full_key
 from fedfm.config.schema import SECTIONS, Config, field_names, in_words
+from fedfm.config.training import Training
 from fedfm.core.errors import unknown
 from fedfm.data.partition import Partition
-from fedfm.protocol import Protocol
+from fedfm.methods import PIECES
 
 
 def first_mistake(problem: ValidationError) -> str:
@@ -28,7 +28,7 @@ def _unknown_key(sections: list[str], key: str) -> str:
     if sections:
         known = field_names(SECTIONS[sections[0]])
         return str(unknown(f"key in [{sections[0]}]:", key, known))
-    shortened = [*PIECES, *field_names(Protocol), *field_names(Partition)]
+    shortened = [*PIECES, *field_names(Training), *field_names(Partition)]
     own = [name for name, kind in PIECES.items() if key in field_names(kind)]
     if own:
         return f"unknown key '{key}': a setting of {', '.join(own)}, so e.g. {own[-1]}.{key}"

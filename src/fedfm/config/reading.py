@@ -17,7 +17,7 @@ from fedfm.core.errors import UserError, require, unknown
 
 def builtin_names() -> list[str]:
     """The configs that ship with the package."""
-    folder = resources.files("fedfm") / "configs"
+    folder = resources.files("fedfm.config") / "builtin"
     return sorted(
         Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")
     )
@@ -67,7 +67,9 @@ def _read(source: str) -> dict[str, Any]:
     if path.suffix != ".toml" and not path.is_file():
         if source not in builtin_names():
             raise unknown("config", source, builtin_names())
-        return tomllib.loads((resources.files("fedfm") / "configs" / f"{source}.toml").read_text())
+        return tomllib.loads(
+            (resources.files("fedfm.config") / "builtin" / f"{source}.toml").read_text()
+        )
     require(path.is_file(), f"there is no config file {source}")
     try:
         return tomllib.loads(path.read_text())

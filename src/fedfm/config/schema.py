@@ -14,15 +14,15 @@ from pydantic import (
     model_validator,
 )
 
-from fedfm.algorithms import Method, Piece, compose, piece_class
-from fedfm.algorithms.own import CODE
+from fedfm.config.deployment import Deployment
+from fedfm.config.experiment import Experiment, settings
+from fedfm.config.training import Training
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.partition import Partition
-from fedfm.deployment import Deployment
-from fedfm.experiment import Experiment, settings
+from fedfm.methods import Method, Piece, compose, piece_class
+from fedfm.plugins import CODE
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources
-from fedfm.protocol import Protocol
 
 
 class DataConfig(BaseModel):
@@ -76,7 +76,7 @@ class Config(BaseModel):
     model: ModelConfig = ModelConfig()
     method: dict[str, dict[str, Any]] = {"fedfm": {}}
     partition: Partition = Partition()
-    protocol: Protocol = Protocol()
+    training: Training = Training()
     deployment: Deployment = Deployment()
     privacy: Privacy | None = None
     """Differential privacy; none by default."""
@@ -120,11 +120,11 @@ class Config(BaseModel):
 
     @property
     def experiment(self) -> Experiment:
-        """What `fedfm.running` runs."""
+        """What `fedfm.run.runner` runs."""
         return Experiment(
             self.composed,
             self.partition,
-            self.protocol,
+            self.training,
             seed=self.seed,
             executor=self.executor,
             client_states=self.client_states,
@@ -152,7 +152,7 @@ SECTIONS: dict[str, type] = {
     "data": DataConfig,
     "model": ModelConfig,
     "partition": Partition,
-    "protocol": Protocol,
+    "training": Training,
     "deployment": Deployment,
     "privacy": Privacy,
 }

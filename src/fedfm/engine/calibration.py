@@ -4,11 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from fedfm.algorithms.base import Model
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan
 from fedfm.engine.executors import Executor
 from fedfm.engine.objective import Objective
+from fedfm.methods.base import Model
 
 TURNS = 3
 MARGIN = 1.2

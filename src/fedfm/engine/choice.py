@@ -12,13 +12,13 @@ from fedfm.core.errors import require, unknown
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan
 from fedfm.engine.calibration import fastest
+from fedfm.engine.device_data import Feed
 from fedfm.engine.executors import Executor, LanesExecutor, LoopExecutor, StackedExecutor
-from fedfm.engine.feed import Feed
 from fedfm.engine.graphs import GraphExecutor
-from fedfm.engine.nets import model_of
+from fedfm.engine.networks import model_of
 from fedfm.engine.precision import use_precision
-from fedfm.engine.tracks import GraphLoopExecutor
-from fedfm.models.stack import Unstackable
+from fedfm.engine.stacking.layers import Unstackable
+from fedfm.engine.streams import GraphLoopExecutor
 
 logger = logging.getLogger(__name__)
 EXECUTORS = {

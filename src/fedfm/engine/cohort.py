@@ -6,19 +6,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import Batch, Model
 from fedfm.core import trees
 from fedfm.core.errors import UserError, require
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
-from fedfm.engine.feed import Feed
+from fedfm.engine.device_data import Feed
 from fedfm.engine.layout import arranged, owned, spread
-from fedfm.engine.nets import Net
+from fedfm.engine.networks import Net
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.engine.schedule import Block, blocks
 from fedfm.engine.update import update
+from fedfm.methods.base import Batch, Model
 
 Step = Callable[[Tensor, Tensor | None], None]
 """A step of some clients on the samples [s, B] and their augmentation's draws [s, B, 4]."""

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import Model
 from fedfm.core import trees
 from fedfm.core.trees import Tree
+from fedfm.engine.device_data import Feed
 from fedfm.engine.executors import Executor
-from fedfm.engine.feed import Feed
-from fedfm.engine.sweep import accuracy
+from fedfm.engine.forward import accuracy
+from fedfm.methods.base import Model
 
 
 class Evaluator:

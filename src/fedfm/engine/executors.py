@@ -9,20 +9,20 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from fedfm.algorithms.base import Model
 from fedfm.core import trees
 from fedfm.core.errors import require
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Cohort, Outcome, gather
-from fedfm.engine.feed import Feed
-from fedfm.engine.lanes import Lanes
-from fedfm.engine.memory import retried
-from fedfm.engine.nets import Net, draws_numbers, stacked_net
+from fedfm.engine.device_data import Feed
+from fedfm.engine.forward import Statistic, sweep, usual
+from fedfm.engine.networks import Net, draws_numbers, stacked_net
 from fedfm.engine.objective import Objective
+from fedfm.engine.out_of_memory import retried
 from fedfm.engine.schedule import packing_order
-from fedfm.engine.sweep import Statistic, sweep, usual
+from fedfm.engine.threads import Lanes
+from fedfm.methods.base import Model
 
 logger = logging.getLogger(__name__)
 ALONE = (

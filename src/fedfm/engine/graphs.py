@@ -14,20 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedfm.algorithms.base import Model
 from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Cohort, Outcome, Part, Step
 from fedfm.engine.corrections import Correction, linear
+from fedfm.engine.device_data import Feed, Stage
 from fedfm.engine.executors import StackedExecutor
-from fedfm.engine.feed import Feed, Stage
 from fedfm.engine.layout import owned
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.engine.schedule import Block, repeated
 from fedfm.engine.update import update
+from fedfm.methods.base import Model
 
 logger = logging.getLogger(__name__)
 WORTHWHILE = 2

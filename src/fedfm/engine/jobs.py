@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedfm.algorithms.base import Model
 from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
@@ -11,6 +10,7 @@ from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Outcome
 from fedfm.engine.executors import Executor
 from fedfm.engine.objective import Objective
+from fedfm.methods.base import Model
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedfm.algorithms.base import Batch, Model, Piece
-from fedfm.algorithms.contract import one_each
 from fedfm.core import trees
 from fedfm.core.trees import Tree
+from fedfm.methods.base import Batch, Model, Piece
+from fedfm.methods.contract import one_each
 
 
 @dataclass(frozen=True)

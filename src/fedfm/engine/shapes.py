@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import Batch, Model, Task
 from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
 from fedfm.engine.cohort import Outcome
-from fedfm.engine.feed import Feed
+from fedfm.engine.device_data import Feed
+from fedfm.engine.forward import Statistic
 from fedfm.engine.objective import Objective
-from fedfm.engine.sweep import Statistic
+from fedfm.methods.base import Batch, Model, Task
 
 
 class ShapesExecutor:

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedfm.models.small import check_choice, check_positive, image_shape, norm_layer
-from fedfm.models.stack import rectified
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation of a number of channels."""
@@ -30,10 +30,15 @@ def shortcut(inside: int, outside: int, stride: int, norm: Norm) -> nn.Module:
     return nn.Sequential(conv(inside, outside, 1, stride), norm(outside))
 
 
+def add_relu(x: Tensor, shortcut: Tensor | None) -> Tensor:
+    """Return ReLU(x + shortcut)."""
+    return F.relu(x if shortcut is None else x + shortcut, inplace=True)
+
+
 def activated(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
     """ReLU(norm(x) + shortcut), in one pass where the norm knows how."""
     fused: Callable[[Tensor, Tensor | None], Tensor] | None = getattr(norm, "activated", None)
-    return fused(x, shortcut) if fused else rectified(norm(x), shortcut)
+    return fused(x, shortcut) if fused else add_relu(norm(x), shortcut)
 
 
 class BasicBlock(nn.Module):

@@ -5,9 +5,9 @@ length and carries its share of the noise before it leaves; docs/privacy.md says
 """
 
 from fedfm.privacy.accounting import Epsilon, describe, noise_for, spent, spent_alone
+from fedfm.privacy.config import Privacy
 from fedfm.privacy.mechanism import clipped, noised
-from fedfm.privacy.settings import Privacy
-from fedfm.privacy.sources import Normals, keyed_normals, secret_normals
+from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
 __all__ = [
     "Epsilon",

@@ -10,7 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from fedfm.core.errors import not_installed, require
-from fedfm.privacy.settings import Privacy
+from fedfm.privacy.config import Privacy
 
 
 class Epsilon(NamedTuple):

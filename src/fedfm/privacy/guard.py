@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import Piece
-from fedfm.algorithms.composition import Method
 from fedfm.core import trees
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
+from fedfm.methods.base import Piece
+from fedfm.methods.composition import Method
 from fedfm.privacy.accounting import describe, spent, spent_alone
-from fedfm.privacy.settings import Privacy
-from fedfm.privacy.sources import Normals, keyed_normals, secret_normals
+from fedfm.privacy.config import Privacy
+from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
 Sources = Callable[[int, Sequence[int], str], list[Normals]]
 """The noise of clients in a round, for a purpose."""

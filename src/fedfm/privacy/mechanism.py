@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.trees import Tree
-from fedfm.privacy.sources import Normals
+from fedfm.privacy.noise import Normals
 
 BLOCK = 2**16
 """Coordinates at a time, so that they stay in the processor's cache."""

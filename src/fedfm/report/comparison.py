@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from fedfm.records import Result
 from fedfm.report.picture import COLOURS, blank, save
+from fedfm.run.records import Result
 
 
 @dataclass(frozen=True)

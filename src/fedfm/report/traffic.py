@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from fedfm.records import best_so_far
 from fedfm.report.figure import Line, begun, look, saved
+from fedfm.run.records import best_so_far
 
 Run = Sequence[Mapping[str, Any]]
-"""The fields of `fedfm.records.RoundRecord` for each round."""
+"""The fields of `fedfm.run.records.RoundRecord` for each round."""
 Runs = Mapping[str, Sequence[Run]]
 """By label, a run for each seed."""
 SCALES = ((1e3, "thousand floats"), (1e6, "million floats"), (1e9, "billion floats"))

@@ -9,8 +9,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import LocalRun, Model, Piece, Task
-from fedfm.algorithms.contract import alike, one_each, pair
 from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
 from fedfm.core.ledger import BUFFERS, Traffic, floats_held, sent_up
@@ -19,6 +17,8 @@ from fedfm.engine.cohort import Outcome
 from fedfm.engine.jobs import Job
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
+from fedfm.methods.base import LocalRun, Model, Piece, Task
+from fedfm.methods.contract import alike, one_each, pair
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.exchange import Ask, Sums
 from fedfm.rounds.federation import Federation

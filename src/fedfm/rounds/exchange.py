@@ -7,10 +7,10 @@ and clients whose summands are masked so that nobody sees a single one.
 
 from typing import Literal, NamedTuple
 
-from fedfm.algorithms.base import Model
 from fedfm.core.client_states import ClientStates
 from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree
+from fedfm.methods.base import Model
 
 
 class Ask(NamedTuple):

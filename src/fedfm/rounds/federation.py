@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedfm.algorithms.base import Task
-from fedfm.algorithms.composition import Method
+from fedfm.config.training import Training, cohort_size
 from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import Plan, plan
 from fedfm.engine.executors import Executor
+from fedfm.methods.base import Task
+from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
-from fedfm.protocol import Protocol, cohort_size
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class LocalTraining:
     sgd: Sgd
 
     @staticmethod
-    def of(protocol: Protocol) -> "LocalTraining":
-        """As a protocol has it."""
-        sgd = Sgd(protocol.lr, protocol.momentum, protocol.weight_decay)
-        return LocalTraining(protocol.epochs, protocol.batch_size, protocol.keep_last, sgd)
+    def of(training: Training) -> "LocalTraining":
+        """Return what local training needs to know of a config."""
+        sgd = Sgd(training.lr, training.momentum, training.weight_decay)
+        return LocalTraining(training.epochs, training.batch_size, training.keep_last, sgd)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedfm.algorithms.base import Turnout
-from fedfm.algorithms.composition import Method
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import all_finite
 from fedfm.engine.cohort import Outcome
 from fedfm.engine.jobs import Job, train_together
 from fedfm.engine.profile import phase
+from fedfm.methods.base import Turnout
+from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.clients import Visit, begin, job, measured, message, trained
 from fedfm.rounds.exchange import Ask, Sums

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedfm.algorithms.base import Model, Piece, Turnout
-from fedfm.algorithms.contract import alike, pair
 from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
+from fedfm.methods.base import Model, Piece, Turnout
+from fedfm.methods.contract import alike, pair
 from fedfm.privacy.guard import Guard
 
 VARIANCE = "running_var"

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedfm.algorithms.base import Model, Task
-from fedfm.algorithms.composition import Method
 from fedfm.core.client_states import ClientStates, Elsewhere, InMemory, OnDisk
 from fedfm.core.trees import Tree, completed
+from fedfm.methods.base import Model, Task
+from fedfm.methods.composition import Method
 
 
 @dataclass(frozen=True)

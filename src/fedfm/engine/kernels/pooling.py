@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedfm.models.pooling import LARGEST
+from fedfm.engine.stacking.pooling import LARGEST
 
 TILE = 1024
 """Elements of a program: some pixels' channels."""

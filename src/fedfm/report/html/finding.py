@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedfm.core.errors import require
-from fedfm.experiments.results.store import Store
+from fedfm.grid.store import Store
 from fedfm.report.html.reading import FoundRun, from_line, read_run
 
 PICTURES = ("features", "tsne", "motivation")

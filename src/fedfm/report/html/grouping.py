@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedfm.algorithms import PIECES
-from fedfm.dotted import dotted
-from fedfm.experiments.results.identity import digest
+from fedfm.core.tables import dotted
+from fedfm.grid.identity import digest
+from fedfm.methods import PIECES
 from fedfm.report.comparison import deviation
 from fedfm.report.html.reading import Floats, FoundRun, identifying
 
 SHARED = ("clients", "rounds", "epochs", "participation", "validation")
-"""Keys of a protocol that belong to the setting; the others may be a method's own."""
+"""Keys of [training] that belong to the setting; the others may be a method's own."""
 RELEVANT = {"niid1": "beta", "niid2": "dominance", "niid3": "missing"}
 POINTS = 240
 """So many points of a curve are drawn at most."""
@@ -152,8 +152,8 @@ def _setting(config: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in known.items() if key not in ("method", "code")}
     if network := {k: v for k, v in known.get("code", {}).items() if k.startswith("model.")}:
         kept["code"] = network
-    protocol = known.get("protocol", {})
-    return kept | {"protocol": {key: protocol[key] for key in SHARED if key in protocol}}
+    training = known.get("training", {})
+    return kept | {"training": {key: training[key] for key in SHARED if key in training}}
 
 
 def _labelled(runs: Sequence[FoundRun]) -> dict[str, list[FoundRun]]:
@@ -181,12 +181,12 @@ def _titles(groups: Sequence[Sequence[FoundRun]]) -> list[str]:
 
 def _title(config: dict[str, Any]) -> str:
     data, partition = config.get("data", {}), config.get("partition", {})
-    protocol, model = config.get("protocol", {}), config.get("model", {})
+    training, model = config.get("training", {}), config.get("model", {})
     kind = str(partition.get("kind", "?"))
     option = RELEVANT.get(kind)
     dealt = f"{kind} ({option} {short(partition[option])})" if option in partition else kind
-    counts = [f"{protocol.get(key, '?')} {key}" for key in ("clients", "rounds")]
-    share = protocol.get("participation", 1)
+    counts = [f"{training.get(key, '?')} {key}" for key in ("clients", "rounds")]
+    share = training.get("participation", 1)
     counts += [f"participation {short(share)}"] if share != 1 else []
     return ", ".join([_data(data), str(model.get("name", "?")), dealt, *counts])
 

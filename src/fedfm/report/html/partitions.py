@@ -4,12 +4,12 @@ from functools import lru_cache
 
 from markupsafe import Markup
 
-from fedfm.assembly import load_data
 from fedfm.config import Config, DataConfig, parse
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 from fedfm.report.html.reading import FoundRun
 from fedfm.report.html.small_charts import MOST_CLIENTS, partition_cells
+from fedfm.run.prepare import load_data
 
 
 def partition_of(run: FoundRun, name: str) -> tuple[Markup | None, str]:
@@ -21,7 +21,7 @@ def partition_of(run: FoundRun, name: str) -> tuple[Markup | None, str]:
     try:
         config = parse({k: v for k, v in run.config.items() if k not in ("method", "code")})
         found = _data(config.data)
-        clients, seed = config.protocol.clients, config.seed
+        clients, seed = config.training.clients, config.seed
         table = partitions.tabulated(found, clients, config.partition, seed)
     except (ValueError, OSError) as problem:
         return None, f"The partition is not drawn: {str(problem).rstrip('.')}."

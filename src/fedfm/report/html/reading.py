@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from fedfm.config import parse
 from fedfm.core.errors import UserError
-from fedfm.experiments.results.identity import digest, identity
-from fedfm.experiments.results.rounds import read_rounds
-from fedfm.experiments.results.store import Store, Summary
-from fedfm.records import best_so_far
+from fedfm.grid.identity import digest, identity
+from fedfm.grid.rounds import read_rounds
+from fedfm.grid.store import Store, Summary
+from fedfm.run.records import best_so_far
 
 Floats = NDArray[np.float64]
 MEMBERS, DEPLOYED = "members.json", " (deployed)"
@@ -121,7 +121,7 @@ def _reached(rounds: list[dict[str, Any]], counts: float) -> list[float]:
 
 
 def _config(table: dict[str, Any]) -> dict[str, Any]:
-    for section in ("data", "model", "method", "partition", "protocol"):
+    for section in ("data", "model", "method", "partition", "training"):
         if not isinstance(table.get(section, {}), dict):
             raise UserError(f"[{section}] of the config is no table")
     return table

@@ -1,0 +1,5 @@
+"""Run the command line: `python -m fedfm`."""
+
+from fedfm.cli import main
+
+main()

@@ -1,1 +1,0 @@
-"""FedFM's convergence analysis, checked with numbers."""

@@ -1,0 +1,170 @@
+"""Where a client's own data come from: the [data] section of its site file."""
+
+import csv
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from fedfm import data
+from fedfm.config import Config
+from fedfm.core.errors import UserError, require
+from fedfm.data import partition as partitions
+from fedfm.data.dataset import Dataset
+
+
+def _beside_the_site_file(path: Path, info: ValidationInfo) -> Path:
+    return Path((info.context or {}).get("folder", "")) / path.expanduser()
+
+
+SitePath = Annotated[Path, AfterValidator(_beside_the_site_file)]
+"""A path of a site file: relative to the folder that the validation context names."""
+
+
+class _Source(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    def load(self, config: Config) -> Dataset:
+        """The client's data."""
+        raise NotImplementedError
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of a table's columns, which must be the same at every client."""
+        return ()
+
+
+class FolderSource(_Source):
+    """Images in class folders, scaled to `size` x `size` where that is given."""
+
+    source: Literal["folder"] = "folder"
+    path: SitePath
+    size: int | None = Field(default=None, ge=1)
+
+    def load(self, config: Config) -> Dataset:
+        """The images."""
+        return data.load("folder", path=self.path, size=self.size)
+
+
+class CsvSource(_Source):
+    """A table of numbers with a column of classes."""
+
+    source: Literal["csv"] = "csv"
+    path: SitePath
+    label: str = "label"
+
+    def load(self, config: Config) -> Dataset:
+        """The table."""
+        return data.load("csv", path=self.path, label=self.label)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The header without the label, of a table that `load` can read."""
+        with self.path.open(newline="", encoding="utf-8-sig") as stream:
+            names = [name.strip() for name in next(csv.reader(stream))]
+        return tuple(name for name in names if name != self.label)
+
+
+class PythonSource(_Source):
+    """What a function of the user's own gives; its module may lie in the folder `path`."""
+
+    source: Literal["python"] = "python"
+    entry: str
+    path: SitePath = Path()
+
+    @field_validator("entry")
+    @classmethod
+    def _named(cls, entry: str) -> str:
+        module, _, function = entry.partition(":")
+        named = all(part.isidentifier() for part in [*module.split("."), function])
+        require(named, f"data.entry must be 'package.module:function', not '{entry}'")
+        return entry
+
+    def load(self, config: Config) -> Dataset:
+        """The function's data set."""
+        with _importable(self.path):
+            function = self._function()
+            try:
+                made = function()
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+                raise UserError(f"data.entry '{self.entry}' failed: {said}") from error
+        require(
+            isinstance(made, Dataset),
+            f"data.entry '{self.entry}' gave a {type(made).__name__}; "
+            "it must return a fedfm.data.Dataset",
+        )
+        return made  # type: ignore[no-any-return]  # required above
+
+    def _function(self) -> Callable[[], Any]:
+        module, _, name = self.entry.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except Exception as error:
+            raise UserError(
+                f"data.entry: '{module}' cannot be imported ({type(error).__name__}: {error}); "
+                f"put {module.split('.')[0]}.py into {self.path} or install the package"
+            ) from error
+        require(found is not None, f"data.entry: '{module}' has no function '{name}'")
+        require(callable(found), f"data.entry: '{self.entry}' is no function")
+        return found  # type: ignore[return-value]  # required above
+
+
+class ShareSource(_Source):
+    """One part of the config's own data set, for trying a federation on one machine.
+
+    Parts are the simulation's: its partition of the training samples; of the test samples every
+    `of`-th, so that all clients together have the whole test set.
+    """
+
+    source: Literal["share"] = "share"
+    share: int = Field(ge=0)
+    of: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        last = self.of - 1
+        require(self.share <= last, f"data.share runs from 0 to {last} (of - 1), not {self.share}")
+        return self
+
+    def load(self, config: Config) -> Dataset:
+        """Part `share`, normalised as the whole is."""
+        from fedfm.run.prepare import load_data
+
+        clients = config.training.clients
+        require(
+            self.of == clients,
+            f"a share of {self.of}, but the config divides its data among {clients} clients "
+            f"(training.clients): share:K/{clients}, or of = {clients} in the site file",
+        )
+        whole = load_data(config)
+        shards = partitions.dealt(whole, clients, config.partition, config.seed)
+        train = whole.train.subset(torch.from_numpy(shards[self.share]))
+        test = whole.test.subset(torch.arange(self.share, len(whole.test), self.of))
+        return replace(whole, train=train, test=test)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Modules in `folder` can be imported."""
+    place = str(folder.resolve())
+    sys.path.insert(0, place)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(place)

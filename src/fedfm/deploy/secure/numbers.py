@@ -1,0 +1,139 @@
+"""Trees of numbers as words that add up exactly, and back.
+
+Bulk (changes of a model) goes into 32-bit words: fixed point whose step is 2^-31 of a public range,
+the range rounded up to a power of two, so that scaling loses nothing. Fine (class sums, counts,
+weights) goes into 64-bit words with a step of 2^-32; integers are exact. Every client keeps to its
+part of the range, so no sum can wrap around. A last fine word counts the clients: after unmasking
+it must say how many there were.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfm.core.trees import Tree, completed, flatten, unflatten
+from fedfm.deploy.secure.errors import SecureError, insist
+from fedfm.deploy.secure.words import Words
+
+_FINE_STEP = 2.0**-32
+_CHUNK = 2**15
+_REMEDY = "lower lr"
+_BULK_REMEDY = "raise deployment.range or lower lr"
+
+
+def step(range: float) -> float:
+    """What one unit of a bulk word stands for: a sum is off by at most half of it per client."""
+    insist(math.isfinite(range) and range > 0, f"deployment.range is {range}; it must be positive")
+    return math.ldexp(1.0, math.ceil(math.log2(range)) - 31)
+
+
+def sizes(bulk: Tree, fine: Tree) -> tuple[int, int]:
+    """How many words of each kind trees of these shapes take."""
+    return _numel(bulk), _numel(fine) + 1
+
+
+def encode(bulk: Tree, fine: Tree, clients: int, range: float) -> Words:
+    """A client's contribution; `clients` is the most that may add up.
+
+    Raises a `SecureError` that names the leaf where a value is not finite or too large.
+    """
+    words = Words.zeros(*sizes(bulk, fine))
+    unit = step(range)
+    _fill(words.bulk.view(np.int32), _bulk_leaves(bulk), unit, clients, _BULK_REMEDY)
+    _fill(words.fine[:-1].view(np.int64), flatten(fine), _FINE_STEP, clients, _REMEDY)
+    words.fine[-1] = 1
+    return words
+
+
+def decode(
+    words: Words, bulk_like: Tree, fine_like: Tree, clients: int, range: float
+) -> tuple[Tree, Tree]:
+    """The sum of `clients` contributions: trees of the types `like` has; integers become int64."""
+    fits = (len(words.bulk), len(words.fine)) == sizes(bulk_like, fine_like)
+    insist(fits, "the sum has another number of words than the model")
+    insist(int(words.fine[-1]) == clients, "the masks do not cancel: the sum is lost")
+    bulk = _split(words.bulk.view(np.int32), bulk_like, step(range))
+    return bulk, _split(words.fine[:-1].view(np.int64), fine_like, _FINE_STEP)
+
+
+def _numel(tree: Tree) -> int:
+    return sum(leaf.numel() for leaf in flatten(tree).values())
+
+
+def _bulk_leaves(bulk: Tree) -> dict[str, Tensor]:
+    leaves = flatten(bulk)
+    for name, leaf in leaves.items():
+        insist(leaf.is_floating_point(), f"{name} holds integers, which only fine words keep exact")
+    return leaves
+
+
+def _fill(
+    words: NDArray[Any], leaves: dict[str, Tensor], unit: float, clients: int, remedy: str
+) -> None:
+    limit = int(np.iinfo(words.dtype).max) // clients
+    start = 0
+    for name, leaf in leaves.items():
+        part = words[start : (start := start + leaf.numel())]
+        if leaf.is_floating_point():
+            largest = _put_floats(part, _numpy(leaf), 1 / unit)
+        else:
+            largest = _put_integers(part, _numpy(leaf), round(1 / unit))
+        if not largest <= limit:
+            raise _out_of_range(name, leaf, f"{limit * unit:.4g}", clients, remedy)
+
+
+def _put_floats(words: NDArray[Any], values: NDArray[Any], scale: float) -> float:
+    """Write values * scale, rounded; gives the largest magnitude, for the caller to judge."""
+    buffer = np.empty(_CHUNK, values.dtype)
+    most = [0.0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(values), _CHUNK):
+            part = values[start : start + _CHUNK]
+            scaled = np.multiply(part, scale, out=buffer[: len(part)])
+            np.rint(scaled, out=scaled)
+            most += [float(scaled.max()), -float(scaled.min())]
+            np.copyto(words[start : start + _CHUNK], scaled, casting="unsafe")
+    return float(np.max(most))
+
+
+def _put_integers(words: NDArray[Any], values: NDArray[Any], scale: int) -> int:
+    words[:] = values.astype(np.int64) * scale
+    ends = (values.min(), values.max()) if len(values) else ()
+    return max((abs(int(end)) * scale for end in ends), default=0)
+
+
+def _numpy(leaf: Tensor) -> NDArray[Any]:
+    leaf = leaf.detach().cpu()
+    narrow = leaf.is_floating_point() and leaf.dtype != torch.float64
+    return (leaf.float() if narrow else leaf).reshape(-1).numpy()
+
+
+def _out_of_range(name: str, leaf: Tensor, limit: str, clients: int, remedy: str) -> SecureError:
+    if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+        return SecureError(f"{name} is not finite: training has failed; {_REMEDY}")
+    return SecureError(
+        f"{name} reaches {float(leaf.abs().max()):.4g}, beyond the {limit} that each of {clients} "
+        f"clients may add to a secure sum; {remedy}"
+    )
+
+
+def _split(words: NDArray[Any], like: Tree, unit: float) -> Tree:
+    leaves: dict[str, Tensor] = {}
+    start = 0
+    for name, leaf in flatten(like).items():
+        part = words[start : (start := start + leaf.numel())]
+        leaves[name] = _leaf(part, leaf, unit).reshape(leaf.shape)
+    return completed(unflatten(leaves), like)
+
+
+def _leaf(words: NDArray[Any], like: Tensor, unit: float) -> Tensor:
+    if not like.is_floating_point():
+        return torch.from_numpy(words >> round(-math.log2(unit)))
+    wide = np.float64 if like.dtype == torch.float64 else np.float32
+    values = np.empty(len(words), wide)
+    np.multiply(words, wide(unit), out=values, dtype=wide, casting="unsafe")
+    return torch.from_numpy(values).to(like.dtype)

@@ -1,0 +1,72 @@
+"""How good a model is, as its clients or the server's own data say."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from fedfm.config import Config
+from fedfm.core.errors import UserError, require
+from fedfm.core.trees import Tree
+from fedfm.data.dataset import Dataset
+from fedfm.deploy.agreement import Agreement, localised
+from fedfm.engine.evaluation import Evaluator, shares
+from fedfm.engine.executors import LoopExecutor
+from fedfm.methods.base import Model
+from fedfm.run.prepare import build_model, load_data
+from fedfm.run.simulation import feeds
+
+SCORES: Tree = {
+    "validation": torch.empty((), dtype=torch.float64, device="meta"),
+    "test": {
+        name: torch.empty((), dtype=torch.int64, device="meta") for name in ("right", "samples")
+    },
+}
+"""What a client says of a model: its validation accuracy, and how many tests it gets right."""
+
+
+class Score(NamedTuple):
+    """Accuracies of a model."""
+
+    validation: float
+    """The mean of the clients' accuracies."""
+    test: float
+    """On all their test samples together."""
+    judges: tuple[int, ...] = ()
+    """The clients that measured it."""
+
+    @staticmethod
+    def of(total: Tree, clients: Sequence[int]) -> "Score":
+        """From the sum of what clients say."""
+        right, samples = float(total["test"]["right"]), float(total["test"]["samples"])
+        mean = float(total["validation"]) / len(clients)
+        return Score(mean, right / max(1.0, samples), tuple(sorted(clients)))
+
+
+def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | None:
+    """The server's own judgement, on the test split of the config's data; None: clients judge."""
+    if config.deployment.evaluate == "clients":
+        return None
+    data = _own(config, agreement)
+    network = build_model(config, data)
+    train, test = feeds(network, data)
+    evaluate = Evaluator(LoopExecutor(network, train), (), test)
+
+    def score(model: Model) -> Score:
+        share = float(shares(evaluate.tested(model)))
+        return Score(share, share)
+
+    return score
+
+
+def _own(config: Config, agreement: Agreement) -> Dataset:
+    """The server's data, as the clients have theirs."""
+    try:
+        data = localised(load_data(config), agreement)
+        require(data.shape == agreement.shape, f"{data.shape} is not the shape {agreement.shape}")
+    except UserError as problem:
+        raise UserError(
+            "with deployment.evaluate = 'server' the server measures models on the data of [data], "
+            f"which must have the clients' classes and shape: {problem}"
+        ) from problem
+    return data

@@ -1,0 +1,1 @@
+"""Layers that hold S networks at once."""

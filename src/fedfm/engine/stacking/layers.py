@@ -1,0 +1,241 @@
+"""S copies of a network as one network, each with weights of its own.
+
+The samples of S clients lie one after another in the batch: an activation is [S*B, ...], client s
+owning rows s*B to (s+1)*B. Everything that treats samples alike needs no change at all; only the
+layers that have weights do, which are [S, ...] here: a linear layer becomes a batched product, a
+convolution one over its patches, a batch norm looks at each client's rows.
+"""
+
+import copy
+import math
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedfm.engine.stacking.pooling import StackedMaxPool2d
+from fedfm.models.resnet import add_relu
+
+PATCHES = {"cpu": 200_000, "cuda": 4_000_000}
+"""Numbers in a client's patches beyond which fp32 convolutions are done client by client."""
+
+
+class Unstackable(Exception):
+    """The network cannot be run as S copies in one; the message says why."""
+
+
+def by_client(x: Tensor, clients: int) -> Tensor:
+    """[S*B, ...] -> [S, B, ...], a view."""
+    return torch.unflatten(x, 0, (clients, -1))
+
+
+def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int) -> Tensor:
+    """X [S*B, ...] times weight plus bias, each [S, ...] and laid along x's axes from `axis` on."""
+    for value, combine in ((weight, torch.mul), (bias, torch.add)):
+        if value is not None:
+            own = by_client(x, len(value))
+            after = [1] * (own.ndim - axis - value.ndim)
+            shaped = value.reshape(len(value), *[1] * axis, *value.shape[1:], *after)
+            x = combine(own, shaped.to(x.dtype)).flatten(0, 1)
+    return x
+
+
+def alike(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both factors in the lower of their precisions.
+
+    They differ where weights are frozen, which nobody casts beforehand, and where a network made
+    numbers of its own on the way.
+    """
+    low = min(x.dtype, weight.dtype, key=lambda dtype: dtype.itemsize)
+    return x.to(low), weight.to(low)
+
+
+class _Conv2d(nn.Conv2d):
+    """weight [S, O, I/g, h, w], bias [S, O]; [S*B, I, H, W] -> [S*B, O, H', W']."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x, weight = alike(input, self.weight)
+        patches = x.numel() * math.prod(self.kernel_size) // len(weight)
+        small = x.dtype == torch.bfloat16 or patches <= PATCHES[x.device.type]
+        if not small or self.groups > 1 or self.dilation != (1, 1):
+            return self._one_by_one(x, weight)
+        return affine(self._product(x, weight), None, self.bias, 1)
+
+    def _product(self, x: Tensor, weight: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return _conv_by_patches(x, weight, *self._geometry)
+        from fedfm.engine.kernels.convolution import stacked_conv2d
+
+        return stacked_conv2d(x, weight, *self._geometry)
+
+    @property
+    def _geometry(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Stride and padding; `stacked` refuses padding by name."""
+        return cast(tuple[tuple[int, int], tuple[int, int]], (self.stride, self.padding))
+
+    def _one_by_one(self, x: Tensor, weight: Tensor) -> Tensor:
+        bias = [None] * len(weight) if self.bias is None else self.bias.to(x.dtype)
+        own = zip(by_client(x, len(weight)), weight, bias, strict=True)
+        how = *self._geometry, self.dilation, self.groups
+        return torch.cat([F.conv2d(each, filters, add, *how) for each, filters, add in own])
+
+
+def _conv_by_patches(
+    x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
+) -> Tensor:
+    """A convolution as a product of patches [S, B*H'*W', h*w*I] and weights [S, h*w*I, O]."""
+    clients, outside, inside, high, wide = weight.shape
+    (down, right), (above, left) = stride, padding
+    x = F.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, above, above))
+    rows, columns = (x.shape[1] - high) // down + 1, (x.shape[2] - wide) // right + 1
+    taps = [
+        x[:, i : i + down * (rows - 1) + 1 : down, j : j + right * (columns - 1) + 1 : right]
+        for i in range(high)
+        for j in range(wide)
+    ]
+    patches = torch.cat(taps, -1).view(clients, -1, high * wide * inside)
+    weights = weight.permute(0, 1, 3, 4, 2).reshape(clients, outside, -1)
+    y = torch.bmm(patches, weights.mT)
+    return y.view(-1, rows, columns, outside).permute(0, 3, 1, 2)
+
+
+class _Linear(nn.Linear):
+    """weight [S, O, I], bias [S, O]; [S*B, ..., I] -> [S*B, ..., O]."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x, weight = alike(input, self.weight)
+        own = by_client(x, len(weight)).flatten(1, -2)
+        if self.bias is None:
+            y = torch.bmm(own, weight.mT)
+        else:
+            y = torch.baddbmm(self.bias.unsqueeze(1).to(own.dtype), own, weight.mT)
+        return y.view(*input.shape[:-1], -1)
+
+
+COUNTER = "num_batches_tracked"
+
+
+class _BatchNorm(nn.BatchNorm2d):
+    """weight, bias, running statistics [S, C]; [S*B, C, ...] -> the same shape.
+
+    The number of batches, which nothing depends on, is left to whoever knows how many there were.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self._fused(input):
+            return self._by_kernel(input)
+        if not self.training and self.running_mean is not None:
+            return self._normalised(input)
+        values: Any = self.running_mean, self.running_var, self.weight, self.bias
+        clients = next(len(value) for value in values if value is not None)
+        each = ([None] * clients if value is None else value for value in values)
+        own = zip(by_client(input, clients), *each, strict=True)
+        return torch.cat([self._own(*one) for one in own])
+
+    def _own(
+        self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor
+    ) -> Tensor:
+        """One client's samples [B, C, ...] with the statistics of this batch."""
+        assert self.momentum is not None
+        return F.batch_norm(x, mean, variance, weight, bias, True, self.momentum, self.eps)
+
+    def activated(self, input: Tensor, shortcut: Tensor | None) -> Tensor:
+        """ReLU(norm(input) + shortcut), in one pass over memory on a GPU."""
+        if not self._fused(input):
+            return add_relu(self(input), shortcut)
+        return self._by_kernel(input, relu=True, residual=shortcut)
+
+    def _fused(self, input: Tensor) -> bool:
+        affine = self.weight is not None and self.bias is not None
+        return input.is_cuda and self.training and affine and self.running_mean is not None
+
+    def _by_kernel(self, input: Tensor, **how: Any) -> Tensor:
+        from fedfm.engine.kernels.normalisation import stacked_batch_norm
+
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
+        running = self.running_mean, self.running_var
+        settings = self.momentum, self.eps
+        return stacked_batch_norm(input, self.weight, self.bias, *running, *settings, **how)
+
+    def _normalised(self, input: Tensor) -> Tensor:
+        """With the running statistics, as one multiplication and addition."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        scale = torch.rsqrt(self.running_var + self.eps)
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -self.running_mean * scale
+        return affine(input, scale, shift if self.bias is None else shift + self.bias, 1)
+
+
+class _GroupNorm(nn.GroupNorm):
+    """weight, bias [S, C]; [S*B, C, ...] -> the same shape."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return affine(F.group_norm(input, self.num_groups, eps=self.eps), self.weight, self.bias, 1)
+
+
+class _LayerNorm(nn.LayerNorm):
+    """weight, bias [S, F]; [S*B, ..., F] -> the same shape."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x = F.layer_norm(input, self.normalized_shape, eps=self.eps)
+        return affine(x, self.weight, self.bias, input.ndim - len(self.normalized_shape))
+
+
+_STACKED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Conv2d: _Conv2d,
+    nn.Linear: _Linear,
+    nn.BatchNorm1d: _BatchNorm,
+    nn.BatchNorm2d: _BatchNorm,
+    nn.GroupNorm: _GroupNorm,
+    nn.LayerNorm: _LayerNorm,
+    nn.MaxPool2d: StackedMaxPool2d,
+}
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+def _check_layer(name: str, layer: nn.Module) -> None:
+    kind = type(layer).__name__
+    holds = any(True for _ in layer.parameters(recurse=False)) or any(
+        True for _ in layer.buffers(recurse=False)
+    )
+    if isinstance(layer, _RANDOM):
+        raise Unstackable(f"layer '{name}' ({kind}) draws random numbers")
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if layer.momentum is None:
+            raise Unstackable(f"layer '{name}' keeps a cumulative average")
+        if not holds:
+            raise Unstackable(f"layer '{name}' ({kind}) has neither weights nor statistics")
+    if type(layer) in _STACKED:
+        if getattr(layer, "padding_mode", "zeros") != "zeros":
+            raise Unstackable(f"layer '{name}' pads with '{layer.padding_mode}'")
+        if isinstance(getattr(layer, "padding", 0), str):
+            raise Unstackable(f"layer '{name}' pads by name, '{layer.padding}'")
+    elif holds:
+        raise Unstackable(f"layer '{name}' ({kind}) has weights of a kind that is not known here")
+
+
+def _pool_first(layers: nn.Sequential) -> None:
+    """Max-pooling before ReLU instead of after it: the same numbers and gradients from fewer."""
+    for i, (layer, following) in enumerate(pairwise(layers)):
+        pools = type(following) is nn.MaxPool2d and not following.return_indices
+        if type(layer) is nn.ReLU and pools:
+            layers[i], layers[i + 1] = following, layer
+
+
+def stacked(module: nn.Module) -> nn.Module:
+    """A copy of `module` whose parameters and buffers are [S, ...], for samples [S*B, ...]."""
+    copied = copy.deepcopy(module)
+    for name, layer in copied.named_modules():
+        _check_layer(name, layer)
+        if isinstance(layer, nn.Sequential):
+            _pool_first(layer)
+        if hasattr(layer, "inplace"):
+            layer.inplace = False  # autograd forbids it on what our kernels return
+        if type(layer) in _STACKED:
+            layer.__class__ = _STACKED[type(layer)]
+    return copied

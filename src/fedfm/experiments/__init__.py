@@ -1,1 +1,0 @@
-"""The paper's tables and figures: recipes, the grid that runs what is missing, its results."""

@@ -1,1 +1,0 @@
-"""Runs what is missing: the grid, its workers, and what it shows meanwhile."""

@@ -1,0 +1,118 @@
+"""How long experiments take: an estimate from configs and from what has been run, and a budget."""
+
+import json
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from statistics import median
+
+from fedfm.config import Config, parse
+from fedfm.core.errors import UserError, require
+from fedfm.data import SOURCES
+from fedfm.grid.store import Summary
+
+MODELS = {"mlp": 0.001, "cnn": 0.01, "resnet18": 1.0, "resnet50": 35.0}
+"""Multiplications per sample in units of ResNet18 on 32x32 images, in orders of magnitude."""
+METHODS = {"moon": 2.0, "fedprox": 1.1, "scaffold": 1.1, "feddyn": 1.1, "fedfm": 1.1}
+"""What a step takes in units of plain training (bench/results/h200.txt); unnamed methods: 1."""
+MARGIN = 1.1
+"""A job may take so much longer than jobs like it took."""
+UNCOUNTED = 1.2
+"""What the clock shows per second of rounds, for runs of which only that is known."""
+SAMPLES = 50_000
+"""Training samples of data whose size is known only once they are read."""
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def cost(config: Config) -> float:
+    """The work of a run, in samples that a ResNet18 is trained on."""
+    training, source = config.training, SOURCES.get(config.data.name)
+    samples = (source and source.train) or SAMPLES
+    passes = max(METHODS.get(piece, 1.0) for piece in config.method)
+    trained = samples * (1 - training.validation) * training.participation * training.epochs
+    return trained * training.rounds * passes * MODELS.get(config.model.name, 1.0)
+
+
+@cache
+def _kind_and_cost(config: str) -> tuple[tuple[str, str], float]:
+    """(network, data set) and cost of a config in JSON, which a grid asks for again and again."""
+    known = parse(json.loads(config))
+    return (known.model.name, known.data.name), cost(known)
+
+
+Kind = tuple[tuple[str, str], int]
+"""(network, data set), and how many runs are trained together; 0: unknown."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds by the clock per run and unit of cost, as finished jobs took."""
+
+    rates: dict[Kind, float]
+
+    @staticmethod
+    def of(summaries: Iterable[Summary], device: str) -> "Speed":
+        """What runs on such a device took, set-up, checkpoints and measures included."""
+        found: dict[Kind, list[float]] = {}
+        for each in summaries:
+            if each.device == device and "seconds" in each.totals:
+                try:
+                    kind, work = _kind_and_cost(json.dumps(each.config | {"seed": 0}))
+                except UserError:  # of a method or a version that is not known here
+                    continue
+                taken = each.clock or UNCOUNTED * each.totals["seconds"]
+                found.setdefault((kind, each.together), []).append(taken / work)
+        return Speed({kind: median(rates) for kind, rates in found.items()})
+
+    def seconds(self, config: Config, runs: int = 1) -> float | None:
+        """How long so many runs should take together; None if nothing like it has been run.
+
+        Where jobs of another number of runs are all there is, the slowest of them counts.
+        """
+        kind = config.model.name, config.data.name
+        like = [rate for (other, _), rate in self.rates.items() if other == kind]
+        rate = self.rates.get((kind, runs)) or max(like, default=None)
+        return None if rate is None else MARGIN * rate * cost(config) * runs
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time that may be spent, from now on."""
+
+    end: float = inf
+    """By the clock of all machines (seconds since 1970)."""
+    whole: bool = False
+    """Whether half a job is worth nothing: nobody goes on with it when the time is over."""
+
+    @staticmethod
+    def parse(text: str | None, whole: bool = False) -> "Budget":
+        """'25m', '90s', '1h30m'; no text is no limit."""
+        if text is None:
+            return Budget(whole=whole)
+        parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise UserError(f"--budget is like 90s, 25m or 1h30m, not '{text}'")
+        seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+        require(seconds > 0, "--budget must be above 0")
+        return Budget(time.time() + seconds, whole)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is an end."""
+        return self.end < inf
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end."""
+        return self.end - time.time()
+
+
+def in_words(seconds: float) -> str:
+    """A duration for people: '45 s', '12 min', '3 h 20 min'."""
+    if seconds < 90:
+        return f"{max(0, seconds):.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

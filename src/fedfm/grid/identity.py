@@ -1,0 +1,98 @@
+"""The identity of a run: what it computes, apart from how and where.
+
+Results are known by a digest of it. The digest must survive new keys and new names, so a key that
+the first format did not have counts only where it is not at its default, and sections are hashed
+under their first names.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Any
+
+from fedfm.config import parse
+from fedfm.config.keys import RENAMED, use_new_names
+from fedfm.core.errors import UserError
+
+MACHINE = (
+    "seed",
+    "executor",
+    "device",
+    "precision",
+    "threads",
+    "client_states",
+    "checkpoint_every",
+    "deployment",
+)
+"""Keys of a config that say how a run is done, and not what it is; so does data.dir."""
+
+_MATCHING = ("strength", "start_round", "temperature", "guide", "anchors")
+FIRST_KEYS: Mapping[str, Collection[str]] = {
+    "data": ("name", "path", "size", "label"),
+    "model": ("name",),
+    "partition": ("kind", "beta", "min_samples", "dominance", "missing"),
+    "training": (
+        *("clients", "rounds", "participation", "validation", "epochs", "batch_size", "lr"),
+        *("momentum", "weight_decay", "keep_last", "evaluate_every"),
+    ),
+    "privacy": ("clip", "noise", "anchor_clip", "anchor_noise", "delta", "colluders"),
+    "method.fedavgm": ("beta",),
+    "method.fedprox": ("mu",),
+    "method.feddyn": ("alpha",),
+    "method.moon": ("mu", "tau"),
+    "method.fedproto": ("strength", "start_round", "anchors"),
+    "method.fedfm": _MATCHING,
+    "method.fedfm-lite": (*_MATCHING, "models_every"),
+}
+"""The keys of the first format, which are hashed whatever their value. Add none, remove none."""
+FIRST_NAMES = {new: old for old, new in RENAMED.items()}
+
+
+def identity(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what a config runs, without the keys of later formats that are at their default."""
+    config = use_new_names(config, note=False)
+    usual = _defaults(tuple(config.get("method", {})), config.get("model", {}).get("name", ""))
+    kept = {key: value for key, value in config.items() if key not in MACHINE}
+    if config.get("privacy"):  # the least number of clients says how large the noise is
+        kept["fewest"] = config.get("deployment", {}).get("minimum")
+    if "method" in kept:
+        settings = {
+            name: _without_defaults(f"method.{name}", own, usual.get("method", {}).get(name, {}))
+            for name, own in kept["method"].items()
+        }
+        kept["method"] = settings
+    return {
+        key: _without_defaults(key, value, usual.get(key, {})) if isinstance(value, dict) else value
+        for key, value in kept.items()
+        if key in FIRST_KEYS or key == "method" or value != usual.get(key)
+    }
+
+
+def digest(config: dict[str, Any]) -> str:
+    """Return a short fingerprint of what a config runs, whatever its seed and the machine."""
+    kept = identity(config)
+    kept["data"] = {key: value for key, value in kept.get("data", {}).items() if key != "dir"}
+    kept = {FIRST_NAMES.get(key, key): value for key, value in kept.items()}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _without_defaults(section: str, table: dict[str, Any], usual: Any) -> dict[str, Any]:
+    """Return a section without the keys that came later and are at their default."""
+    first = FIRST_KEYS.get(section, ())
+    if section == "method":
+        return table
+    return {
+        key: value
+        for key, value in table.items()
+        if key in first or not isinstance(usual, dict) or value != usual.get(key)
+    }
+
+
+@cache
+def _defaults(methods: tuple[str, ...], model: str) -> dict[str, Any]:
+    """Return a config with these methods and this model, and all else at its default."""
+    try:
+        return parse({"method": {name: {} for name in methods}, "model": {"name": model}}).as_toml()
+    except UserError:  # a method of somebody else's: all of its settings count
+        return {}

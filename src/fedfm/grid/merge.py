@@ -1,0 +1,109 @@
+"""Results of several machines in one folder, and results in a file that can be sent."""
+
+import logging
+import shutil
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fedfm.core.checkpoint import unfinished
+from fedfm.core.errors import require
+from fedfm.data.archives import readable
+from fedfm.grid.repeats import Repeat, repeats
+from fedfm.grid.store import Store, Summary
+from fedfm.run.folder import finished
+
+logger = logging.getLogger(__name__)
+STATE = ("checkpoint", "clients")
+"""What a run needs to go on, and a finished one no more."""
+MODEL = "model.safetensors"
+ARCHIVE = ".tgz"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came from a folder."""
+
+    results: int
+    runs: int
+    """Run folders that were copied."""
+    repeats: tuple[Repeat, ...] = ()
+    """Runs that were there already."""
+
+
+def merge(source: Path, target: Path, models: bool = False) -> Merged:
+    """Add the results of a folder to another, and the folders of their runs, models on request.
+
+    The source may be a .tgz file that `collected` wrote.
+    """
+    if source.suffix == ARCHIVE:
+        with TemporaryDirectory() as folder:
+            return merge(_unpacked(source, Path(folder)), target, models)
+    require(Store(source).path.exists(), f"{source} holds no results (it has no results.jsonl)")
+    require(source.resolve() != target.resolve(), f"{source} cannot be merged into itself")
+    new, there = Store(source), Store(target)
+    repeated = tuple(repeats(new, there))
+    _say_conflicts(new.summaries(), there.summaries(), repeated, source)
+    folders = dict.fromkeys(summary.folder for summary in new.summaries())
+    copied = sum(_copy(source / folder, target / folder, models) for folder in folders)
+    return Merged(there.merge(new), copied, repeated)
+
+
+def collected(results: Path, target: Path) -> Path:
+    """Bring all results, with the small files of their runs, to another folder or .tgz file.
+
+    The file is replaced in one step: whoever takes it away at any moment has a whole one.
+    """
+    if target.suffix != ARCHIVE:
+        merge(results, target)
+        return target
+    with TemporaryDirectory() as folder:
+        merge(results, Path(folder) / "results")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(unfinished(target), "w:gz") as archive:
+            archive.add(Path(folder) / "results", "results")
+    unfinished(target).replace(target)
+    return target
+
+
+def _unpacked(archive: Path, folder: Path) -> Path:
+    require(archive.is_file(), f"there is no file {archive}")
+    with readable(archive), tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    return folder / "results"
+
+
+def _copy(source: Path, target: Path, models: bool) -> bool:
+    """Copy a finished run's small files, unless they are there; whole or not at all."""
+    if not finished(source):
+        logger.warning("%s holds no finished run: its files are not copied", source)
+        return False
+    if finished(target):
+        if models and (source / MODEL).exists() and not (target / MODEL).exists():
+            shutil.copy2(source / MODEL, target / MODEL)
+        return False
+    if target.exists():
+        logger.warning("%s is a run that is not finished here: it stays as it is", target)
+        return False
+    left_out = shutil.ignore_patterns(*STATE, *(() if models else (MODEL,)))
+    partial = unfinished(target)
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(source, partial, ignore=left_out)
+    partial.rename(target)
+    return True
+
+
+def _say_conflicts(
+    new: Iterable[Summary], there: Iterable[Summary], repeated: Iterable[Repeat], source: Path
+) -> None:
+    """Name the places with two configs, and the runs with two outcomes."""
+    places = {summary.place: summary for summary in there}
+    for each in new:
+        if each.place in places and places[each.place].digest != each.digest:
+            cell = f"{each.recipe} {' / '.join(each.cell.values())}, seed {each.seed}"
+            logger.warning("%s: %s is of another config; tables use the newest", source, cell)
+    for repeat in repeated:
+        if not repeat.same:
+            logger.warning("%s: %s; what is here stays", source, repeat)

@@ -1,0 +1,56 @@
+"""The test features of a run in small: enough to draw them later, without the model or the data."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfm.core.checkpoint import unfinished
+from fedfm.data.dataset import Dataset
+from fedfm.metrics.embedding import reduced
+from fedfm.metrics.feature_space import features_of, finished_config, measures, record, sample
+
+NAME = "points.npz"
+POINTS = 2000
+"""As many as a picture shows."""
+
+
+class Points(NamedTuple):
+    """Some samples' features by their principal components, and what classes they are of."""
+
+    features: NDArray[Any]
+    """[N, 50 at most], at most 1: t-SNE looks at ratios of distances only."""
+    labels: NDArray[Any]
+    classes: tuple[str, ...]
+
+
+def write_measures(folder: Path, dataset: Dataset) -> dict[str, float]:
+    """NMI and silhouette of a finished run's best model on the test split, and its points."""
+    features, labels = features_of(folder, dataset)
+    seed = finished_config(folder).seed
+    some = sample(len(labels), POINTS, 0)  # the same ones for all runs
+    components = reduced(features[some], seed)
+    small = (components / max(np.abs(components).max(), 1e-30)).astype(np.float16)
+    _write(folder / NAME, Points(small, labels[some].astype(np.int16), dataset.classes))
+    return record(folder, measures(features, labels, seed))
+
+
+def read_points(folder: Path) -> Points | None:
+    """Those of a run, if there are any."""
+    if not (folder / NAME).exists():
+        return None
+    with np.load(folder / NAME) as found:
+        classes = tuple(map(str, found["classes"]))
+        return Points(found["features"].astype(np.float32), found["labels"], classes)
+
+
+def _write(path: Path, points: Points) -> None:
+    with unfinished(path).open("wb") as file:
+        np.savez_compressed(
+            file,
+            features=points.features,
+            labels=points.labels,
+            classes=np.array(points.classes),
+        )
+    unfinished(path).replace(path)

@@ -1,0 +1,66 @@
+"""Every method, one paper per file. A new one is a file here and a line in `PIECES`."""
+
+import re
+
+from fedfm.core.errors import UserError, unknown
+from fedfm.methods.base import Batch, LocalRun, Model, Piece, Task, Turnout
+from fedfm.methods.composition import Method, compose
+from fedfm.methods.fedavg import FedAvg
+from fedfm.methods.fedavgm import FedAvgM
+from fedfm.methods.feddyn import FedDyn
+from fedfm.methods.fedfm import FedFM, FedFMLite
+from fedfm.methods.fednova import FedNova
+from fedfm.methods.fedproto import FedProto
+from fedfm.methods.fedprox import FedProx
+from fedfm.methods.moon import Moon
+from fedfm.methods.scaffold import Scaffold
+
+PIECES: dict[str, type[Piece]] = {
+    piece.name: piece
+    for piece in (
+        FedAvg,
+        FedAvgM,
+        FedProx,
+        Scaffold,
+        FedDyn,
+        FedNova,
+        Moon,
+        FedProto,
+        FedFM,
+        FedFMLite,
+    )
+}
+
+
+def piece_class(name: str) -> type[Piece]:
+    """The registered piece of that name."""
+    if name not in PIECES:
+        several = [each for each in re.split(r"[+,\s]+", name) if each]
+        if len(several) > 1 and all(each in PIECES for each in several):
+            raise UserError(f"'{name}' is no method: several are a list, method={several}")
+        raise unknown("method", name, PIECES, "(one of your own: fedfm --methods FILE ...)")
+    return PIECES[name]
+
+
+__all__ = [
+    "PIECES",
+    "Batch",
+    "FedAvg",
+    "FedAvgM",
+    "FedDyn",
+    "FedFM",
+    "FedFMLite",
+    "FedNova",
+    "FedProto",
+    "FedProx",
+    "LocalRun",
+    "Method",
+    "Model",
+    "Moon",
+    "Piece",
+    "Scaffold",
+    "Task",
+    "Turnout",
+    "compose",
+    "piece_class",
+]

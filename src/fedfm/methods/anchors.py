@@ -1,0 +1,98 @@
+"""Anchors: class-wise means of features, shared by all clients.
+
+What FedFM (Eq. 8 and 9 of its paper) and FedProto have in common: clients sum up their features by
+class, the server turns the sums into global anchors and sends them to everybody.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedfm.core.errors import require
+from fedfm.core.trees import Tree
+from fedfm.methods.base import Batch, Piece, Task
+
+
+def mean_over(values: Tensor, chosen: Tensor) -> Tensor:
+    """The mean of values [S, B] over the chosen ones [S, B]; 0 for a client with none -> [S]."""
+    kept = values.masked_fill(~chosen, 0.0)
+    return kept.sum(-1) / chosen.sum(-1).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Anchored(Piece):
+    """A piece that shares anchors; what it does with them is up to its loss."""
+
+    claims: ClassVar[frozenset[str]] = frozenset({"anchors"})
+    measures: ClassVar[Literal["before", "after"] | None] = "before"
+    counted: ClassVar[frozenset[str]] = frozenset({"count", "holders"})
+
+    strength: float = 1.0
+    """lambda, the weight of the loss."""
+    anchors: Literal["weighted", "uniform"] = "weighted"
+    """Weighted by class counts (Eq. 9), or a plain mean over clients that sends no counts."""
+    start_round: int = 0
+    """T_s: plain averaging for so many rounds, then the loss."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        super().__post_init__()
+        require(self.strength >= 0, f"{self.name}: strength must be >= 0, not {self.strength}")
+        require(
+            self.anchors in ("weighted", "uniform"),
+            f"{self.name}: anchors are 'weighted' or 'uniform', not '{self.anchors}'",
+        )
+        require(self.start_round >= 0, f"{self.name}: start_round must be >= 0")
+
+    @property
+    def first_round(self) -> int:
+        """The first one with the loss."""
+        return self.start_round
+
+    def server_state(self, task: Task) -> Tree:
+        """Global anchors [C, d] and which classes have one [C]."""
+        like = next(iter(task.params.values()))
+        return {
+            "anchors": like.new_zeros(task.classes, task.features),
+            "seen": torch.zeros(task.classes, dtype=torch.bool, device=like.device),
+        }
+
+    def statistic(self, batch: Batch) -> Tree:
+        """Class sums [S, C, d] and counts [S, C] of raw features (Eq. 8)."""
+        classes = batch.logits.shape[-1]
+        own = torch.arange(classes, device=batch.labels.device) == batch.labels.unsqueeze(-1)
+        own = own & batch.mask.unsqueeze(-1)
+        return {"sum": own.mT.to(batch.features.dtype) @ batch.features, "count": own.sum(-2)}
+
+    def report(self, statistic: Tree) -> Tree:
+        """Weighted: sums and counts. Uniform: local anchors, and which classes there are any of."""
+        if self.anchors == "weighted":
+            return statistic
+        counts = statistic["count"]
+        means = statistic["sum"] / counts.clamp(min=1).unsqueeze(-1)
+        return {"mean": means, "holders": (counts > 0).to(torch.uint8)}
+
+    def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
+        """The new global anchors (Eq. 9); a class that nobody holds keeps its previous anchor."""
+        old, seen = server["anchors"], server["seen"]
+        if self.anchors == "weighted":
+            number = total["count"]
+            new = total["sum"] / torch.where(number > 0, number, 1).unsqueeze(-1)
+        else:
+            number = total["holders"]
+            absent = torch.where(seen, clients - number, torch.zeros_like(number))
+            shares = (number + absent).clamp(min=1).unsqueeze(-1)
+            new = (total["mean"] + absent.unsqueeze(-1) * old) / shares
+        held = number > 0
+        return {"anchors": torch.where(held.unsqueeze(-1), new, old), "seen": seen | held}
+
+    def download(self, server: Tree) -> Tree:
+        """Every client receives the global anchors."""
+        return server
+
+    def mean_loss(self, each: Tensor, labels: Tensor, seen: Tensor) -> Tensor:
+        """Lambda times the mean of losses [S, B] over samples whose class has an anchor -> [S]."""
+        taking_part = seen.expand(len(labels), -1).gather(-1, labels)
+        return self.strength * mean_over(each, taking_part)

@@ -1,0 +1,65 @@
+"""Pieces composed into a method."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedfm.core.errors import require
+from fedfm.methods.base import Piece
+from fedfm.methods.contract import check_name, check_piece
+
+
+@dataclass(frozen=True)
+class Method:
+    """Pieces composed into one method."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> str:
+        """The pieces' names joined by '+'."""
+        return "+".join(piece.name for piece in self.pieces)
+
+    @property
+    def share_every(self) -> int:
+        """Models travel every so many rounds."""
+        return max(piece.share_every for piece in self.pieces)
+
+    @property
+    def steady_round(self) -> int:
+        """The first round (from 0) with every piece at work, at the start of a sharing cycle."""
+        first = max(piece.first_round for piece in self.pieces)
+        return -(-first // self.share_every) * self.share_every
+
+    @property
+    def pull(self) -> float:
+        """Mu of all proximal terms together."""
+        return sum(piece.pull for piece in self.pieces)
+
+    def active(self, round: int) -> list[Piece]:
+        """The pieces that take part in a round (from 0)."""
+        return [piece for piece in self.pieces if round >= piece.first_round]
+
+
+def compose(pieces: Piece | Iterable[Piece]) -> Method:
+    """One method out of pieces; refuses pieces that contradict each other."""
+    chosen = (pieces,) if isinstance(pieces, Piece) else tuple(pieces)
+    require(len(chosen) > 0, "a method needs at least one piece, e.g. fedavg")
+    claimed: dict[str, str] = {}
+    for piece in chosen:
+        check_piece(type(piece))
+        check_name(piece)
+        for claim in (*piece.claims, f"name {piece.name}"):
+            require(
+                claim not in claimed,
+                f"{claimed.get(claim)} and {piece.name} cannot be combined: both set the {claim}",
+            )
+            claimed[claim] = piece.name
+    method = Method(chosen)
+    for piece in chosen:
+        keeps = type(piece).client_state is not Piece.client_state
+        require(
+            method.share_every == 1 or not (piece.shares_every_round or keeps),
+            f"{piece.name} needs models in every round, since its clients compare or keep "
+            f"something, but they are exchanged every {method.share_every} rounds",
+        )
+    return method

@@ -1,0 +1,75 @@
+"""FedDyn: a dynamic regulariser that aligns the clients' optima with the server's.
+
+D. A. E. Acar, Y. Zhao, R. Matas, M. Mattina, P. Whatmough, V. Saligrama. Federated Learning
+Based on Dynamic Regularization. ICLR 2021 (Algorithm 1).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedfm.core.errors import require
+from fedfm.core.trees import Tree, tree_map
+from fedfm.methods.base import LocalRun, Model, Piece, Task, Turnout
+
+
+@dataclass(frozen=True)
+class FedDyn(Piece):
+    """A dynamic regulariser: gradient - h_i + alpha (w - x).
+
+    Afterwards h_i+ = h_i - alpha (y_i - x).
+    """
+
+    name = "feddyn"
+    claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
+    shares_every_round = True
+
+    alpha: float = 0.01
+    """Of the paper's {0.1, 0.01, 0.001}."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        super().__post_init__()
+        require(self.alpha > 0, f"feddyn: alpha must be > 0, not {self.alpha}")
+
+    @property
+    def pull(self) -> float:
+        """Alpha."""
+        return self.alpha
+
+    def server_state(self, task: Task) -> Tree:
+        """The server's h, initially zero."""
+        return {"drift": tree_map(torch.zeros_like, task.params)}
+
+    def client_state(self, task: Task) -> Tree:
+        """A client's h_i, initially zero."""
+        return {"drift": tree_map(torch.zeros_like, task.params)}
+
+    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+        """The part of the correction that does not change: - h_i - alpha x."""
+        fixed = tree_map(lambda h, x: -h - self.alpha * x, client["drift"], start.params)
+        return {"fixed": fixed}
+
+    def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
+        """Add alpha w - h_i - alpha x."""
+        return tree_map(lambda g, w, f: g + self.alpha * w + f, grads, params, held["fixed"])
+
+    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
+        """h_i+ = h_i - alpha (y_i - x); nothing is sent beside the model."""
+
+        def moved(h: Tensor, y: Tensor, x: Tensor) -> Tensor:
+            return h - self.alpha * (y - x)
+
+        drift = tree_map(moved, client["drift"], run.end.params, run.start.params)
+        return {}, {"drift": drift}
+
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
+        """Clients count alike: mean (y_i - x)."""
+        return torch.ones_like(weights)
+
+    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+        """h+ = h - alpha (S/N) mean (y_i - x); x+ = mean y_i - h+ / alpha."""
+        drift = tree_map(lambda h, d: h - self.alpha * turnout.fraction * d, server["drift"], delta)
+        return {"drift": drift}, tree_map(lambda d, h: d - h / self.alpha, delta, drift)

@@ -1,0 +1,107 @@
+"""Feature matching: FedFM and FedFM-Lite.
+
+R. Ye, Z. Ni, C. Xu, J. Wang, S. Chen, Y. C. Eldar. FedFM: Anchor-based Feature Matching for Data
+Heterogeneity in Federated Learning. IEEE Transactions on Signal Processing, 2023.
+
+Clients send class-wise feature means, the server averages them into anchors a_c, and every client
+pulls its features towards them:  min  sum_k p_k [F_k(w) + lambda Q_k(w; A)].
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedfm.core.errors import require
+from fedfm.core.trees import Tree
+from fedfm.methods.anchors import Anchored
+from fedfm.methods.base import Batch, Model
+
+
+def unit(features: Tensor) -> Tensor:
+    """Features [..., d] at unit length; as a scaled RMS norm, which is one kernel on a GPU."""
+    size = features.shape[-1]
+    scale = features.new_full((size,), size**-0.5)
+    return F.rms_norm(features, (size,), scale, eps=1e-24)
+
+
+def contrastive_guiding(
+    features: Tensor, labels: Tensor, anchors: Tensor, seen: Tensor, temperature: float
+) -> Tensor:
+    """The CG loss of each sample: -log softmax_c(<a_n, f> / alpha), over the seen classes n.
+
+    Unit features [S, B, d], labels [S, B], unit anchors [S or 1, C, d], seen [S or 1, C] -> [S, B].
+    """
+    logits = features @ (anchors.mT / temperature)
+    logits = logits.masked_fill(~seen.unsqueeze(-2), torch.finfo(logits.dtype).min)
+    each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return each.view(labels.shape)
+
+
+def l2_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
+    """The L2 loss of each sample (Eq. 3): ||f - a_c||^2, shapes as in `contrastive_guiding`."""
+    index = labels.unsqueeze(-1).expand(-1, -1, features.shape[-1])
+    own = anchors.expand(len(labels), -1, -1).gather(1, index)
+    return (features - own).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class FedFM(Anchored):
+    """FedFM with anchors taken before local training: two handshakes a round (Algorithm 1)."""
+
+    name = "fedfm"
+
+    strength: float = 50.0
+    start_round: int = 20
+    temperature: float = 0.1
+    """alpha, of contrastive guiding."""
+    guide: Literal["cg", "l2"] = "cg"
+    """Contrastive guiding, or the squared distance to the own anchor."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        super().__post_init__()
+        require(self.temperature > 0, f"{self.name}: temperature must be > 0")
+        require(self.guide in ("cg", "l2"), f"{self.name}: guide is 'cg' or 'l2'")
+
+    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+        """The anchors at unit length: they are normalised inside the loss only."""
+        return {"anchors": F.normalize(down["anchors"], dim=-1), "seen": down["seen"]}
+
+    def loss(self, batch: Batch, held: Tree) -> Tensor:
+        """The guiding loss of unit features (Sec. IV-C)."""
+        features = unit(batch.features)
+        anchors, seen = held["anchors"], held["seen"]
+        if self.guide == "cg":
+            each = contrastive_guiding(features, batch.labels, anchors, seen, self.temperature)
+        else:
+            each = l2_guiding(features, batch.labels, anchors)
+        return self.mean_loss(each, batch.labels, seen)
+
+
+@dataclass(frozen=True)
+class FedFMLite(FedFM):
+    """FedFM-Lite: anchors taken after training and sent with the model, in one handshake."""
+
+    name = "fedfm-lite"
+    measures: ClassVar[Literal["before", "after"] | None] = "after"
+
+    models_every: int = 1
+    """a: models travel every so many rounds, anchors every round."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        super().__post_init__()
+        require(self.models_every >= 1, f"{self.name}: models_every must be >= 1")
+
+    @property
+    def share_every(self) -> int:
+        """Models travel every a rounds."""
+        return self.models_every
+
+    @property
+    def first_round(self) -> int:
+        """One round before T_s: the anchors that round T_s needs are taken then."""
+        return max(0, self.start_round - 1)

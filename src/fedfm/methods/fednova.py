@@ -1,0 +1,42 @@
+"""FedNova: clients that take more steps do not pull harder.
+
+J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor. Tackling the Objective Inconsistency Problem in
+Heterogeneous Federated Optimization. NeurIPS 2020 (Eq. 7, Sec. 4).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedfm.core.trees import Tree
+from fedfm.methods.base import LocalRun, Piece, Turnout
+
+
+@dataclass(frozen=True)
+class FedNova(Piece):
+    """Changes normalised by the local work behind them.
+
+    x+ = x + tau_eff sum_i p_i (y_i - x) / a_i, with tau_eff = sum_i p_i a_i.
+    """
+
+    name = "fednova"
+    claims: ClassVar[frozenset[str]] = frozenset({"weights"})
+    shares_every_round = True
+
+    def normaliser(self, run: LocalRun) -> Tensor:
+        """a_i [S]: what the steps make of a unit gradient, a proximal pull included."""
+        return run.accumulation
+
+    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
+        """Send n_i a_i."""
+        return {"work": run.samples * self.normaliser(run)}, {}
+
+    def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
+        """u_i = n_i / a_i."""
+        return weights / self.normaliser(run)
+
+    def rescale(self, total: Tree, turnout: Turnout) -> Tensor:
+        """Tau_eff sum_i p_i / a_i: the mean is over u_i, where the paper has tau_eff p_i / a_i."""
+        factor: Tensor = total["work"] * turnout.weight / turnout.samples.square()
+        return factor

@@ -1,0 +1,36 @@
+"""The recipes of the paper's tables and figures, by name."""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+from fedfm.core.errors import require, unknown
+from fedfm.grid.recipe import Recipe, Settings, parse_recipe
+
+FOLDER = resources.files("fedfm.paper") / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that ship with the package."""
+    files = (entry.name for entry in FOLDER.iterdir())
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+
+
+def load_recipe(name: str) -> Recipe:
+    """Return a recipe that ships with the package, or the one in a TOML file of the user's."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        require(path.is_file(), f"there is no recipe file {name}")
+        return _parse(path.stem, path.read_text())
+    if name not in recipe_names():
+        raise unknown("recipe", name, recipe_names())
+    return _parse(name, (FOLDER / f"{name}.toml").read_text())
+
+
+def read_shared(name: str) -> Settings:
+    """Return a table that recipes share."""
+    return tomllib.loads((FOLDER / "shared" / f"{name}.toml").read_text())
+
+
+def _parse(name: str, text: str) -> Recipe:
+    return parse_recipe(name, text, read_shared("axes"), read_shared("quick"))

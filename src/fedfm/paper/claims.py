@@ -1,0 +1,112 @@
+"""Which of the paper's claims hold: computed from the tables, never typed."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+
+from fedfm.paper.plan import Claim, combinations
+from fedfm.report.tables.table import Entry, Table
+
+HEADS = ("claim", "paper's difference", "our difference", "in deviations", "seeds", "")
+HOLDS, FAILS, UNKNOWN = "holds", "**does not hold**", "not enough runs"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim about two cells, and what the runs say."""
+
+    says: str
+    better: Entry
+    rivals: Sequence[Entry]
+    """The cells to beat; all of them have to be run."""
+    within: float = 0.0
+
+    @property
+    def than(self) -> Entry:
+        """The best of the rivals."""
+        return max(self.rivals, key=lambda each: self._worth(each.mean))
+
+    @property
+    def seeds(self) -> list[int]:
+        """Those that both cells were run with."""
+        complete = all(rival.values for rival in self.rivals)
+        return sorted(self.better.values.keys() & self.than.values.keys()) if complete else []
+
+    @property
+    def differences(self) -> list[float]:
+        """How much better one is than the other, seed by seed; below 0: how much worse."""
+        sign = self.better.measure.better
+        pairs = ((self.better.values[seed], self.than.values[seed]) for seed in self.seeds)
+        return [sign * (ours - theirs) for ours, theirs in pairs]
+
+    @property
+    def difference(self) -> float | None:
+        """Over the seeds that both have."""
+        return sum(self.differences) / len(self.seeds) if self.seeds else None
+
+    @property
+    def deviations(self) -> float | None:
+        """The difference in units of the two cells' deviation over seeds, taken together."""
+        spreads = [self.better.deviation, self.than.deviation]
+        pooled = sqrt(sum(spread**2 for spread in spreads if spread) / 2)
+        known = all(spread is not None for spread in spreads) and pooled > 0
+        return self.difference / pooled if known and self.difference is not None else None
+
+    @property
+    def papers(self) -> float | None:
+        """The difference of the paper's numbers, of which rivals the best."""
+        ours, theirs = self.better.paper, [rival.paper for rival in self.rivals]
+        if ours is None or None in theirs:
+            return None
+        return self._worth(ours.mean) - max(self._worth(each.mean) for each in theirs if each)
+
+    @property
+    def outcome(self) -> str:
+        """Whether the claim holds."""
+        if self.difference is None:
+            return UNKNOWN
+        return HOLDS if self.difference > -self.within else FAILS
+
+    def _worth(self, value: float | None) -> float:
+        """More is better; what was not run is worth least."""
+        return -inf if value is None else self.better.measure.better * value
+
+    @property
+    def row(self) -> list[str]:
+        """As `HEADS` names it."""
+        decimals = self.better.measure.decimals
+        differences = (
+            "" if value is None else f"{value:+,.{decimals}f}"
+            for value in (self.papers, self.difference)
+        )
+        deviations = "" if self.deviations is None else f"{self.deviations:+.1f}"
+        return [self.says, *differences, deviations, str(len(self.seeds)), self.outcome]
+
+
+def verdicts(claims: Iterable[Claim], tables: Mapping[str, Table]) -> Iterator[Verdict]:
+    """What the tables' runs say of every claim, pair by pair."""
+    for claim in claims:
+        for at in combinations(claim.at):
+            for better in combinations(claim.better):
+                yield from _verdicts(claim, tables[claim.recipe], at, better)
+
+
+def _verdicts(
+    claim: Claim, table: Table, at: Mapping[str, str], better: Mapping[str, str]
+) -> Iterator[Verdict]:
+    ours = _entry(table, claim, {**at, **better})
+    others = [_entry(table, claim, {**at, **than}) for than in combinations(claim.than)]
+    for rivals in [others] if claim.best else [[other] for other in others]:
+        words: dict[str, Iterable[str]] = {"at": at.values(), "better": better.values()}
+        words["than"] = [rivals[0].labels[axis] for axis in claim.than]
+        said = claim.says.format(**{name: ", ".join(each) for name, each in words.items()})
+        yield Verdict(said, ours, rivals, claim.within)
+
+
+def _entry(table: Table, claim: Claim, labels: Mapping[str, str]) -> Entry:
+    measure = claim.measure or table.columns[0].measure.name
+    return next(
+        entry
+        for entry in table.entries.values()
+        if entry.measure.name == measure and labels.items() <= entry.labels.items()
+    )

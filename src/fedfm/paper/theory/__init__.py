@@ -1,0 +1,1 @@
+"""The paper's lemma and theorem, checked numerically."""

@@ -1,0 +1,120 @@
+"""Theorem 1 and Corollary 1: the bound, and what FedFM does under it on the quadratic problem."""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from fedfm.paper.theory.alternation import expected, run
+from fedfm.paper.theory.quadratic import Array, Constants, Problem
+
+TAUS = (1, 2, 5, 10)
+ROUNDS = (10, 32, 100, 316, 1000)
+REPEATS = 64
+
+
+class Bound(NamedTuple):
+    """The right-hand side of Theorem 1, term by term."""
+
+    start: float
+    """4 [Phi(w(0); A(0)) - Phi_inf] / (tau eta T)."""
+    noise: float
+    """4 eta L sigma^2 sum_k p_k^2."""
+    noisy_drift: float
+    """3 (tau - 1) eta^2 sigma^2 L^2."""
+    drift: float
+    """6 tau (tau - 1) eta^2 L^2 kappa^2."""
+
+    @property
+    def total(self) -> float:
+        """The bound."""
+        return sum(self)
+
+
+def bound(constants: Constants, *, rounds: int, tau: int, rate: float) -> Bound:
+    """Theorem 1 for T rounds of tau steps; with eta = 1/sqrt(tau T) it is Corollary 1."""
+    step = rate * constants.smoothness
+    return Bound(
+        start=4 * constants.gap / (tau * rate * rounds),
+        noise=4 * step * constants.variance * constants.spread,
+        noisy_drift=3 * (tau - 1) * step**2 * constants.variance,
+        drift=6 * tau * (tau - 1) * step**2 * constants.kappa2,
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """E |grad Phi(w(t); A(t))|^2 over the rounds t = 0 .. T-1, and its bound."""
+
+    tau: int
+    rounds: int
+    rate: float
+    smallest: float
+    """min_t of the exact expectation: what Theorem 1 bounds."""
+    average: float
+    """Its mean over t, never smaller: the proof bounds that too."""
+    sampled: float
+    """The mean of repeated runs at the round of the smallest expectation."""
+    error: float
+    """The standard error of `sampled`, exact too."""
+    bound: Bound
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bound holds, for the mean over t even."""
+        return self.average <= self.bound.total
+
+    @property
+    def agrees(self) -> bool:
+        """Whether repeated runs agree with the exact expectation."""
+        return abs(self.sampled - self.smallest) <= 4 * self.error
+
+
+def cells_of(problem: Problem, start: Array, tau: int, rate: float, ends: list[int]) -> list[Cell]:
+    """The first T rounds of one run, for every T in `ends`."""
+    constants, most = problem.constants(start), max(ends)
+    exact, deviation = expected(problem, start, rounds=most, tau=tau, rate=rate)
+    runs = run(problem, start, rounds=most, tau=tau, rate=rate, repeats=REPEATS)
+    found: list[Cell] = []
+    for rounds in ends:
+        at = int(np.argmin(exact[:rounds]))
+        found.append(
+            Cell(
+                tau,
+                rounds,
+                rate,
+                smallest=float(exact[at]),
+                average=float(exact[:rounds].mean()),
+                sampled=float(runs[at].mean()),
+                error=float(deviation[at]) / sqrt(REPEATS),
+                bound=bound(constants, rounds=rounds, tau=tau, rate=rate),
+            )
+        )
+    return found
+
+
+def fixed_rate(problem: Problem, start: Array) -> list[Cell]:
+    """Theorem 1 with the largest learning rate that it admits, for every tau and T."""
+    largest = problem.constants(start).largest_rate
+    return [
+        cell for tau in TAUS for cell in cells_of(problem, start, tau, largest(tau), list(ROUNDS))
+    ]
+
+
+def shrinking_rate(problem: Problem, start: Array) -> list[Cell]:
+    """Corollary 1, eta = 1/sqrt(tau T), for every tau and T where the theorem admits that eta."""
+    largest = problem.constants(start).largest_rate
+    return [
+        cell
+        for tau in TAUS
+        for rounds in ROUNDS
+        if 1 / sqrt(tau * rounds) <= largest(tau)
+        for cell in cells_of(problem, start, tau, 1 / sqrt(tau * rounds), [rounds])
+    ]
+
+
+def slope(cells: list[Cell]) -> float:
+    """The exponent of T in the smallest expectation: a line through the cells, log-log."""
+    logs = np.log([(each.rounds, each.smallest) for each in cells])
+    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])

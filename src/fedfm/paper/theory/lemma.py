@@ -1,0 +1,144 @@
+"""Lemma 2 on a network and data: new anchors never raise the global objective.
+
+    Phi(w(t+1); A(t+1)) <= Phi(w(t+1); A(t)),    Phi = sum_k p_k [F_k(w) + lambda Q_k(w; A)]
+
+with the squared distance of raw features to their class anchor as Q (Eq. 3), which is the loss of
+FedProto. As the anchors are class means and p_k is the share of the data, the decrease is known:
+lambda sum_c n_c/n |a_c(t) - a_c(t+1)|^2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedfm import data, models
+from fedfm.config.experiment import Experiment
+from fedfm.config.training import Training
+from fedfm.core import trees
+from fedfm.core.trees import Tree
+from fedfm.data.partition import Partition
+from fedfm.methods import FedProto, compose
+from fedfm.methods.base import Batch
+from fedfm.methods.fedfm import l2_guiding
+from fedfm.rounds.clients import sizes
+from fedfm.rounds.federation import Federation
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import State
+from fedfm.run.simulation import Simulation
+
+ROUNDING = 1e-12
+"""How far, relative to Phi, double precision may be off."""
+
+
+@dataclass(frozen=True)
+class AnchorUpdate:
+    """Phi at one model, over the clients whose data make the new anchors."""
+
+    round: int
+    """t + 1, from 1."""
+    before: float
+    """Phi(w(t+1); A(t))."""
+    after: float
+    """Phi(w(t+1); A(t+1))."""
+    predicted: float
+    """The decrease that class means must give."""
+
+    @property
+    def decrease(self) -> float:
+        """How much the new anchors lower Phi."""
+        return self.before - self.after
+
+    @property
+    def holds(self) -> bool:
+        """Lemma 2, up to rounding."""
+        return self.decrease >= -ROUNDING * self.before
+
+    @property
+    def exact(self) -> bool:
+        """Whether the decrease is the one of class means, up to rounding."""
+        return abs(self.decrease - self.predicted) <= ROUNDING * self.before
+
+
+def digits_updates(
+    piece: FedProto,
+    *,
+    norm: str = "none",
+    participation: float = 1.0,
+    rounds: int = 16,
+    seed: int = 0,
+) -> list[AnchorUpdate]:
+    """Every update of the anchors in a run on the digits: ten NIID-1 clients, a small CNN.
+
+    Everything is in double precision; features and Phi are taken in evaluation mode.
+    """
+    digits = data.load("digits")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = models.build(
+            "cnn",
+            shape=digits.shape,
+            classes=len(digits.classes),
+            norm=norm,
+            channels=(8, 16),
+            features=32,
+        ).double()
+    training = Training(
+        rounds=rounds + 1, participation=participation, epochs=2, batch_size=32, lr=0.1
+    )
+    experiment = Experiment(compose(piece), Partition("niid1"), training, seed, "stacked")
+    simulation = Simulation(model, digits, experiment)
+    return updates(simulation.start, simulation.federation, piece, digits.train.labels, rounds)
+
+
+def updates(
+    state: State, fed: Federation, piece: FedProto, labels: Tensor, rounds: int
+) -> list[AnchorUpdate]:
+    """Run `rounds` + 1 rounds and compare each round's anchors with those before it.
+
+    A state holds the model after its round and the anchors from before it: w(t+1) and A(t).
+    """
+    found: list[AnchorUpdate] = []
+    state, _ = run_round(state, fed)
+    for _ in range(rounds):
+        following, _ = run_round(state, fed)
+        old, new = state.server[piece.name], following.server[piece.name]
+        samples = [fed.samples[client] for client in fed.cohort(state.round)]
+        before, after = objective(state, fed, piece.strength, samples, old, new)
+        moved = (old["anchors"] - new["anchors"]).square().sum(-1) * old["seen"]
+        predicted = piece.strength * float(moved[labels[torch.cat(samples)]].mean())
+        found.append(AnchorUpdate(state.round, before, after, predicted))
+        state = following
+    return found
+
+
+def objective(
+    state: State, fed: Federation, strength: float, samples: Sequence[Tensor], old: Tree, new: Tree
+) -> tuple[float, float]:
+    """Phi at the state's model, with the old and with the new anchors, over clients' `samples`.
+
+    A class that had no anchor so far counts in neither.
+    """
+    sums = fed.executor.measure(
+        state.model.map(trees.share), samples, partial(losses, old=old, new=new)
+    )
+    n = sizes(samples)
+    shares = n / n.sum()
+    task, before, after = (
+        float((shares * sums[name] / n).sum()) for name in ("task", "old", "new")
+    )
+    return task + strength * before, task + strength * after
+
+
+def losses(batch: Batch, old: Tree, new: Tree) -> Tree:
+    """The task's loss and the distances to the old and the new anchors, summed: [S] each."""
+    task = F.cross_entropy(batch.logits.mT, batch.labels, reduction="none")
+    known = batch.mask & old["seen"][batch.labels]
+    before, after = (
+        l2_guiding(batch.features, batch.labels, server["anchors"].unsqueeze(0)) * known
+        for server in (old, new)
+    )
+    return {"task": (task * batch.mask).sum(-1), "old": before.sum(-1), "new": after.sum(-1)}

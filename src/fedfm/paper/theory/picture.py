@@ -1,0 +1,99 @@
+"""The picture of the theory: what was measured, the bounds over it, and Lemma 2 round by round."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from fedfm.paper.theory.convergence import REPEATS, Cell
+from fedfm.paper.theory.lemma import AnchorUpdate
+from fedfm.report.picture import INK, blank, save
+
+_PALE = "#d9dce1"
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # Okabe and Ito: safe for colour-blind
+_OTHERS = ("#2b2b2b", "#56b4e9", "#d55e00")
+_MARKS = ("o", "s", "^", "D")
+
+
+def draw(
+    anchors: Mapping[str, Sequence[AnchorUpdate]],
+    fixed: Sequence[Cell],
+    shrinking: Sequence[Cell],
+    path: Path,
+) -> Path:
+    """Draw the three panels to `path`, and give the path back."""
+    figure = blank(13, 4.9)
+    theorem, corollary, lemma = figure.subplots(1, 3)
+    _draw_cells(theorem, fixed, "Theorem 1: the largest $\\eta$ it admits")
+    _draw_cells(corollary, shrinking, "Corollary 1: $\\eta = 1/\\sqrt{\\tau T}$")
+    _draw_reference(corollary, shrinking)
+    corollary.sharey(theorem)
+    theorem.set_ylabel(r"$\min_t\ \mathbb{E}\,\|\nabla\Phi(w^{(t)};A^{(t)})\|^2$", color=INK)
+    _draw_updates(lemma, anchors)
+    for axes in (theorem, corollary, lemma):
+        _tidy(axes)
+    figure.legend(handles=_keys(fixed), loc="outside lower left", ncols=7, frameon=False)
+    return save(figure, path, dpi=130)
+
+
+def _draw_cells(axes: Axes, cells: Sequence[Cell], title: str) -> None:
+    """For each tau: the exact expectation (line), repeated runs (marks), the bound (dashed)."""
+    for i, tau in enumerate(sorted({each.tau for each in cells})):
+        own = [each for each in cells if each.tau == tau]
+        rounds = [each.rounds for each in own]
+        axes.plot(rounds, [each.bound.total for each in own], "--", color=_COLOURS[i], lw=1.6)
+        axes.plot(rounds, [each.smallest for each in own], color=_COLOURS[i], lw=1.8)
+        axes.plot(rounds, [each.sampled for each in own], _MARKS[i], color=_COLOURS[i], ms=6)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xlabel("rounds T", color=INK)
+    axes.set_title(title, color=INK, fontsize=11, loc="left")
+
+
+def _draw_reference(axes: Axes, cells: Sequence[Cell]) -> None:
+    """A line that falls as T^(-1/2), a little below the slowest curve."""
+    rounds = np.array([100.0, 1000.0])
+    level = 0.4 * min(each.smallest for each in cells)
+    axes.plot(rounds, level * (rounds / 1000) ** -0.5, color=INK, lw=1.2)
+    axes.annotate(
+        r"$T^{-1/2}$", (100, 10**0.5 * level), (-6, 0), textcoords="offset points", ha="right",
+        va="center", color=INK,
+    )  # fmt: skip
+
+
+def _draw_updates(axes: Axes, anchors: Mapping[str, Sequence[AnchorUpdate]]) -> None:
+    """The decrease of Phi in every round; a round without one would be missing."""
+    for i, (name, updates) in enumerate(anchors.items()):
+        rounds, falls = [each.round for each in updates], [each.decrease for each in updates]
+        axes.plot(rounds, falls, marker=_MARKS[i], color=_OTHERS[i], ms=5, lw=1.4, label=name)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("round t + 1", color=INK)
+    axes.set_ylabel(r"$\Phi(w^{(t+1)};A^{(t)}) - \Phi(w^{(t+1)};A^{(t+1)})$", color=INK)
+    axes.set_title("Lemma 2: what new anchors take off $\\Phi$, digits", fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _keys(cells: Sequence[Cell]) -> list[Line2D]:
+    """The legend of the first two panels."""
+    taus = sorted({each.tau for each in cells})
+    colours = [
+        Line2D([], [], color=_COLOURS[i], marker=_MARKS[i], lw=0, label=rf"$\tau$ = {tau}")
+        for i, tau in enumerate(taus)
+    ]
+    return [
+        *colours,
+        Line2D([], [], color=INK, ls="--", label="bound"),
+        Line2D([], [], color=INK, label="exact expectation"),
+        Line2D([], [], color=INK, marker="o", lw=0, label=f"mean of {REPEATS} runs"),
+    ]
+
+
+def _tidy(axes: Axes) -> None:
+    axes.grid(color=_PALE, lw=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_PALE)
+    axes.tick_params(which="both", color=_PALE, labelcolor=INK)

@@ -1,0 +1,190 @@
+"""Pictures of feature spaces by t-SNE: several methods side by side, and clients' local models."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from fedfm.core.errors import require
+from fedfm.metrics.embedding import embedded
+from fedfm.metrics.feature_space import LocalSpaces, class_means, sample
+from fedfm.report.picture import INK, blank, check_picture, save
+
+COLOURS = (
+    "#332288", "#88ccee", "#44aa99", "#117733", "#999933",
+    "#ddcc77", "#cc6677", "#882255", "#aa4499", "#777777",
+)  # fmt: skip
+"""Tol's muted colours and a grey, which colour-blind people can tell apart."""
+MARKS = "os^DvPX<>h"
+"""A class's mark, which also greyscale keeps; after ten classes the pairs shift, so none repeats
+within a hundred."""
+NAMED = 20
+"""More classes than so many are not named in a legend."""
+PER_ROW = 4
+
+_PALE = "#d9dce1"
+_CLIENT_MARKS = "o^sDvPX<>h"
+_ANCHOR: dict[str, Any] = {"marker": "*", "ms": 13, "mfc": "white", "mec": INK}
+_KEY_INCHES = 1.25  # the width of a legend's entry
+
+
+class Panel(NamedTuple):
+    """Features [N, d] of samples with labels [N], under a title, and what was measured of them."""
+
+    title: str
+    features: NDArray[Any]
+    labels: NDArray[Any]
+    measures: Mapping[str, float]
+    """NMI and silhouette, of all samples even where fewer are drawn."""
+
+
+def draw_methods(
+    panels: Sequence[Panel],
+    class_names: Sequence[str],
+    path: Path,
+    *,
+    title: str = "",
+    points: int = 2000,
+    seed: int = 0,
+) -> Path:
+    """The features of several methods side by side, coloured by class; anchors are stars.
+
+    An anchor is the mean of a class's features, placed by t-SNE with the others. At most `points`
+    samples of each panel are drawn, the same ones where the panels have as many.
+    """
+    check_picture(path)
+    anchor = Line2D([], [], ls="", label="anchor", **_ANCHOR)
+    figure, axes = _figure(len(panels), 3.9, [*_class_keys(class_names), anchor])
+    for each, panel in zip(axes, panels, strict=True):
+        _draw_panel(each, panel, points, seed)
+    return _saved(figure, title, path)
+
+
+def draw_clients(
+    spaces: Sequence[LocalSpaces],
+    class_names: Sequence[str],
+    path: Path,
+    *,
+    title: str = "",
+    points: int = 400,
+    seed: int = 0,
+) -> Path:
+    """The same samples by the local models of the clients, a panel for each method (Fig. 2).
+
+    Coloured by class, marked by client. A line joins the clients' anchors of a class, which are
+    their means: the longer the lines, the less the feature spaces agree.
+    """
+    check_picture(path)
+    require(len(spaces) > 0, "there is nothing to draw")
+    marks = [
+        Line2D([], [], ls="", ms=7, label=f"client {k + 1}", **_client_look(k, INK))
+        for k in range(len(spaces[0].features))
+    ]
+    joined = Line2D([], [], color=INK, lw=1.3, label="a class's anchors", **_ANCHOR)
+    figure, axes = _figure(len(spaces), 5.2, [*_class_keys(class_names, "o"), *marks, joined])
+    for each, space in zip(axes, spaces, strict=True):
+        _draw_clients(each, space, points, seed)
+    return _saved(figure, title, path)
+
+
+def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
+    some = sample(len(panel.labels), points, seed)
+    labels, present = panel.labels[some], np.unique(panel.labels)
+    means = class_means(panel.features, panel.labels)
+    placed = embedded(np.vstack([panel.features[some], means]), seed)
+    size = float(np.clip(16_000 / len(some), 6, 26))
+    for label in present:
+        own = placed[: len(some)][labels == label]
+        axes.scatter(own[:, 0], own[:, 1], size, alpha=0.75, linewidths=0, **_look(label))
+    for label, (x, y) in zip(present, placed[len(some) :], strict=True):
+        look = _look(label) | {"marker": "*"}
+        axes.scatter(x, y, 230, edgecolors=INK, linewidths=1.1, zorder=3, **look)
+    said = f"NMI {panel.measures['nmi']:.3f}   silhouette {panel.measures['silhouette']:.3f}"
+    _label(axes, panel.title, said)
+
+
+def _draw_clients(axes: Axes, space: LocalSpaces, points: int, seed: int) -> None:
+    some = sample(len(space.labels), points, seed)
+    labels, (clients, _, d) = space.labels[some], space.features.shape
+    means = np.stack([class_means(own, space.labels) for own in space.features])
+    rows = [space.features[:, some].reshape(-1, d), means.reshape(-1, d)]
+    placed = embedded(np.vstack(rows), seed)
+    samples, centres = np.split(placed, [len(rows[0])])
+    for k, own in enumerate(np.split(samples, clients)):
+        for label in np.unique(labels):
+            look = _client_look(k, COLOURS[label % len(COLOURS)])
+            axes.plot(*own[labels == label].T, ls="", ms=4.5, mew=0.9, alpha=0.85, **look)
+    for label, ends in zip(
+        np.unique(space.labels), centres.reshape(clients, -1, 2).swapaxes(0, 1), strict=True
+    ):
+        look = _ANCHOR | {"mfc": COLOURS[label % len(COLOURS)]}
+        axes.plot(*ends.T, color="white", lw=2.9, zorder=3)
+        axes.plot(*ends.T, color=INK, lw=1.3, zorder=4, **look)
+    said = f"gap between the clients {space.gap:.2f}   silhouette {space.silhouette:.3f}"
+    _label(axes, space.title, said)
+
+
+def _look(label: int) -> dict[str, Any]:
+    """The colour and the mark of a class."""
+    tens, ones = divmod(int(label), len(COLOURS))
+    return {"color": COLOURS[ones], "marker": MARKS[(ones + tens) % len(MARKS)]}
+
+
+def _client_look(client: int, colour: str) -> dict[str, Any]:
+    """A client's mark: filled for the first, hollow for the others."""
+    face = colour if client == 0 else "none"
+    mark = _CLIENT_MARKS[client % len(_CLIENT_MARKS)]
+    return {"marker": mark, "markerfacecolor": face, "markeredgecolor": colour}
+
+
+def _class_keys(class_names: Sequence[str], mark: str | None = None) -> list[Line2D]:
+    """A legend's entries for the classes; with `mark` all have that one."""
+    if len(class_names) > NAMED:
+        return []
+    looks = [_look(label) | ({"marker": mark} if mark else {}) for label in range(len(class_names))]
+    return [
+        Line2D([], [], ls="", ms=7, label=name.replace("$", r"\$"), **look)
+        for name, look in zip(class_names, looks, strict=True)
+    ]
+
+
+def _figure(panels: int, inches: float, keys: Sequence[Line2D]) -> tuple[Figure, list[Axes]]:
+    """A figure with so many square panels of a size, and the legend below them."""
+    require(panels > 0, "there is nothing to draw")
+    rows = ceil(panels / PER_ROW)
+    columns = ceil(panels / rows)
+    lines = ceil(len(keys) / int(columns * inches / _KEY_INCHES))
+    size = (inches * columns, (inches + 0.4) * rows + 0.5 + 0.3 * lines)
+    figure = blank(*size)
+    figure.legend(
+        handles=keys,
+        loc="outside lower center",
+        ncols=ceil(len(keys) / lines),
+        frameon=False,
+        labelcolor=INK,
+    )
+    axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for spare in axes[panels:]:
+        spare.set_axis_off()
+    return figure, axes[:panels]
+
+
+def _label(axes: Axes, title: str, below: str) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.set_box_aspect(1)
+    axes.margins(0.06)
+    axes.spines[:].set_color(_PALE)
+    axes.set_title(title, color=INK, fontsize=12, parse_math=False)
+    axes.set_xlabel(below, color=INK, fontsize=10)
+
+
+def _saved(figure: Figure, title: str, path: Path) -> Path:
+    if title:
+        figure.suptitle(title, color=INK, fontsize=13, parse_math=False)
+    return save(figure, path)

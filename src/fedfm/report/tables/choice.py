@@ -1,0 +1,91 @@
+"""The settings that a recipe of the kind "choice" compares, and the best of each method."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedfm.core.checkpoint import write_atomically
+from fedfm.grid.recipe import Recipe
+from fedfm.report.tables.table import Table
+
+Tried = tuple[dict[str, Any], float | None]
+"""A method's settings and what they measured; None: not run."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best settings of a method."""
+
+    method: str
+    settings: dict[str, Any]
+    value: float
+    others: tuple[Tried, ...]
+
+    @property
+    def toml(self) -> str:
+        """The settings, and what else was tried, for people and for `--with`."""
+        import tomli_w
+
+        tried = ", ".join(f"{_words(own)} ({_percent(value)})" for own, value in self.others)
+        settings = tomli_w.dumps({"method": {self.method: self.settings}})
+        return f"# {_percent(self.value)}; also tried: {tried}\n{settings.rstrip()}"
+
+    @property
+    def words(self) -> str:
+        """In a line."""
+        return f"{self.method}: {_words(self.settings)} ({_percent(self.value)})"
+
+
+def choices(recipe: Recipe, table: Table) -> Iterator[Choice]:
+    """Yield the best settings of every method that was run.
+
+    The best have the highest mean over the table's columns of the recipe's first measure.
+    """
+    (axis,) = recipe.rows
+    measured: dict[str, list[float | None]] = {}
+    for (row, _), entry in table.entries.items():
+        measured.setdefault(row[0], []).append(entry.mean)
+    tried: dict[str, list[Tried]] = {}
+    for label, values in measured.items():
+        run = [value for value in values if value is not None]
+        mean = sum(run) / len(run) if len(run) == len(values) else None
+        for method, settings in recipe.axes[axis][label]["method"].items():
+            tried.setdefault(method, []).append((settings, mean))
+    for method, settings_tried in tried.items():
+        compared = _varying(settings_tried)
+        complete = [(own, value) for own, value in compared if value is not None]
+        if complete:
+            best, value = max(complete, key=lambda each: each[1])
+            others = tuple(each for each in compared if each[0] != best)
+            yield Choice(method, best, value, others)
+
+
+def _varying(tried: list[Tried]) -> list[Tried]:
+    """Leave out settings that all rows of a method share: they were not chosen between."""
+    first = tried[0][0]
+    shared = {key for key in first if all(own.get(key) == first[key] for own, _ in tried)}
+    if len(tried) == 1:
+        return tried
+    return [({key: own[key] for key in own if key not in shared}, value) for own, value in tried]
+
+
+def write_choice(recipe: Recipe, table: Table, results: Path) -> Path | None:
+    """Keep the choice in the folder of the results, once there is something to choose from."""
+    found = list(choices(recipe.reduced if table.quick else recipe, table))
+    if not found:
+        return None
+    path = results / recipe.name / f"chosen{'-quick' if table.quick else ''}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = f"# Chosen by `fedfm table {recipe.name}`, on {table.columns[0].measure.heading}."
+    text = "\n\n".join([head, *(each.toml for each in found)]) + "\n"
+    write_atomically(path, text.encode())
+    return path
+
+
+def _words(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+
+
+def _percent(value: float | None) -> str:
+    return "not run" if value is None else f"{value:.2f} %"

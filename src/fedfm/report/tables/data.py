@@ -1,0 +1,84 @@
+"""A table for programs: a record for each of its numbers, with the runs behind it."""
+
+import json
+from typing import Any
+
+from fedfm.core.tables import csv_text
+from fedfm.report.tables.notes import notes
+from fedfm.report.tables.table import Entry, Table
+
+
+def as_json(table: Table) -> str:
+    """Everything: the numbers, their runs, the notes and the cells that were not run."""
+    found = {
+        "recipe": table.recipe,
+        "title": table.caption,
+        "paper": table.paper,
+        "about": table.about,
+        "reduced": table.quick,
+        "seeds": table.seeds,
+        "rows": table.row_axes,
+        "columns": table.column_axes,
+        "baseline": table.baseline,
+        "cells": [_record(entry) | {"runs": _runs(entry)} for entry in table.entries.values()],
+        "missing": [dict(labels) for labels in table.missing],
+        "altered": [dict(labels) for labels in table.altered],
+        "notes": notes(table, marks=False),
+    }
+    return json.dumps(found, indent=2) + "\n"
+
+
+def as_csv(table: Table) -> str:
+    """A line for each number; seeds, digests and folders of its runs joined by semicolons."""
+    heads = {"table": table.caption, "recipe": table.recipe, "reduced": table.quick}
+    records = [
+        heads
+        | record.pop("labels")
+        | record
+        | {"other_settings": entry.labels in table.altered}
+        | _joined_runs(entry)
+        for entry in table.entries.values()
+        for record in [_record(entry)]
+    ]
+    return csv_text(records, heads)
+
+
+def _record(entry: Entry) -> dict[str, Any]:
+    """The numbers, accuracies in percent."""
+    comparison = entry.comparison
+    return {
+        "labels": dict(entry.labels),
+        "measure": entry.measure.name,
+        "heading": entry.measure.heading,
+        "mean": entry.mean,
+        "deviation": entry.deviation,
+        "n": len(entry.values),
+        "rank": entry.rank or None,
+        "paper_mean": entry.paper.mean if entry.paper else None,
+        "paper_deviation": entry.paper.deviation if entry.paper else None,
+        "difference": entry.difference,
+        "p": comparison.p if comparison else None,
+        "pairs": comparison.pairs if comparison else None,
+    }
+
+
+def _runs(entry: Entry) -> list[dict[str, Any]]:
+    return [
+        {
+            "seed": run.seed,
+            "value": entry.values.get(run.seed),
+            "digest": run.digest,
+            "folder": run.folder,
+            "versions": run.versions,
+            "finished": run.finished,
+        }
+        for run in entry.runs
+    ]
+
+
+def _joined_runs(entry: Entry) -> dict[str, str]:
+    runs = _runs(entry)
+    return {
+        f"{name}s": ";".join(str(run[name]) for run in runs)
+        for name in ("seed", "digest", "folder")
+    }

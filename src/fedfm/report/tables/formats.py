@@ -1,0 +1,204 @@
+"""A table for people: on a terminal, as Markdown, as LaTeX. For programs: data.py."""
+
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.console import Console
+from rich.markup import escape as escape_rich
+from rich.table import Table as RichTable
+
+from fedfm.core.errors import unknown
+from fedfm.report.tables.data import as_csv, as_json
+from fedfm.report.tables.notes import notes
+from fedfm.report.tables.statistics import Measure
+from fedfm.report.tables.table import Entry, Labels, Table
+
+
+def render(table: Table, format: str) -> str:
+    """The table as a text in one of `FORMATS`."""
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    return FORMATS[format](table)
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a format writes a number."""
+
+    best: str
+    second: str
+    plus_minus: str = " ± "
+    star: str = "*"
+    signed: str = "({})"
+    paper: str = "  paper"
+
+    def ours(self, entry: Entry | None, seeds: int) -> str:
+        """Mean and deviation with all marks; nothing where nothing was run."""
+        if entry is None or entry.mean is None:
+            return ""
+        number = ("{}", self.best, self.second)[entry.rank].format(entry.measure.text(entry.mean))
+        spread = self._spread(entry.measure, entry.deviation)
+        star = self.star if entry.comparison and entry.comparison.significant else ""
+        few = f" (n={len(entry.values)})" if len(entry.values) < seeds else ""
+        return f"{number}{spread}{star}{few}"
+
+    def papers(self, entry: Entry | None) -> str:
+        """The paper's value, and how far ours is from it."""
+        if entry is None or entry.paper is None:
+            return ""
+        value = entry.measure.text(entry.paper.mean)
+        spread = self._spread(entry.measure, entry.paper.deviation)
+        if entry.difference is None:
+            return value + spread
+        return f"{value}{spread} {self.signed.format(_signed(entry.measure, entry.difference))}"
+
+    def papers_row(self, entries: Sequence[Entry | None]) -> list[str]:
+        """A line of the paper's values under a row; empty if there is none."""
+        values = [self.papers(entry) for entry in entries]
+        return [self.paper, *values] if any(values) else []
+
+    def _spread(self, measure: Measure, deviation: float | None) -> str:
+        exact = not measure.decimals and not deviation  # as counts are, which no seed changes
+        return "" if deviation is None or exact else self.plus_minus + measure.text(deviation)
+
+
+RICH = Style("[bold]{}[/]", "[underline]{}[/]")
+MARKDOWN = Style("**{}**", "<u>{}</u>", star="\\*", paper="*paper*")
+LATEX = Style(r"\textbf{{{}}}", r"\underline{{{}}}", r" $\pm$ ", "$^{*}$", "(${}$)", r"\quad paper")
+
+
+def _signed(measure: Measure, difference: float) -> str:
+    return f"{difference:+,.{measure.decimals}f}"
+
+
+def as_text(table: Table) -> str:
+    """For a terminal: whole however narrow it is, and with styles if it is one."""
+    styled = sys.stdout.isatty()
+    grid = RichTable()
+    grid.add_column(table.row_head, no_wrap=True)
+    for head in table.heads:
+        grid.add_column(escape_rich("\n".join(head)), justify="right", no_wrap=True)
+    for row, entries in table.lines:
+        ours = [RICH.ours(entry, table.seeds) for entry in entries]
+        grid.add_row(escape_rich(" / ".join(row)), *ours)
+        if papers := RICH.papers_row(entries):
+            grid.add_row(*papers, style="dim")
+    width = max(Console(width=10_000).measure(grid).maximum, Console().width)
+    console = Console(file=io.StringIO(), width=width, force_terminal=styled, highlight=False)
+    console.print(table.caption, style="bold", markup=False)
+    console.print(grid)
+    for note in notes(table, marks=styled):
+        console.print(note, markup=False, width=max(Console().width, 40))
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(" +$", "", console.file.getvalue(), flags=re.MULTILINE)
+
+
+def as_markdown(table: Table) -> str:
+    """For GitHub and its like."""
+    heads = [table.row_head, *("\0".join(head) for head in table.heads)]
+    lines = [markdown_row([markdown_text(head).replace("\0", "<br>") for head in heads])]
+    lines.append(markdown_row(["---", *["---:"] * len(table.columns)]))
+    for row, entries in table.lines:
+        ours = [MARKDOWN.ours(entry, table.seeds) for entry in entries]
+        lines.append(markdown_row([markdown_text(" / ".join(row)), *ours]))
+        if papers := MARKDOWN.papers_row(entries):
+            lines.append(markdown_row(papers))
+    said = "\n".join(f"- {markdown_text(note)}" for note in notes(table))
+    return f"**{markdown_text(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{said}\n"
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def markdown_text(text: str) -> str:
+    """A text that means itself."""
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text)
+
+
+def as_latex(table: Table) -> str:
+    r"""For a document with \usepackage{booktabs}; the paper's values have lines of their own."""
+    body = "\n".join(
+        line for row, entries in table.lines for line in _latex_rows(table, row, entries)
+    )
+    said = "\\par\n".join(_latex(note) for note in notes(table))
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            "\\begin{table}[t]",
+            "\\centering",
+            f"\\caption{{{_latex(table.caption)}}}",
+            f"\\label{{tab:{re.sub('[^A-Za-z0-9-]', '-', table.recipe)}}}",
+            f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+            "\\toprule",
+            *_latex_heads(table),
+            "\\midrule",
+            body,
+            "\\bottomrule",
+            "\\end{tabular}",
+            f"\\par\\smallskip\\raggedright\\footnotesize\n{said}",
+            "\\end{table}\n",
+        ]
+    )
+
+
+def _latex_heads(table: Table) -> Iterator[str]:
+    """A line for each level, equal neighbours under one heading."""
+    levels = len(table.heads[0]) if table.heads else 0
+    for level in range(levels):
+        cells, rules, column = [], [], 2
+        for head, group in groupby(table.heads, key=lambda head: head[: level + 1]):
+            width = len(list(group))
+            cells.append(f"\\multicolumn{{{width}}}{{c}}{{{_latex(head[-1])}}}")
+            rules.append(f"\\cmidrule(lr){{{column}-{column + width - 1}}}")
+            column += width
+        first = _latex(table.row_head) if level == levels - 1 else ""
+        yield f"{' & '.join([first, *cells])} \\\\"
+        if level < levels - 1:
+            yield " ".join(rules)
+
+
+def _latex_rows(table: Table, row: Labels, entries: Sequence[Entry | None]) -> Iterator[str]:
+    ours = [LATEX.ours(entry, table.seeds) for entry in entries]
+    yield f"{' & '.join([_latex(' / '.join(row)), *ours])} \\\\"
+    small = [f"{{\\scriptsize {each}}}" if each else "" for each in LATEX.papers_row(entries)]
+    if small:
+        yield f"{' & '.join(small)} \\\\"
+
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "*": "{*}",  # after a line's end it would be part of that command, as would the bracket
+        "[": "{[}",
+        "<": "$<$",
+        ">": "$>$",
+        "±": r"$\pm$",
+        "\u00d7": r"$\times$",
+        "…": r"\dots{}",
+        "λ": r"$\lambda$",
+        "β": r"$\beta$",
+        "τ": r"$\tau$",
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    }
+)
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "latex": as_latex,
+    "csv": as_csv,
+    "json": as_json,
+}

@@ -1,0 +1,103 @@
+"""Numbers over seeds: what is measured, mean and deviation, ranks, paired tests."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from fedfm.core.errors import unknown
+from fedfm.grid.store import Summary
+
+FEWEST_PAIRS = 3
+"""Seeds that two rows must share for a paired test."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run, and how people want to read it."""
+
+    name: str
+    heading: str
+    decimals: int
+    scale: float = 1
+    better: int = 1
+    """1: more is better; -1: less is; 0: neither."""
+
+    def of(self, summary: Summary) -> float | None:
+        """The number of a run, as it is shown; none if the run has none, or no finite one."""
+        value = _numbers(summary).get(self.name)
+        return None if value is None or not math.isfinite(value) else self.scale * value
+
+    def text(self, value: float) -> str:
+        """A value with the measure's decimals."""
+        return f"{value:,.{self.decimals}f}"
+
+
+MEASURES = {
+    measure.name: measure
+    for measure in (
+        Measure("test_accuracy", "test accuracy (%)", 2, scale=100),
+        Measure("val_accuracy", "validation accuracy (%)", 2, scale=100),
+        Measure("nmi", "NMI", 3),
+        Measure("silhouette", "silhouette", 3),
+        Measure("floats_up", "floats up", 0, better=-1),
+        Measure("floats_down", "floats down", 0, better=-1),
+        Measure("floats_total", "floats up and down", 0, better=-1),
+        Measure("bytes_up", "bytes up", 0, better=-1),
+        Measure("bytes_down", "bytes down", 0, better=-1),
+        Measure("handshakes", "handshakes", 0, better=-1),
+        Measure("seconds", "seconds", 1, better=0),
+        Measure("best_round", "best round", 0, better=0),
+    )
+}
+
+
+def measure_named(name: str) -> Measure:
+    """A measure that recipes may name."""
+    if name not in MEASURES:
+        raise unknown("measure", name, MEASURES)
+    return MEASURES[name]
+
+
+def _numbers(summary: Summary) -> Mapping[str, float]:
+    totals = summary.totals
+    return {
+        **totals,
+        "floats_total": totals.get("floats_up", math.nan) + totals.get("floats_down", math.nan),
+        "test_accuracy": summary.test_accuracy,
+        "val_accuracy": summary.val_accuracy,
+        "best_round": summary.best_round,
+        **summary.measures,
+    }
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """The sample standard deviation; a single value has none."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def ranks(values: Sequence[float | None], measure: Measure) -> list[int]:
+    """1 for the best and 2 for the second best, else 0; values that look the same share a rank.
+
+    Where there is nothing to compare nobody is best.
+    """
+    shown = [None if value is None else round(value, measure.decimals) for value in values]
+    there = [value for value in shown if value is not None]
+    if len(there) < 2 or not measure.better:
+        return [0] * len(shown)
+    order = sorted(set(there), reverse=measure.better > 0)[:2]
+    return [order.index(value) + 1 if value in order else 0 for value in shown]
+
+
+def paired_p(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, int] | None:
+    """The p-value of a two-sided paired t-test over the common seeds, and their number.
+
+    None for fewer than `FEWEST_PAIRS` seeds, and where all differences are the same.
+    """
+    seeds = sorted(ours.keys() & theirs.keys())
+    first, second = (np.array([of[seed] for seed in seeds]) for of in (ours, theirs))
+    if len(seeds) < FEWEST_PAIRS or np.ptp(first - second) < 1e-9:
+        return None
+    return float(stats.ttest_rel(first, second).pvalue), len(seeds)

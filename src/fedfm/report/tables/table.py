@@ -1,0 +1,153 @@
+"""What a table consists of: rows, columns and, where they meet, the runs behind a number."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedfm.grid.store import Summary
+from fedfm.report.tables.statistics import Measure, deviation
+
+SIGNIFICANT = 0.05
+REDUCED = "REDUCED (--quick), no results: "
+"""Stands before the title of whatever shows reduced runs."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What the paper reports."""
+
+    mean: float
+    deviation: float | None = None
+
+    @staticmethod
+    def read(value: Any) -> "Paper | None":
+        """From a recipe: a number, or a mean and a deviation."""
+        if value is None:
+            return None
+        return Paper(*map(float, value)) if isinstance(value, list | tuple) else Paper(float(value))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired test against the baseline's row."""
+
+    p: float
+    pairs: int
+
+    @property
+    def significant(self) -> bool:
+        """Whether it gets a marker."""
+        return self.p < SIGNIFICANT
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A number of the table: the runs that have it, and what the paper says."""
+
+    labels: Mapping[str, str]
+    measure: Measure
+    runs: tuple[Summary, ...] = ()
+    """One per seed, in the seeds' order."""
+    paper: Paper | None = None
+    comparable: bool = True
+    """Whether the paper's number is about the same experiment."""
+    rank: int = 0
+    """1: the best of its column; 2: the second; 0: neither."""
+    comparison: Comparison | None = None
+
+    @cached_property
+    def values(self) -> dict[int, float]:
+        """By seed, as shown."""
+        found = {run.seed: self.measure.of(run) for run in self.runs}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    @property
+    def mean(self) -> float | None:
+        """Over seeds; none if there is no run."""
+        return sum(self.values.values()) / len(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Over seeds; none for fewer than two."""
+        return deviation(list(self.values.values()))
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        if self.mean is None or self.paper is None or not self.comparable:
+            return None
+        return self.mean - self.paper.mean
+
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: labels along the column axes, and what is measured."""
+
+    labels: Labels
+    measure: Measure
+
+
+Entries = dict[tuple[Labels, Column], Entry]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A recipe's table, filled as far as there are results."""
+
+    recipe: str
+    title: str
+    paper: str
+    """Where the paper has it."""
+    about: str
+    quick: bool
+    seeds: int
+    """How many seeds a cell is meant to have."""
+    row_axes: Labels
+    column_axes: Labels
+    rows: Sequence[Labels]
+    columns: Sequence[Column]
+    entries: Entries
+    """For every cell that the recipe has."""
+    baseline: str
+    """What the other rows are tested against, in words."""
+    missing: Sequence[Mapping[str, str]]
+    """The labels of cells without a run."""
+    altered: Sequence[Mapping[str, str]]
+    """The labels of cells whose runs have other settings than the recipe."""
+
+    @property
+    def headline(self) -> str:
+        """The title, marked if the runs were reduced ones."""
+        mark = REDUCED if self.quick else ""
+        return f"{mark}{self.title}" + (f" ({self.paper})" if self.paper else "")
+
+    @property
+    def caption(self) -> str:
+        """The headline, with what is measured if the columns do not say it."""
+        measure = "" if self._measure_in_heads else f", {self.columns[0].measure.heading}"
+        return self.headline + measure
+
+    @property
+    def heads(self) -> list[Labels]:
+        """What stands above each column, from the top."""
+        extra = self._measure_in_heads
+        return [(*c.labels, *([c.measure.heading] if extra else [])) for c in self.columns]
+
+    @property
+    def row_head(self) -> str:
+        """What stands above the rows' labels."""
+        return " / ".join(self.row_axes)
+
+    @property
+    def lines(self) -> Iterator[tuple[Labels, list[Entry | None]]]:
+        """The rows, with an entry, or none where the recipe has no cell, for every column."""
+        for row in self.rows:
+            yield row, [self.entries.get((row, column)) for column in self.columns]
+
+    @property
+    def _measure_in_heads(self) -> bool:
+        return len({column.measure for column in self.columns}) > 1 or not self.column_axes

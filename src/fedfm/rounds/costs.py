@@ -1,0 +1,70 @@
+"""What a method costs, from the shapes of its messages: a round on the meta device, no training."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedfm import models
+from fedfm.core.ledger import Traffic
+from fedfm.core.sgd import Sgd
+from fedfm.core.trees import to_device
+from fedfm.engine.networks import model_of
+from fedfm.engine.shapes import ShapesExecutor
+from fedfm.methods import Method, Task
+from fedfm.privacy.guard import Guard
+from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import initial_state
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Per client and round, averaged over the rounds between two exchanges of models."""
+
+    method: str
+    memory: int
+    """Floats a client holds while it trains."""
+    floats_up: float
+    floats_down: float
+    bytes_up: float
+    bytes_down: float
+    handshakes: float
+
+    def whole_process(self, clients: int, rounds: int) -> float:
+        """Floats that `clients` clients send in `rounds` rounds, in one direction."""
+        return self.floats_up * clients * rounds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers by name."""
+        return asdict(self)
+
+
+def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int) -> Cost:
+    """The cost of a method with a model for inputs of a shape, once every piece is at work."""
+    start = model_of(model).map(lambda tree: to_device(tree, "meta"))
+    task = Task(start, classes, models.feature_dim(model, shape))
+    state = replace(initial_state(start, method, task), round=method.steady_round)
+    fed = one_client(method, task)
+    traffic, held = Traffic(), 0
+    for _ in range(method.share_every):
+        state, log = run_round(state, fed)
+        traffic, held = traffic + log.traffic, log.held
+    per_round = {name: sum_ / method.share_every for name, sum_ in traffic.as_dict().items()}
+    return Cost(method.name, held, **per_round)
+
+
+def one_client(method: Method, task: Task, guard: Guard | None = None) -> Federation:
+    """A federation of one client with one sample."""
+    return Federation(
+        task=task,
+        method=method,
+        executor=ShapesExecutor(task),
+        samples=[torch.zeros(1, dtype=torch.int64)],
+        training=LocalTraining(1, 1, False, Sgd(0.01, 0.9, 0.0)),
+        participation=1.0,
+        augmented=False,
+        seed=0,
+        guard=guard,
+    )

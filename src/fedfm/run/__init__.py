@@ -1,0 +1,1 @@
+"""Runs: prepared, simulated, recorded in a folder, followed on a console."""

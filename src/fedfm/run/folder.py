@@ -1,0 +1,261 @@
+"""The folder of a run: its config, a line per round, checkpoints, the summary, the best model."""
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import tomllib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from fedfm import __version__
+from fedfm.config.keys import use_new_names
+from fedfm.core.checkpoint import (
+    Damaged,
+    load_checkpoint,
+    save_checkpoint,
+    to_bytes,
+    unfinished,
+    write_atomically,
+)
+from fedfm.core.errors import UserError, require
+from fedfm.core.tables import csv_text
+from fedfm.core.trees import Tree, leaves, to_device
+from fedfm.engine.choice import CHOICES, Choice
+from fedfm.methods.base import Model
+from fedfm.rounds.state import State, from_tree, to_facts, to_tree
+from fedfm.run.records import Best, Progress, Result, RoundRecord
+
+CHECKPOINT = "checkpoint"
+MACHINE = "machine.json"
+"""What the run is executed by, and what it was begun with."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run keeps its files; made by `RunFolder.open`."""
+
+    path: Path
+
+    @staticmethod
+    def open(
+        path: Path, config: dict[str, Any], resume: bool, beside: Collection[str] = ()
+    ) -> "RunFolder":
+        """A new folder for a run of `config`, or with `resume` that of the same run.
+
+        A new one may hold nothing but what `beside` names.
+        """
+        if not RunFolder.check(path, config, resume, beside):
+            import tomli_w
+
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "config.toml", tomli_w.dumps(config).encode())
+        return RunFolder(path)
+
+    @staticmethod
+    def check(
+        path: Path, config: dict[str, Any], resume: bool, beside: Collection[str] = ()
+    ) -> bool:
+        """Whether the run is there already; refuse a folder that `open` would not take."""
+        recorded = path / "config.toml"
+        if not recorded.exists():
+            require(not path.exists() or path.is_dir(), f"{path} is a file; choose another --out")
+            require(
+                not path.exists() or _names(path) <= {unfinished(recorded).name, *beside},
+                f"{path} is not empty and holds no run; choose another folder with --out",
+            )
+            return False
+        require(resume, f"{path} already holds a run; go on with --resume or choose another --out")
+        try:
+            before = use_new_names(tomllib.loads(recorded.read_text()), note=False)
+        except ValueError as problem:
+            raise Damaged(recorded, problem) from problem
+        differing = list(differences(before, config))
+        require(
+            not differing,
+            f"{path} holds a run of another config: give its settings, or choose another --out; it "
+            "differs in " + "; ".join(differing),
+        )
+        require(
+            not finished(path) or (path / CHECKPOINT).exists(),
+            f"{path} holds what came out of a run, not its checkpoint, so that it cannot go on; to "
+            "run it again, choose another --out",
+        )
+        return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For one process alone: two that write to it would spoil it."""
+        with (self.path / "config.toml").open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as problem:
+                said = "is being run by another process: wait for it, or stop it"
+                raise UserError(f"{self.path} {said}") from problem
+            yield
+
+    def choice(self) -> Choice | None:
+        """The executor that the run began with; a resumed run keeps to it, bit for bit."""
+        path = self.path / MACHINE
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_text())
+            choice = Choice(found["executor"], found["why"])
+        except (ValueError, LookupError, TypeError) as problem:
+            raise Damaged(path, problem) from problem
+        if choice.name not in CHOICES:
+            raise Damaged(path, f"there is no executor {choice.name!r}")
+        return choice
+
+    def check_simulated(self) -> None:
+        """Refuse to simulate what is left of a deployment."""
+        own = not (self.path / CHECKPOINT).exists() or (self.path / MACHINE).exists()
+        require(own, f"{self.path} holds a deployment; go on with `fedfm serve --resume`")
+
+    def settle(self, choice: Choice, device: torch.device, data: str) -> None:
+        """Record what the run is executed by, and the digest of its data."""
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+        facts = {"executor": choice.name, "why": choice.why, "device": device.type, "name": name}
+        text = json.dumps(facts | {"data": data}) + "\n"
+        write_atomically(self.path / MACHINE, text.encode())
+
+    def check_data(self, data: str) -> None:
+        """Refuse to go on with other data than the run was begun with, where that is known."""
+        known = json.loads((self.path / MACHINE).read_text()).get("data", data)
+        said = "was begun with other data: what it reads has changed since, or is read otherwise"
+        require(known == data, f"{self.path} {said}; begin anew with another --out")
+
+    def save(self, progress: Progress, rounds: int = 1) -> None:
+        """Add the lines of the last `rounds` rounds, then replace the checkpoint."""
+        with (self.path / "rounds.jsonl").open("a") as file:
+            new = progress.records[-rounds:]
+            file.writelines(json.dumps(record.as_dict()) + "\n" for record in new)
+            file.flush()
+            os.fsync(file.fileno())
+        parts = {"state": (progress.state.round, to_tree(progress.state))}
+        facts = to_facts(progress.state)
+        if progress.best is not None:
+            best = asdict(progress.best) | {"model": None}
+            parts["best"] = (progress.best.round, progress.best.model._asdict())
+            facts["best"] = best
+        if progress.pending is not None:
+            facts["pending"] = progress.pending.as_dict()
+        save_checkpoint(self.path / CHECKPOINT, parts, facts)
+
+    def load(self, start: State) -> Progress | None:
+        """The progress at the last checkpoint of a run that began with `start`.
+
+        Later lines of rounds.jsonl are dropped.
+        """
+        loaded = load_checkpoint(self.path / CHECKPOINT)
+        if loaded is None:
+            (self.path / "rounds.jsonl").unlink(missing_ok=True)
+            return None
+        parts, facts = loaded
+        device = next(leaves(start.model.params)).device
+        parts = {name: to_device(tree, device) for name, tree in parts.items()}
+        pending = RoundRecord(**facts["pending"]) if "pending" in facts else None
+        records = self._first_records(facts["round"] - (pending is not None))
+        best = _best(facts["best"], parts["best"]) if "best" in facts else None
+        state = from_tree(parts["state"], facts, start)
+        state.clients.tidy()
+        return Progress(state, best, records, pending)
+
+    def _first_records(self, rounds: int) -> tuple[RoundRecord, ...]:
+        path = self.path / "rounds.jsonl"
+        try:
+            kept = path.read_text().splitlines()[:rounds]
+            records = tuple(RoundRecord(**json.loads(line)) for line in kept)
+        except (ValueError, TypeError, FileNotFoundError) as problem:
+            raise Damaged(path, problem) from problem
+        if [record.round for record in records] != list(range(1, rounds + 1)):
+            raise Damaged(path, f"{len(records)} of {rounds} rounds are there")
+        write_atomically(path, "".join(line + "\n" for line in kept).encode())
+        return records
+
+    def finish(self, result: Result) -> None:
+        """Write the best model, the rounds as a table, and the summary."""
+        model = {**result.best.model.params, **result.best.model.buffers}
+        write_atomically(self.path / "model.safetensors", to_bytes(model))
+        write_atomically(self.path / "rounds.csv", as_csv(result.rounds).encode())
+        text = json.dumps(summary(result), indent=2) + "\n"
+        write_atomically(self.path / "summary.json", text.encode())
+
+
+def finished(folder: Path) -> bool:
+    """Whether a folder holds a run that came to its end."""
+    return (folder / "summary.json").exists()
+
+
+def _best(facts: dict[str, Any], tree: Tree) -> Best:
+    model = Model(tree["params"], tree.get("buffers", {}))
+    several = {name: tuple(facts.get(name, ())) for name in ("client_accuracies", "judges")}
+    return Best(**facts | {"model": model} | several)
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def as_csv(records: Sequence[RoundRecord]) -> str:
+    """A line per round, for spreadsheets."""
+    return csv_text([record.as_dict() for record in records])
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """What summary.json holds."""
+    return {
+        "method": result.method,
+        "seed": result.seed,
+        "best_round": result.best.round,
+        "val_accuracy": result.best.val_accuracy,
+        "test_accuracy": result.best.test_accuracy,
+        "client_accuracies": list(result.best.client_accuracies),
+        "rounds": len(result.rounds),
+        "failed": sum(record.failed for record in result.rounds),
+        "totals": result.totals.as_dict()
+        | {"seconds": sum(record.seconds for record in result.rounds)},
+        "versions": {
+            "fedfm": __version__,
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+            **_commit(),
+        },
+        **({"privacy": result.privacy} if result.privacy else {}),
+        "device": next(iter(result.best.model.params.values())).device.type,
+    }
+
+
+def _commit() -> dict[str, str]:
+    """Return the commit of the source, where it is known: from git, or from FEDFM_COMMIT."""
+    checkout = Path(__file__).parents[2]
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
+    commit = os.environ.get("FEDFM_COMMIT", "")
+    if not commit and (checkout / ".git").exists():
+        with suppress(OSError):
+            commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return {"commit": commit} if commit else {}
+
+
+def differences(
+    old: dict[str, Any],
+    new: dict[str, Any],
+    prefix: str = "",
+    sides: tuple[str, str] = ("there", "here"),
+) -> Iterator[str]:
+    """The keys in which two configs differ, with both values; `sides` says whose they are."""
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from differences(before, after, f"{prefix}{key}.", sides)
+        elif before != after:
+            yield f"{prefix}{key} ({sides[0]} {before!r}, {sides[1]} {after!r})"

@@ -1,0 +1,98 @@
+"""Runs in TensorBoard and MLflow, round by round; the run's folder has everything anyway."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedfm.core.errors import UserError, not_installed, unknown
+from fedfm.core.tables import dotted
+from fedfm.run.records import RoundRecord
+
+Tracker = Callable[[RoundRecord], None]
+"""Takes a round's record."""
+
+
+@contextmanager
+def tracking(names: Sequence[str], config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
+    """What sends a run's rounds to the services of those names, until the run has ended.
+
+    They are opened when the first round is there, so that a run that never begins leaves nothing.
+    """
+    for name in names:
+        if name not in SERVICES:
+            raise unknown("tracking service", name, SERVICES)
+        if find_spec(name) is None:
+            raise not_installed(f"tracking with {name} needs it", name)
+        if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ:
+            raise UserError("tracking with mlflow: set MLFLOW_TRACKING_URI to the server's address")
+    with ExitStack() as stack:
+        opened: list[Tracker] = []
+
+        def track(record: RoundRecord) -> None:
+            if not opened:
+                opened.extend(stack.enter_context(SERVICES[name](config, folder)) for name in names)
+            for service in opened:
+                service(record)
+
+        yield track
+
+
+def metrics(record: RoundRecord) -> dict[str, float]:
+    """The numbers of a round by name, without its own number; a private run has no loss."""
+    found = record.as_dict().items()
+    return {name: float(value) for name, value in found if name != "round" and value is not None}
+
+
+@contextmanager
+def tensorboard(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
+    """Event files in the run's folder, for `tensorboard --logdir`."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in dotted(config).items()))
+
+    def track(record: RoundRecord) -> None:
+        for name, value in metrics(record).items():
+            writer.add_scalar(name, value, record.round)
+
+    try:
+        yield track
+    finally:
+        writer.close()
+
+
+@contextmanager
+def mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
+    """A run of the experiment "fedfm" on the server that $MLFLOW_TRACKING_URI names."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    client = MlflowClient()
+    known = client.get_experiment_by_name("fedfm")
+    experiment = known.experiment_id if known else client.create_experiment("fedfm")
+    run = client.create_run(experiment, run_name=folder.name).info.run_id
+    client.log_batch(
+        run, params=[Param(name, str(value)) for name, value in dotted(config).items()]
+    )
+
+    def track(record: RoundRecord) -> None:
+        now, step = int(1000 * time.time()), record.round
+        found = [Metric(name, value, now, step) for name, value in metrics(record).items()]
+        client.log_batch(run, metrics=found)
+
+    try:
+        yield track
+    except BaseException:
+        client.set_terminated(run, "KILLED")
+        raise
+    for name in ("config.toml", "summary.json", "rounds.jsonl"):
+        if (folder / name).exists():
+            client.log_artifact(run, str(folder / name))
+    client.set_terminated(run)
+
+
+SERVICES = {"tensorboard": tensorboard, "mlflow": mlflow}

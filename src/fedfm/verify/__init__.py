@@ -1,0 +1,22 @@
+"""Conformance: checks that every method is what it says, and that the checks can fail.
+
+`verify(piece)` checks a piece of your own; `verify_all()` every registered method, and that each
+planted mistake is caught. On the command line: `fedfm verify`.
+"""
+
+from fedfm.verify.checks import CHECKS, Check
+from fedfm.verify.mistakes import MISTAKES, Mistake
+from fedfm.verify.report import Caught, Report, Row
+from fedfm.verify.suite import verify, verify_all
+
+__all__ = [
+    "CHECKS",
+    "MISTAKES",
+    "Caught",
+    "Check",
+    "Mistake",
+    "Report",
+    "Row",
+    "verify",
+    "verify_all",
+]

@@ -1,0 +1,86 @@
+"""Settings in which a method must be another one, and anchors that can be computed directly."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fedfm.core.trees import Tree
+from fedfm.engine.networks import model_of
+from fedfm.methods import FedAvg
+from fedfm.methods.anchors import Anchored
+from fedfm.verify.checks import check, only, same, same_model
+from fedfm.verify.worlds import Pieces, World
+
+EQUAL_STEPS = World("cnn with batch norm", sizes=(11, 8, 9, 10))
+ONE_STEP = World("cnn with batch norm", epochs=1, batch_size=100)
+CENTRAL = World(
+    sizes=(6, 6, 6, 6),
+    epochs=1,
+    batch_size=6,
+    momentum=0.0,
+    weight_decay=0.0,
+    participation=1.0,
+)
+
+
+@check("equal steps", "where all clients take equally many steps it is FedAvg", only("fednova"))
+def equal_steps(pieces: Pieces) -> None:
+    """Clients of unequal sizes, two batches each."""
+    ours, plain = (EQUAL_STEPS.play(method, 3) for method in (pieces, (FedAvg(),)))
+    same_model(ours.model, plain.model, 1e-12)
+
+
+@check("one step", "with a single local step it is FedAvg", only("fedprox"))
+def one_step(pieces: Pieces) -> None:
+    """A client's whole data in one batch."""
+    ours, plain = (ONE_STEP.play(method, 3) for method in (pieces, (FedAvg(),)))
+    same_model(ours.model, plain.model, 1e-12)
+
+
+@check(
+    "centralised",
+    "full participation, one step of plain SGD, equal sizes: it is SGD on the union",
+    only("fedavg", "fedprox", "scaffold", "fednova"),
+)
+def centralised(pieces: Pieces) -> None:
+    """Four rounds against four steps of one optimiser that has all the data."""
+    module = copy.deepcopy(CENTRAL.module)
+    optimiser = torch.optim.SGD(module.parameters(), lr=CENTRAL.lr)
+    split = CENTRAL.data.train
+    for _ in range(4):
+        optimiser.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(module(split.inputs)[1], split.labels))
+        optimiser.step()
+    same_model(CENTRAL.play(pieces, 4).model, model_of(module), 1e-12)
+
+
+def pools(pieces: Pieces) -> bool:
+    """A single piece with weighted anchors."""
+    return isinstance(pieces[0], Anchored) and pieces[0].anchors == "weighted" and len(pieces) == 1
+
+
+@check(
+    "pooled anchors", "weighted anchors are the pooled class means, however data are split", pools
+)
+def pooled_anchors(pieces: Pieces) -> None:
+    """Two partitions of one data set, under a model that does not move."""
+    for sizes in ((13, 6, 3, 9), (2, 20, 5, 4)):
+        world = World(sizes=sizes, lr=0.0, participation=1.0)
+        server = world.play(pieces, 1).server[pieces[0].name]
+        expected = class_means(world)
+        same({"seen": server["seen"]}, {"seen": expected["seen"]}, where=f"{sizes}: ")
+        held = server["anchors"][expected["seen"]]
+        same({"anchors": held}, {"anchors": expected["means"]}, 1e-12, f"{sizes}: ")
+
+
+def class_means(world: World) -> Tree:
+    """Means of the features of all data, of the classes that occur [c, d], and which do [C]."""
+    split = world.data.train
+    with torch.no_grad():
+        features: Tensor = copy.deepcopy(world.module).eval()(split.inputs)[0]
+    present = [c for c in range(len(world.data.classes)) if (split.labels == c).any()]
+    seen = torch.zeros(len(world.data.classes), dtype=torch.bool)
+    seen[present] = True
+    means = [features[split.labels == c].mean(0) for c in present]
+    return {"means": torch.stack(means), "seen": seen}

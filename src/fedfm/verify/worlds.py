@@ -1,0 +1,165 @@
+"""Small federations on which methods are checked, and the same seen by the textbook."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from fedfm import models
+from fedfm.core.sgd import Sgd
+from fedfm.data.dataset import Dataset, Split
+from fedfm.engine.choice import EXECUTORS
+from fedfm.engine.device_data import Feed
+from fedfm.engine.executors import Executor
+from fedfm.engine.networks import model_of
+from fedfm.methods import Piece, Task, compose
+from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.round import run_round
+from fedfm.rounds.state import State, initial_state
+from fedfm.verify import textbook
+
+Pieces = tuple[Piece, ...]
+
+SHAPE = (1, 4, 4)
+CLASSES = 5
+"""Of the last class there is no sample anywhere."""
+SIZES = (13, 6, 3, 9)
+"""Samples of the clients: unequal steps, and one client smaller than a batch of 4."""
+FEATURES = 8
+
+
+def mlp() -> nn.Module:
+    """A small perceptron. Features end in tanh: ReLU can leave none, which have no direction."""
+    body = [nn.Flatten(), nn.Linear(prod(SHAPE), 12), nn.Tanh(), nn.Linear(12, FEATURES), nn.Tanh()]
+    return models.Split(nn.Sequential(*body), nn.Linear(FEATURES, CLASSES))
+
+
+def cnn(*norm: nn.Module) -> nn.Module:
+    """A small convolutional network of four channels."""
+    convolution = [nn.Conv2d(1, 4, 3, padding=1), *norm, nn.ReLU(), nn.MaxPool2d(2)]
+    rest = [nn.Flatten(), nn.Linear(16, FEATURES), nn.Tanh()]
+    return models.Split(nn.Sequential(*convolution, *rest), nn.Linear(FEATURES, CLASSES))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "cnn with batch norm": lambda: cnn(nn.BatchNorm2d(4)),
+}
+
+
+def shards(sizes: tuple[int, ...]) -> list[Tensor]:
+    """The samples of clients that have so many each, one after another."""
+    ends = list(accumulate(sizes))
+    return [torch.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+@cache
+def images(sizes: tuple[int, ...], dtype: torch.dtype) -> Dataset:
+    """Random images whose mean depends on the class; only the last client has class C - 2."""
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.randint(CLASSES - 2, (sum(sizes),), generator=rng)
+    labels[-sizes[-1] :: 2] = CLASSES - 2
+    inputs = torch.randn(sum(sizes), *SHAPE, generator=rng, dtype=dtype)
+    split = Split(inputs + labels.view(-1, 1, 1, 1).to(dtype) / 2, labels)
+    return Dataset("random", split, split, tuple(map(str, range(CLASSES))), keep_order=True)
+
+
+@cache
+def network(name: str, dtype: torch.dtype) -> nn.Module:
+    """The network of that name in `NETWORKS`, always with the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return NETWORKS[name]().to(dtype)
+
+
+@dataclass(frozen=True)
+class World:
+    """How clients train and who takes part; `play` runs a method in it."""
+
+    network: str = "mlp"
+    dtype: torch.dtype = torch.float64
+    sizes: tuple[int, ...] = SIZES
+    executor: str = "stacked"
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 1e-3
+    epochs: int = 2
+    batch_size: int = 4
+    participation: float = 0.75
+
+    @property
+    def module(self) -> nn.Module:
+        """The network; nothing changes its weights."""
+        return network(self.network, self.dtype)
+
+    @property
+    def data(self) -> Dataset:
+        """The data of all clients, one after another."""
+        return images(self.sizes, self.dtype)
+
+    def federation(self, pieces: Pieces) -> Federation:
+        """The clients, running the method made of `pieces`."""
+        sgd = Sgd(self.lr, self.momentum, self.weight_decay)
+        return Federation(
+            task=Task(model_of(self.module), CLASSES, FEATURES),
+            method=compose(pieces),
+            executor=_executor(self.executor, self.network, self.dtype, self.sizes),
+            samples=shards(self.sizes),
+            training=LocalTraining(self.epochs, self.batch_size, False, sgd),
+            participation=self.participation,
+            augmented=False,
+            seed=36,
+        )
+
+    def start(self, fed: Federation) -> State:
+        """The state before the first round in which every piece is at work."""
+        state = initial_state(model_of(self.module), fed.method, fed.task)
+        return replace(state, round=fed.method.steady_round)
+
+    def play(self, pieces: Pieces, rounds: int) -> State:
+        """The state after some rounds."""
+        fed = self.federation(pieces)
+        return played(self.start(fed), fed, rounds)
+
+
+@cache
+def _executor(kind: str, name: str, dtype: torch.dtype, sizes: tuple[int, ...]) -> Executor:
+    data = images(sizes, dtype)
+    feed = Feed.of(data.train, data, torch.device("cpu"), dtype)
+    return EXECUTORS[kind](network(name, dtype), feed)
+
+
+def played(state: State, fed: Federation, rounds: int) -> State:
+    """The state after some more rounds."""
+    for _ in range(rounds):
+        state, _ = run_round(state, fed)
+    return state
+
+
+def rounds_for(pieces: Pieces, least: int = 4) -> int:
+    """At least so many rounds, up to one in which models are shared."""
+    every = compose(pieces).share_every
+    return -(-least // every) * every
+
+
+def cohort_of(fed: Federation, data: Dataset, round: int) -> list[textbook.Client]:
+    """The cohort of a round in the textbook's form, with the very same batches."""
+    return [_client(fed, data, round, k) for k in fed.cohort(round)]
+
+
+def _client(fed: Federation, data: Dataset, round: int, client: int) -> textbook.Client:
+    def pair(samples: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = data.train.subset(samples)
+        return chosen.inputs, chosen.labels
+
+    return {
+        "id": client,
+        "batches": [pair(batch) for batch in fed.plan(round, client).batches],
+        "samples": len(fed.samples[client]),
+        "data": pair(fed.samples[client]),
+    }

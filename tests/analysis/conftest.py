@@ -1,9 +1,0 @@
-import pytest
-
-from fedfm.analysis.theory import report
-
-
-@pytest.fixture(scope="session")
-def found(tmp_path_factory):
-    """The whole report, computed once."""
-    return report(tmp_path_factory.mktemp("theory"))

@@ -1,9 +1,0 @@
-import pytest
-
-from fedfm.conformance import Report, verify_all
-
-
-@pytest.fixture(scope="session")
-def report() -> Report:
-    """Every registered method and every planted mistake, run once."""
-    return verify_all()

@@ -1,0 +1,98 @@
+"""Power cuts and network cuts, with real processes: the run goes on."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.processes.conftest import CLIENTS, Machine, rounds_of
+from tests.deploy.processes.programs import Program
+
+TOOLS = ("ip", "unshare", "nsenter")
+
+
+def trainings(client: Program) -> int:
+    """How often a client has been asked to train."""
+    return client.words.count("Receiving: train message")
+
+
+def test_the_server_is_killed_in_the_middle_of_a_round(deployment, points):
+    """It goes on from the last finished round, and the clients with what lies on their disks."""
+    run = deployment(*points, "method=scaffold", "training.rounds=3")
+    server = run.serve()
+    clients = [run.join(k) for k in range(CLIENTS)]
+    server.wait_until(lambda: run.keeps_state_of(2))
+    server.kill()
+    assert run.checkpoint() == 1
+    assert run.serve("--resume").wait() == 0
+    assert [client.process.poll() for client in clients] == [None] * CLIENTS
+    run.assert_simulated()
+
+
+def test_a_client_is_killed_and_comes_back(deployment, points):
+    """The others go on; it has its number and its state again."""
+    run = deployment(
+        *points,
+        "method=scaffold",
+        "training.rounds=6",
+        "deployment.minimum=2",
+    )
+    server = run.serve()
+    *_, victim = [run.join(k) for k in range(CLIENTS)]
+    server.wait_until(lambda: trainings(victim) == 2)
+    victim.kill()
+    run.join(2)
+    assert server.wait() == 0
+    sent = [round["floats_up"] for round in rounds_of(run.out)]
+    missed = [round for round, floats in enumerate(sent) if floats < max(sent)]
+    assert missed[0] == 1
+    assert missed[-1] < 5
+    assert server.words.count("client 2 is 'c2'") == 2
+    run.assert_simulated_without(lambda round, kind, client: client == 2 and round in missed)
+
+
+@pytest.fixture
+def loopback(machine: Machine) -> Iterator[Callable[[str], None]]:
+    """A network of the test's own with nothing in it but loopback, to be set "up" or "down"."""
+    missing = [tool for tool in TOOLS if not shutil.which(tool)]
+    if missing:
+        pytest.skip(f"cutting a network needs {', '.join(missing)}")
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    unshare = ["unshare", "--net", *user]
+    tried = subprocess.run([*unshare, "ip", "link"], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"this machine allows no network namespace: {tried.stderr.strip()}")
+    holder = subprocess.Popen([*unshare, "sleep", "infinity"])
+    while not _is_elsewhere(holder.pid):
+        time.sleep(0.01)
+    enter = ["nsenter", "--target", str(holder.pid), "--net"]
+    machine.inside = (*enter, *(["--user", "--preserve-credentials"] if user else []))
+
+    def put(state: str) -> None:
+        subprocess.run([*machine.inside, "ip", "link", "set", "lo", state], check=True)
+
+    put("up")
+    yield put
+    holder.kill()
+    holder.wait()
+
+
+def _is_elsewhere(process: int) -> bool:
+    own, its = (Path("/proc") / str(one) / "ns" / "net" for one in ("self", process))
+    return own.readlink() != its.readlink()
+
+
+def test_the_network_is_cut_in_the_middle_of_a_round(loopback, deployment, points):
+    run = deployment(*points, "method=scaffold", "training.rounds=3")
+    server = run.serve()
+    first, *_ = [run.join(k) for k in range(CLIENTS)]
+    server.wait_until(lambda: trainings(first) == 2)
+    loopback("down")
+    time.sleep(10)
+    loopback("up")
+    assert server.wait() == 0
+    run.assert_simulated()

@@ -1,0 +1,52 @@
+"""Deployed on this machine, a federation comes to the simulation's result."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file
+
+from fedfm.cli.run import run_config
+from tests.deploy.processes.conftest import CLIENTS, DIGITS, assert_close, rounds_of
+from tests.deploy.processes.programs import stop
+
+MATCHING = ("method=fedfm", "fedfm.start_round=1")
+INTERRUPTED = 130
+
+
+def test_fedfm_with_its_two_handshakes(deployment):
+    run = deployment(*DIGITS, *MATCHING, "training.rounds=3")
+    server = run.serve()
+    clients = [run.join(k) for k in range(CLIENTS)]
+    assert server.wait() == 0
+    assert server.tree == []
+    run.assert_simulated()
+    assert [round["handshakes"] for round in rounds_of(run.out)] == [1, 2, 2]
+    assert [client.wait() for client in clients] == [0] * CLIENTS
+    assert all("the federation is over" in client.words for client in clients)
+    assert [client.tree for client in clients] == [[]] * CLIENTS
+    for k in range(CLIENTS):
+        received = load_file(run.folder / f"c{k}" / "model.safetensors")
+        assert_close(received, load_file(run.out / "model.safetensors"))
+
+
+def test_tls_authentication_and_secure_sums(deployment):
+    """The simulation's accuracy, by a server that sees sums; a stranger's key is refused."""
+    run = deployment(*DIGITS, *MATCHING, "training.rounds=2", "deployment.secure=true")
+    keys, forged = run.folder / "keys", run.folder / "forged"
+    run.make_keys(keys, *(f"c{k}" for k in range(CLIENTS)))
+    run.make_keys(forged, "c3")
+    (forged / "c3" / "ca.pem").write_bytes((keys / "c0" / "ca.pem").read_bytes())
+    server = run.serve("--keys", keys / "server")
+    server.wait_for("fedfm.deploy.programs.proxy")
+    stranger = run.join(3, "--keys", forged / "c3")
+    for k in range(CLIENTS):
+        run.join(k, "--keys", keys / f"c{k}")
+    stranger.wait_for("Failed to activate SuperNode")
+    assert stop([stranger]) == [INTERRUPTED]
+    assert server.wait() == 0
+    members = json.loads((run.out / "members.json").read_text())
+    assert set(members["numbers"]) == {f"c{k}" for k in range(CLIENTS)}
+    simulated = run_config(run.config, None, resume=False)
+    for ours, theirs in zip(rounds_of(run.out), simulated.rounds, strict=True):
+        assert ours["val_accuracy"] == pytest.approx(theirs.val_accuracy, abs=0.02)
+        assert ours["test_accuracy"] == pytest.approx(theirs.test_accuracy, abs=0.02)

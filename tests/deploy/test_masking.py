@@ -1,0 +1,42 @@
+"""A client's part in secure sums: what it says when its numbers do not fit."""
+
+import logging
+
+import pytest
+import torch
+
+from fedfm.deploy.errors import Refusal
+from fedfm.deploy.masking import Hiding
+from fedfm.deploy.packets import Packet
+from tests.deploy.test_sums import Drawer
+
+
+def prepared() -> list[tuple[Hiding, Packet]]:
+    """Two clients after the exchange of keys and letters, each with its next question."""
+    clients = [Hiding(Drawer()) for _ in range(2)]
+    opening = Packet({"purposes": ["train"]})
+    public = {str(k): each.keys(opening).facts["public"] for k, each in enumerate(clients)}
+    letters = [
+        each.shares(Packet({"client": k, "public": public, "threshold": 2})).facts["letters"]
+        for k, each in enumerate(clients)
+    ]
+    return [
+        (each, Packet({"letters": {str(1 - k): letters[1 - k][str(k)]}, "range": 256.0}))
+        for k, each in enumerate(clients)
+    ]
+
+
+def test_the_server_does_not_learn_which_number_is_too_large(caplog):
+    caplog.set_level(logging.WARNING, "fedfm")
+    client, question = prepared()[0]
+    with pytest.raises(Refusal) as told:
+        client.masked("train", question, {"loss": torch.tensor(7.25e30)})
+    assert "does not fit into a secure sum" in str(told.value)
+    assert "7.25" not in str(told.value)
+    assert "7.25e+30" in caplog.text
+
+
+def test_what_fits_is_hidden():
+    client, question = prepared()[0]
+    answer = client.masked("train", question, {"loss": torch.tensor(1.0)})
+    assert [*answer.trees] == ["words"]

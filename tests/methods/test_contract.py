@@ -1,0 +1,118 @@
+"""Mistakes in a piece of one's own: each is refused by name, whatever runs it."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from fedfm import Piece, UserError, compose
+from fedfm.methods.contract import check_piece
+from fedfm.rounds.round import run_round
+from tests import worlds
+
+
+def piece(**hooks) -> Piece:
+    """A piece with these hooks."""
+    kind: Any = type("Mine", (Piece,), {"name": "mine", **hooks})
+    made: Piece = dataclass(frozen=True)(kind)()
+    return made
+
+
+def zeros(self, task):
+    return {"seen": torch.zeros(2)}
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        (
+            {"loss": lambda self, batch, held: batch.features.square().sum()},
+            r"Mine\.loss must give a number for each client.* but gave a tensor \[\]",
+        ),
+        (
+            {"loss": lambda self, batch, held: batch.features.square().sum(-1)},
+            r"Mine\.loss .* but gave a tensor \[\d, 8\]",
+        ),
+        ({"loss": lambda self, batch, held: 0.5}, r"Mine\.loss .* but gave a float"),
+        (
+            {"weights": lambda self, weights, run: weights.sum()},
+            r"Mine\.weights .* but gave a tensor \[\]",
+        ),
+        (
+            {"finish": lambda self, client, run, down: None},
+            r"Mine\.finish must give two trees, what goes up and what is kept, but gave nothing",
+        ),
+        (
+            {"finish": lambda self, client, run, down: ({}, {"count": torch.ones(4)})},
+            r"Mine\.finish must give a client's state .* from the beginning, not with count",
+        ),
+        (
+            {"step": lambda self, server, delta, total, turnout: delta},
+            r"Mine\.step must give two trees, .* but gave a dict",
+        ),
+        (
+            {"step": lambda self, server, delta, total, turnout: (server, {})},
+            r"Mine\.step must give a step with .*, which it is without",
+        ),
+        (
+            {"step": lambda self, server, delta, total, turnout: ({"m": delta}, delta)},
+            r"Mine\.step must give the server's state .* from the beginning, not with m/",
+        ),
+        (
+            {"server_state": zeros, "step": lambda self, s, d, total, turnout: ({"seen": 3}, d)},
+            r"Mine\.step .* with 'seen' a tensor \[2\], but that is a int",
+        ),
+    ],
+)
+def test_what_hooks_give_back_is_looked_at(hooks, said, executor):
+    module = worlds.network("mlp", hidden=[8], norm="batch")
+    fed = worlds.federation(module, worlds.images(), piece(**hooks), executor=executor)
+    with pytest.raises(UserError, match=said):
+        run_round(worlds.start(module, fed), fed)
+
+
+def test_hooks_that_nobody_would_call_are_refused():
+    with pytest.raises(UserError, match=r"Mine\.corect is no hook: did you mean 'correct'\?"):
+        compose(piece(corect=lambda self, grads, params, held: grads))
+    inherited = type("Heir", (type(piece(corect=lambda self, g, p, h: g)),), {})
+    with pytest.raises(UserError, match=r"Heir\.corect is no hook"):
+        check_piece(inherited)
+    compose(piece(weight=lambda self, x: x, strength_of=lambda self: 3.0))
+
+
+def test_trees_may_be_dicts_of_any_kind_and_pairs_lists():
+    def step(self, server, delta, total, turnout):
+        return [server, OrderedDict(delta)]
+
+    module = worlds.network("mlp", hidden=[8], norm="batch")
+    fed = worlds.federation(module, worlds.images(), piece(step=step))
+    assert run_round(worlds.start(module, fed), fed)[0].round == 1
+
+
+def test_states_begin_with_tensors():
+    numbers = piece(server_state=lambda self, task: {"t": 0.0})
+    module = worlds.network("mlp", hidden=[8], norm="batch")
+    fed = worlds.federation(module, worlds.images(), numbers)
+    with pytest.raises(UserError, match="Mine must begin with tensors, but 't' is a float"):
+        run_round(worlds.start(module, fed), fed)
+
+
+def test_a_name_may_depend_on_settings():
+    assert compose(piece(name=property(lambda self: "mine, 3"))).name == "mine, 3"
+    with pytest.raises(UserError, match="Mine has no name"):
+        compose(piece(name=None))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (piece(), r"is no method: a method is a class derived from fedfm\.Piece"),
+        (dict, r"dict is no method"),
+    ],
+)
+def test_what_is_no_method(kind, said):
+    with pytest.raises(UserError, match=said):
+        check_piece(kind)

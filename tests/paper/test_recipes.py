@@ -1,0 +1,233 @@
+"""Recipes: every cell is a valid config, and the paper's numbers are the paper's."""
+
+import pytest
+
+from fedfm.core.errors import UserError
+from fedfm.grid.identity import digest
+from fedfm.grid.recipe import Recipe, cells, merged
+from fedfm.paper.catalogue import load_recipe, recipe_names
+
+NUMBER_OF_CELLS = {
+    "main": (3 * 2 * 8, 16),
+    "missing": (8 * 5, 16),
+    "clients": (8 * 4, 16),
+    "quality": (8, 8),
+    "anchors": (3, 3),
+    "lite": (8, 8),
+    "modularity": (4 * 2, 8),
+    "guiding": (3 * 5, 6),
+    "lambda": (7 * 3 + 1, 5),
+    "epochs": (8 * 4, 16),
+    "participation": (8 * 4, 16),
+    "motivation": (3, 3),
+    "tsne": (8, 8),
+    "tune": (6 * 5 * 2, 4 * 2),
+    "partitions": (3, 3),
+    "proto": (6, 6),
+}
+
+
+def config(name: str, *labels: str, quick: bool = False, overrides: tuple[str, ...] = ()):
+    """The resolved config of the cell with these labels."""
+    among = cells(load_recipe(name), quick, overrides)
+    return next(c.resolved for c in among if tuple(c.labels.values()) == labels)
+
+
+def test_every_name_of_the_paper_is_there():
+    assert sorted(NUMBER_OF_CELLS) == recipe_names()
+
+
+@pytest.mark.parametrize("name", sorted(NUMBER_OF_CELLS))
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_cell_is_a_valid_config_of_its_own(name, quick):
+    found = list(cells(load_recipe(name), quick))
+    assert len(found) == NUMBER_OF_CELLS[name][quick]
+    assert len({digest(cell.resolved.as_toml()) for cell in found}) == len(found)
+    assert all((cell.resolved.data.name == "digits") == quick for cell in found)
+
+
+@pytest.mark.parametrize("name", sorted(NUMBER_OF_CELLS))
+def test_the_papers_numbers_belong_to_cells(name):
+    recipe = load_recipe(name)
+    several = recipe.measures if len(recipe.measures) > 1 else ("",)
+    known = {" / ".join(filter(None, [c.title, m])) for c in cells(recipe) for m in several}
+    assert recipe.values.keys() <= known
+    assert recipe.title
+    assert recipe.paper
+    assert recipe.about
+
+
+def test_full_size_cells_follow_the_papers_protocol():
+    for name in recipe_names():
+        for cell in cells(load_recipe(name)):
+            run = cell.resolved.training
+            assert run.rounds == (30 if name == "tune" else 100)
+            assert (run.batch_size, run.lr, run.momentum) == (64, 0.01, 0.9)
+            assert (run.weight_decay, run.validation) == (1e-5, 0.2)
+            assert name == "epochs" or run.epochs == 10
+            assert name == "participation" or run.participation == 1.0
+            assert name in ("clients", "motivation") or run.clients == 10
+
+
+def test_the_papers_settings_of_fedfm():
+    own = config("main", "FedFM", "CIFAR-10", "NIID-1").method["fedfm"]
+    assert (own["strength"], own["start_round"], own["temperature"]) == (50.0, 20, 0.1)
+    assert (own["guide"], own["anchors"]) == ("cg", "weighted")
+    cinic = config("main", "FedFM", "CINIC-10", "NIID-2")
+    assert (cinic.data.name, cinic.model.name, cinic.partition.dominance) == (
+        "cinic10",
+        "resnet18",
+        9.0,
+    )
+    assert config("main", "MOON", "CIFAR-100", "NIID-2").model.name == "resnet50"
+    assert config("lambda", "T_s = 40", "500").method == {
+        "fedfm": own | {"strength": 500.0, "start_round": 40}
+    }
+    assert config("lite", "FedFM-Lite, a = 10").method["fedfm-lite"]["models_every"] == 10
+    assert config("missing", "FedAvg", "missing 7").partition.missing == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("main", "FedAvg / CIFAR-10 / NIID-1", [66.69, 0.69]),
+        ("main", "SCAFFOLD / CIFAR-100 / NIID-2", [67.24, 0.03]),
+        ("main", "FedDyn / CIFAR-100 / NIID-1", [43.41, 0.54]),
+        ("main", "MOON / CINIC-10 / NIID-2", [59.28, 0.03]),
+        ("main", "FedFM / CINIC-10 / NIID-2", [65.75, 0.46]),
+        ("missing", "FedFM / missing 7", [65.24, 0.52]),
+        ("missing", "MOON / missing 7", [57.80, 1.02]),
+        ("missing", "FedNova / missing 1", [70.56, 0.25]),
+        ("clients", "FedFM / K = 100 / test_accuracy", 55.38),
+        ("clients", "FedFM / K = 100 / floats_up", 2390e8),
+        ("clients", "SCAFFOLD / K = 30 / floats_up", 1422e8),
+        ("clients", "FedAvgM / K = 50 / test_accuracy", 52.86),
+        ("quality", "FedDyn / nmi", 0.485),
+        ("quality", "FedFM / silhouette", 0.173),
+        ("quality", "FedProx / silhouette", 0.006),
+        ("anchors", "FedFM (uniform)", [72.87, 0.26]),
+        ("proto", "FedProto", [67.33, 0.49]),
+        ("lite", "FedFM-Lite, a = 5 / test_accuracy", 70.66),
+    ],
+)
+def test_the_papers_numbers(name, key, value):
+    assert load_recipe(name).values[key] == value
+
+
+def test_the_same_experiment_has_the_same_config_in_all_recipes():
+    fedfm = digest(config("main", "FedFM", "CIFAR-10", "NIID-1").as_toml())
+    for name, *labels in (
+        ("anchors", "FedFM (weighted)"),
+        ("modularity", "FedAvg", "with FM"),
+        ("guiding", "FedFM (CG)", "0.5"),
+        ("lambda", "T_s = 20", "50"),
+        ("quality", "FedFM"),
+        ("tsne", "FedFM"),
+        ("proto", "FedFM"),
+        ("epochs", "FedFM", "E = 10"),
+        ("participation", "FedFM", "100 %"),
+    ):
+        assert digest(config(name, *labels).as_toml()) == fedfm, name
+
+
+def test_modularity_composes_pieces():
+    assert list(config("modularity", "MOON", "with FM").method) == ["moon", "fedfm"]
+    assert list(config("modularity", "MOON", "without FM").method) == ["moon"]
+
+
+def test_overrides_reach_every_cell_they_are_about():
+    changed = ("rounds=7", "data.name=folder", "data.path=/pictures", "fedfm.strength=3")
+    fedavg = config("anchors", "FedAvg", overrides=changed)
+    fedfm = config("anchors", "FedFM (uniform)", overrides=changed)
+    assert fedavg.training.rounds == fedfm.training.rounds == 7
+    assert (fedavg.data.name, fedavg.data.path) == ("folder", "/pictures")
+    assert list(fedavg.method) == ["fedavg"]
+    assert fedfm.method["fedfm"]["strength"] == 3
+    assert fedfm.method["fedfm"]["anchors"] == "uniform"
+    replaced = config("anchors", "FedFM (uniform)", overrides=("method=moon",))
+    assert list(replaced.method) == ["moon"]
+
+
+def test_overrides_change_the_digest_and_machines_do_not():
+    plain, other, faster = (
+        digest(config("anchors", "FedAvg", overrides=changes).as_toml())
+        for changes in ((), ("rounds=7",), ("executor=loop", "threads=2"))
+    )
+    assert plain != other
+    assert plain == faster
+
+
+def test_a_seed_cannot_be_set():
+    with pytest.raises(UserError, match="--seeds"):
+        next(cells(load_recipe("main"), overrides=["seed=3"]))
+
+
+def test_an_unknown_recipe_is_named_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'missing'"):
+        load_recipe("mising")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("title = ", "not valid TOML"),
+        ('title = "t"', "needs the key 'axes'"),
+        ('titel = "t"', "did you mean 'title'"),
+        ('title = "t"\nrows = ["a"]\ncolumns = []\n[axes.b.c]', "the axes"),
+        ('title = "t"\nrows = ["method"]\ncolumns = []\n[axes]\nmethod = ["FedAvgg"]', "FedAvg"),
+        ('title = "t"\noutput = "x"\nrows = ["a"]\ncolumns = []\n[axes.a.b]', "unknown output"),
+    ],
+)
+def test_a_bad_recipe_file_is_explained(tmp_path, text, said):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=said):
+        load_recipe(str(path))
+
+
+def test_a_users_recipe(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('title = "t"\nrows = ["method"]\ncolumns = []\n[axes]\nmethod = ["FedAvg"]')
+    recipe = load_recipe(str(path))
+    assert recipe.name == "mine"
+    assert [cell.title for cell in cells(recipe)] == ["FedAvg"]
+
+
+def test_reducing_twice_changes_nothing():
+    reduced = load_recipe("lambda").reduced
+    assert reduced.reduced == reduced
+    assert list(cells(reduced)) == list(cells(load_recipe("lambda"), quick=True))
+
+
+def test_skipped_combinations_have_no_cell():
+    recipe = Recipe(
+        "r",
+        "t",
+        {"a": {"1": {}, "2": {}}, "b": {"x": {}, "y": {}}},
+        ("a",),
+        ("b",),
+        skipped=({"a": "1", "b": ["x", "y"]},),
+    )
+    assert [cell.title for cell in cells(recipe)] == ["2 / x", "2 / y"]
+
+
+def test_merging_keeps_what_is_not_mentioned():
+    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "d": {"e": 5}}) == {
+        "a": {"b": 1, "c": 4},
+        "d": {"e": 5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("skipped", "said"),
+    [
+        ('metod = "A"', r"unknown axis in \[\[skipped\]\] of recipe mine: 'metod': did you mean"),
+        ('method = ["A", "C"]', r"method in .* of recipe mine: 'C': known: A, B"),
+    ],
+)
+def test_what_is_skipped_must_be_there(tmp_path, skipped, said):
+    axes = "[axes.method.A]\n[axes.method.B]\n"
+    text = f'title = "mine"\nrows = ["method"]\ncolumns = []\n{axes}[[skipped]]\n{skipped}\n'
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UserError, match=said):
+        load_recipe(str(tmp_path / "mine.toml"))

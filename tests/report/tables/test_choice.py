@@ -1,0 +1,130 @@
+"""Settings chosen on validation, and taken over by other recipes."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedfm.core.errors import UserError
+from fedfm.grid.recipe import cells
+from fedfm.grid.settings import settings_in
+from fedfm.paper.catalogue import load_recipe
+from fedfm.report.tables.build import build
+from fedfm.report.tables.choice import Choice, choices, write_choice
+from tests.grid.results import result
+
+TUNE = load_recipe("tune")
+SHARED = "FedFM, lambda = 5"  # it has T_s = 5 like every other row of FedFM
+FOUND = {"FedProx, mu = 0.01": 0.66, "FedProx, mu = 0.1": 0.68, "MOON, mu = 1": 0.67}
+
+
+@pytest.fixture
+def table():
+    """Validation accuracies that are not those on the test set."""
+    return build(
+        TUNE,
+        [
+            result(
+                {"partition": partition, "setting": label},
+                0,
+                99 - 100 * value,
+                val_accuracy=value + more,
+                recipe="tune",
+            )
+            for label, value in FOUND.items()
+            for partition, more in (("NIID-1", -0.01), ("NIID-2", 0.01))
+        ],
+    )
+
+
+def test_the_best_by_validation_is_chosen(table):
+    found = {each.method: each for each in choices(TUNE, table)}
+    assert found.keys() == {"fedprox", "moon"}
+    assert found["fedprox"].settings == {"mu": 0.1}
+    assert found["fedprox"].words == "fedprox: mu = 0.1 (68.00 %)"
+    assert "also tried: mu = 0.001 (not run), mu = 0.01 (66.00 %)" in found["fedprox"].toml
+
+
+def test_the_choice_is_a_file_that_other_recipes_take(table, tmp_path):
+    path = write_choice(TUNE, table, tmp_path)
+    assert path is not None
+    assert path == tmp_path / "tune" / "chosen.toml"
+    assert tomllib.loads(path.read_text()) == {
+        "method": {"fedprox": {"mu": 0.1}, "moon": {"mu": 1.0}}
+    }
+    changes = settings_in([path])
+    assert changes == ["method.fedprox.mu=0.1", "method.moon.mu=1.0"]
+    methods = {
+        cell.title: cell.resolved.method
+        for cell in cells(load_recipe("modularity"), overrides=changes)
+    }
+    assert methods["FedProx / with FM"]["fedprox"] == {"mu": 0.1}
+    assert methods["MOON / without FM"]["moon"] == {"mu": 1.0, "tau": 0.5}
+    assert methods["FedAvg / without FM"] == {"fedavg": {}}
+
+
+def test_settings_that_one_partition_lacks_are_not_chosen():
+    labels = {"partition": "NIID-1", "setting": "FedProx, mu = 1"}
+    (only,) = [result(labels, 0, 1.0, val_accuracy=0.99, recipe="tune")]
+    assert list(choices(TUNE, build(TUNE, [only]))) == []
+
+
+def test_settings_that_all_rows_share_are_not_part_of_the_choice():
+    rows = [
+        result({"partition": p, "setting": SHARED}, 0, 1.0, val_accuracy=0.7, recipe="tune")
+        for p in ("NIID-1", "NIID-2")
+    ]
+    (chosen,) = choices(TUNE, build(TUNE, rows))
+    assert chosen.settings == {"strength": 5.0}
+
+
+def test_texts_and_truths_can_be_chosen():
+    settings = {"guide": "l2", "loud": True, "strength": 1e-05}
+    text = Choice("fedfm", settings, 50.0, ()).toml
+    assert tomllib.loads(text) == {"method": {"fedfm": settings}}
+
+
+def test_what_is_compared_is_not_set_by_anything_else():
+    changed = list(cells(TUNE, overrides=["fedprox.mu=7", "rounds=3"]))
+    assert {cell.resolved.training.rounds for cell in changed} == {3}
+    pieces = [cell.resolved.method for cell in changed if "fedprox" in cell.resolved.method]
+    assert [each["fedprox"]["mu"] for each in pieces[:3]] == [0.001, 0.01, 0.1]
+
+
+def test_what_would_not_be_kept_is_not_chosen_between(tmp_path):
+    text = """
+    title = "lr"
+    output = "choice"
+    rows = ["setting"]
+    columns = []
+    [axes.setting.slow]
+    method.fedavg = {}
+    training.lr = 0.01
+    """
+    (tmp_path / "lr.toml").write_text(text)
+    with pytest.raises(UserError, match="'slow' sets training, but a choice is between settings"):
+        load_recipe(str(tmp_path / "lr.toml"))
+
+
+def test_nothing_run_is_no_choice(tmp_path):
+    assert write_choice(TUNE, build(TUNE, []), tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_and_lists_in_files_of_settings(tmp_path):
+    path = tmp_path / "data.toml"
+    path.write_text('[data]\nname = "folder"\npath = "my images.tar"\n[model]\nchannels = [4, 8]\n')
+    (cell, *_) = cells(load_recipe("anchors"), overrides=settings_in([path]))
+    assert (cell.config["data"]["path"], cell.config["model"]["channels"]) == (
+        "my images.tar",
+        [4, 8],
+    )
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "there is no file"), ("a =", "not valid TOML")])
+def test_bad_files_are_named(tmp_path, text, said):
+    path = Path(tmp_path / "settings.toml")
+    if text:
+        path.write_text(text)
+    with pytest.raises(UserError, match=said):
+        settings_in([path])

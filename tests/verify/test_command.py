@@ -1,0 +1,49 @@
+"""`fedfm verify`."""
+
+import json
+import sys
+
+from fedfm.cli.verify import watching
+from fedfm.methods import FedAvg
+from fedfm.verify import Mistake, suite
+from tests.cli.conftest import command
+
+__all__ = ["command"]
+
+
+def test_a_table_for_people(command):
+    answer = command("verify", "fedavg")
+    assert answer.code == 0
+    assert "3 of 3 planted mistakes caught" in answer.out
+    assert "textbook (plain SGD, momentum," in answer.out
+    assert answer.err == ""
+
+
+def test_json_for_programs(command):
+    answer = command("verify", "fedavg", "--format", "json")
+    found = json.loads(answer.out)
+    assert found["passed"] is True
+    assert {row["method"] for row in found["rows"]} == {"fedavg"}
+    assert found["mistakes"][0]["by"]
+
+
+def test_a_mistake_that_survives_is_exit_code_1(command, monkeypatch):
+    monkeypatch.setattr(suite, "MISTAKES", [Mistake("nothing at all", FedAvg())])
+    answer = command("verify", "fedavg")
+    assert answer.code == 1
+    assert "NOTHING" in answer.out
+
+
+def test_a_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with watching(2) as step:
+        step("fedavg")
+        step("fedprox")
+    assert "1/2" in capsys.readouterr().err
+
+
+def test_an_unknown_method_is_named(command):
+    answer = command("verify", "fedavgg")
+    assert answer.code == 2
+    assert "fedavg" in answer.err

@@ -1,0 +1,51 @@
+"""The suite is green for what the library ships, and notices every mistake planted in it."""
+
+from pathlib import Path
+
+import pytest
+
+from fedfm.methods import PIECES
+from fedfm.verify import CHECKS, MISTAKES
+from fedfm.verify.agreement import WORLDS
+from fedfm.verify.document import updated
+from fedfm.verify.settings import settings_of
+
+DOCUMENT = Path(__file__).parents[2] / "docs/conformance.md"
+GENERIC = {"finite", "cohorts of one", "renumbering", "resume", "pure", "costs"}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_every_registered_method_passes_every_check_that_applies(report, name):
+    for label in settings_of(name):
+        rows = [row for row in report.rows if row.method == label]
+        assert [row for row in rows if not row.passed] == []
+        assert {row.check for row in rows} >= GENERIC
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_every_registered_method_has_a_textbook_and_a_planted_mistake(report, name):
+    checks = {row.check for row in report.rows if row.method == name}
+    assert {f"textbook: {world}" for world in WORLDS} <= checks
+    assert any(mistake.method == name for mistake in MISTAKES)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: f"{each.method}: {each.what}")
+def test_every_planted_mistake_is_caught(report, mistake):
+    caught = {(found.method, found.mistake): found.by for found in report.mistakes}
+    assert caught[mistake.method, mistake.what]
+
+
+def test_every_check_applies_to_some_method(report):
+    assert {row.check for row in report.rows} == set(CHECKS)
+
+
+def test_the_documented_tables_are_what_the_suite_finds(report):
+    text = DOCUMENT.read_text()
+    assert all(check in text for check in CHECKS)
+    assert updated(text, report) == text, "python -m fedfm.verify.document docs/conformance.md"
+
+
+def test_a_report_says_what_failed_and_what_survived(report):
+    assert report.passed
+    assert report.verdict().endswith(f"{len(MISTAKES)} of {len(MISTAKES)} planted mistakes caught")
+    assert "fedfm-lite" in str(report)
