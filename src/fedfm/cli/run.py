@@ -13,12 +13,12 @@ import typer
 from fedfm.cli.options import Format, Overrides
 from fedfm.config import Config, builtin_names, load_config
 from fedfm.core.errors import require
-from fedfm.engine.profile import Profile, phase
+from fedfm.engine.profile import Profile
+from fedfm.run.bookkeeper import Watcher
 from fedfm.run.console import describe_result, log, numeric_table, print_table, watching
-from fedfm.run.folder import RunFolder, summary
-from fedfm.run.prepare import build_model, device_of, load_data, use_threads
+from fedfm.run.folder import summary
 from fedfm.run.records import Result, RoundRecord
-from fedfm.run.runner import Run, Watcher, run_together
+from fedfm.run.runner import run_configs as run_together
 from fedfm.run.tracking import SERVICES, tracking
 
 SOURCE_HELP = f"A TOML file, or a built-in config: {', '.join(builtin_names())}."
@@ -39,13 +39,6 @@ def run_configs(
 ) -> list[Result]:
     """Run configs that differ in their seeds together, with a display, tracked by services."""
     first = configs[0]
-    for config, out in zip(configs, outs, strict=True):
-        if out:
-            RunFolder.check(out, config.as_toml(), resume)
-    with phase("set-up"):
-        dataset, device = load_data(first), device_of(first)
-        built = [build_model(config, dataset).to(device) for config in configs]
-        use_threads(first.threads, built[0])
     title = title or f"{first.composed.name}, {first.training.clients} clients"
     titles = [title if len(configs) == 1 else f"{title}, seed {c.seed}" for c in configs]
     with ExitStack() as stack:
@@ -56,11 +49,7 @@ def run_configs(
                 for watch, config, out in zip(watchers, configs, outs, strict=True)
                 if out
             ]
-        runs = [
-            Run(model, config.experiment, out, config.as_toml(), watch)
-            for model, config, out, watch in zip(built, configs, outs, watchers, strict=True)
-        ]
-        return run_together(runs, dataset, resume)
+        return run_together(configs, outs=outs, watchers=watchers, resume=resume)
 
 
 def _both(show: Watcher, track: Watcher) -> Watcher:

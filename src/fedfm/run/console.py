@@ -19,8 +19,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from fedfm.run.bookkeeper import Watcher
 from fedfm.run.records import Result, RoundRecord
-from fedfm.run.runner import Watcher
 
 
 def log() -> None:
