@@ -25,6 +25,7 @@ from fedfm.records import Best, Progress, RoundRecord
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
+from fedfm.rounds.single_samples import check_single_samples
 from fedfm.rounds.state import State, initial_state
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ class Simulation:
             seed=seed,
             guard=experiment.guard,
         )
+        sizes = {f"client {k}": len(own) for k, own in enumerate(training)}
+        check_single_samples(model, data.shape, sizes, fed.training)
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
         else:

@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+from fedfm.assembly import build_model
 from fedfm.config import Config
 from fedfm.core.errors import require, unknown
 from fedfm.data import SOURCES
@@ -9,6 +10,8 @@ from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import held_out
 from fedfm.models import check_options
 from fedfm.privacy.accounting import accountant
+from fedfm.rounds.federation import LocalTraining
+from fedfm.rounds.single_samples import check_single_samples, clients_with_a_single_sample
 from fedfm.runs import differences
 
 LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
@@ -66,6 +69,15 @@ def check_enough(data: Dataset, config: Config) -> None:
         f"{samples} training samples are too few to take part: with {share:.0%} of them held out "
         f"(protocol.validation), {samples - held} are for training and {held} for validation",
     )
+
+
+def check_batches(data: Dataset, config: Config) -> None:
+    """Refuse data of which a batch of one sample would be left that the network cannot train on."""
+    samples = len(data.train) - held_out(len(data.train), config.protocol.validation)
+    training = LocalTraining.of(config.protocol)
+    if clients_with_a_single_sample({"this client": samples}, training):
+        network = build_model(config, data)
+        check_single_samples(network, data.shape, {"this client": samples}, training)
 
 
 def check_accountable(config: Config) -> None:
