@@ -129,6 +129,12 @@ def test_the_validation_split_holds_out_a_fifth_and_loses_nothing(sizes, seed):
         assert abs(len(validation) - 0.2 * len(shard)) <= 0.5
 
 
+def test_the_validation_split_of_samples_in_order_of_class_has_every_class():
+    labels = np.repeat(np.arange(5), 20)
+    (training,), (validation,) = hold_out([np.arange(100)], 0.2, 0)
+    assert set(labels[validation]) == set(labels[training]) == set(range(5))
+
+
 @pytest.mark.parametrize(("size", "share", "kind"), [(2, 0.2, "validation"), (1, 0.9, "training")])
 def test_a_client_left_without_samples_is_named(size, share, kind):
     shards = [np.arange(20), np.arange(20, 20 + size)]

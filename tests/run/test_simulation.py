@@ -26,14 +26,16 @@ from fedfm import (
 from fedfm.config import make_config
 from fedfm.core.checkpoint import to_bytes
 from fedfm.core.ledger import bytes_of, floats
+from fedfm.core.sgd import Sgd
 from fedfm.data.dataset import Dataset, Split
 from fedfm.methods import PIECES, Scaffold
 from fedfm.models import Split as Halves
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.federation import Federation
+from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round
 from fedfm.rounds.server import Diverged
+from fedfm.rounds.single_samples import check_single_samples
 from fedfm.run.console import describe_result
 from fedfm.run.folder import summary
 from fedfm.run.records import Progress
@@ -66,6 +68,35 @@ def simulation(training=SHORT, method=None) -> Simulation:
         method, partition=Partition("iid"), training=training, seed=0, executor="stacked"
     )
     return Simulation(network(), blobs(), config)
+
+
+@pytest.mark.parametrize(
+    ("samples", "changes", "helps"),
+    [
+        (160, {"batch_size": 1}, "use a larger batch_size, or"),
+        (160, {"batch_size": 31, "keep_last": True}, "keep_last=false or another batch_size, or"),
+        (8, {"validation": 0.5}, "use more than one training sample for each client"),
+    ],
+)
+def test_a_batch_of_one_that_batch_norm_cannot_train_on_is_refused_at_once(
+    monkeypatch, samples, changes, helps
+):
+    monkeypatch.setattr("fedfm.run.simulation.automatic", None)  # nothing is tried before
+    norm = models.build("mlp", shape=(6,), classes=4, norm="batch")
+    training, partition = replace(SHORT, **changes), Partition("iid")
+    named = "client 0, client 1, client 2, client 3: a batch of one sample, .*"
+    with pytest.raises(UserError, match=named + helps):
+        simulate(norm, blobs(samples), FedAvg(), training=training, partition=partition)
+
+
+def test_a_batch_of_one_is_fine_where_batch_norm_sees_several_values_of_it():
+    training = LocalTraining(1, 8, True, Sgd(0.01, 0.9, 0.0))
+    shape, samples = (1, 8, 8), {"ann": 9, "bob": 10, "eve": 1}
+    check = partial(check_single_samples, shape=shape, samples=samples, training=training)
+    check(nn.BatchNorm2d(1))
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(1))
+    with pytest.raises(UserError, match=r"^ann, eve: .* another batch_size and more than one"):
+        check(pooled)
 
 
 def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkeypatch):

@@ -13,6 +13,7 @@ from fedfm.config import Config, load_config
 from fedfm.core.errors import require
 from fedfm.deploy.checks import (
     check_accountable,
+    check_batches,
     check_deployable,
     check_enough,
     unlike,
@@ -194,6 +195,7 @@ def _check_data(site: Site, config: Config) -> None:
     data = own_data(site, config)
     build_model(config, data)
     check_enough(data, config)
+    check_batches(data, config)
 
 
 def _fail(problem: FlowerError, folder: Path) -> None:

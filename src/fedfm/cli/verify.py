@@ -34,7 +34,7 @@ def verify(
 ) -> None:
     """Check that the methods are what they say, and that the checks notice planted mistakes.
 
-    Exit code 1 if a check fails or a planted mistake survives; takes about a minute.
+    Exit code 1 if a check fails or a planted mistake survives; takes one to two minutes.
     """
     torch.set_num_threads(1)  # networks this small are not worth a second thread
     require(theory or out is None, "--out goes with --theory")

@@ -9,7 +9,10 @@ from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import held_out
 from fedfm.models import check_options
 from fedfm.privacy.accounting import accountant
+from fedfm.rounds.federation import LocalTraining
+from fedfm.rounds.single_samples import check_single_samples, clients_with_a_single_sample
 from fedfm.run.folder import differences
+from fedfm.run.prepare import build_model
 
 LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
 """Keys of a config that are a machine's own business."""
@@ -66,6 +69,15 @@ def check_enough(data: Dataset, config: Config) -> None:
         f"{samples} training samples are too few to take part: with {share:.0%} of them held out "
         f"(training.validation), {samples - held} are for training and {held} for validation",
     )
+
+
+def check_batches(data: Dataset, config: Config) -> None:
+    """Refuse data of which a batch of one sample would be left that the network cannot train on."""
+    samples = len(data.train) - held_out(len(data.train), config.training.validation)
+    training = LocalTraining.of(config.training)
+    if clients_with_a_single_sample({"this client": samples}, training):
+        network = build_model(config, data)
+        check_single_samples(network, data.shape, {"this client": samples}, training)
 
 
 def check_accountable(config: Config) -> None:

@@ -160,7 +160,5 @@ class Part:
         try:
             return self.net(inputs)
         except ValueError as problem:
-            raise UserError(
-                f"a batch of {inputs.shape[1]} cannot be trained on ({problem}); "
-                "use another batch_size, keep_last=false, or a model with norm=group"
-            ) from problem
+            said = f"a batch of {inputs.shape[1]} cannot be trained on: {problem}"
+            raise UserError(said) from problem

@@ -183,8 +183,11 @@ class Piece:
         """What goes to each client; leaves [...]."""
         return {}
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """What a client holds beside its model while it trains: [S, ...] or [1, ...]."""
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        """What a client holds beside its model while it trains: [S, ...] or [1, ...].
+
+        `received` is the global model that it received last, not its own where it goes on from one.
+        """
         return {}
 
     def views(self, held: Tree) -> dict[str, Model]:

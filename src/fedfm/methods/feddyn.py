@@ -48,9 +48,9 @@ class FedDyn(Piece):
         """A client's h_i, initially zero."""
         return {"drift": tree_map(torch.zeros_like, task.params)}
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """The part of the correction that does not change: - h_i - alpha x."""
-        fixed = tree_map(lambda h, x: -h - self.alpha * x, client["drift"], start.params)
+        fixed = tree_map(lambda h, x: -h - self.alpha * x, client["drift"], received.params)
         return {"fixed": fixed}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:

@@ -67,7 +67,7 @@ class FedFM(Anchored):
         require(self.temperature > 0, f"{self.name}: temperature must be > 0")
         require(self.guide in ("cg", "l2"), f"{self.name}: guide is 'cg' or 'l2'")
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """The anchors at unit length: they are normalised inside the loss only."""
         return {"anchors": F.normalize(down["anchors"], dim=-1), "seen": down["seen"]}
 

@@ -24,7 +24,7 @@ class FedProto(Anchored):
 
     name = "fedproto"
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """The prototypes."""
         return down
 

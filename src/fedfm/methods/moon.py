@@ -47,14 +47,14 @@ class Moon(Piece):
             "exists": torch.zeros((), dtype=torch.bool, device=like.device),
         }
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """The received and the previous model."""
-        received = start._asdict()
+        fresh = received._asdict()
 
-        def own(previous: Tensor, fresh: Tensor) -> Tensor:
-            return torch.where(per_client(client["exists"], previous), previous, fresh)
+        def own(previous: Tensor, new: Tensor) -> Tensor:
+            return torch.where(per_client(client["exists"], previous), previous, new)
 
-        return {"received": received, "previous": tree_map(own, client["model"], received)}
+        return {"received": fresh, "previous": tree_map(own, client["model"], fresh)}
 
     def views(self, held: Tree) -> dict[str, Model]:
         """Both frozen models see every batch."""

@@ -41,7 +41,7 @@ class Scaffold(Piece):
         """Every client receives c."""
         return server
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """The correction c - c_i."""
         return {"correction": tree_map(torch.sub, down["control"], client["control"])}
 

@@ -113,9 +113,9 @@ def measured(visit: Visit, fed: Federation, ask: Ask) -> Sums:
 
 def job(visit: Visit, fed: Federation, ask: Ask) -> Job:
     """The local training of the cohort."""
-    received = trees.share(ask.down)
+    down = trees.share(ask.down)
     held = {
-        piece.name: piece.prepare(visit.clients[piece.name], visit.start, received[piece.name])
+        piece.name: piece.prepare(visit.clients[piece.name], visit.base, down[piece.name])
         for piece in visit.pieces
     }
     plans = [fed.plan(ask.round, client) for client in visit.cohort]

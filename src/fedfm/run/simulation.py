@@ -24,6 +24,7 @@ from fedfm.methods import Task
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
+from fedfm.rounds.single_samples import check_single_samples
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.records import Progress, Score
 
@@ -68,6 +69,8 @@ class Simulation:
             seed=seed,
             guard=config.guard(),
         )
+        sizes = {f"client {k}": len(own) for k, own in enumerate(samples)}
+        check_single_samples(model, data.shape, sizes, fed.training)
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
         else:

@@ -16,7 +16,7 @@ from fedfm.config import Config, load_config, parse
 from fedfm.core.trees import Tree, flatten, to_device
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement, introduce
-from fedfm.deploy.checks import check_accountable, unlike
+from fedfm.deploy.checks import check_accountable, check_batches, unlike
 from fedfm.deploy.client.memory import is_out_of_memory
 from fedfm.deploy.client.runtime import Workshop
 from fedfm.deploy.client.site import Site, own_data, own_moments
@@ -71,6 +71,7 @@ class Client:
         self._compare(config)
         check_accountable(config)
         data = own_data(self.site, config)
+        check_batches(data, config)
         own = introduce(self.site.name, data, self.site.columns, self.site.has_share)
         return Packet({"introduction": own.values()})
 
