@@ -14,9 +14,9 @@ from fedfm import Partition, Piece, Training, compose, data, models
 from fedfm.config.experiment import Experiment
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Outcome
-from fedfm.engine.device_data import Feed
+from fedfm.data.batches import BatchPlan
+from fedfm.engine.cohort import TrainingResult
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
 from fedfm.engine.forward import Statistic
 from fedfm.engine.objective import Objective
@@ -44,7 +44,9 @@ class Timed:
     executor: Executor
     seconds: float = 0.0
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+    def train(
+        self, start: Model, plans: Sequence[BatchPlan], objective: Objective, sgd: Sgd
+    ) -> TrainingResult:
         """Train and take the time."""
         began = time.perf_counter()
         outcome = self.executor.train(start, plans, objective, sgd)
@@ -56,10 +58,10 @@ class Timed:
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
         """Measure as it is."""
-        return self.executor.measure(model, samples, statistic, feed)
+        return self.executor.measure(model, samples, statistic, data)
 
 
 def seconds(simulation: Simulation) -> tuple[float, float]:

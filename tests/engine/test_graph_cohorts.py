@@ -103,7 +103,7 @@ def test_what_cannot_be_captured_takes_plain_steps_and_says_so_once(monkeypatch,
         part(block.indices[:, 0], None)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(graphs, "capture", fails)
+    monkeypatch.setattr(graphs, "capture_step", fails)
     monkeypatch.setattr(graphs, "WORTHWHILE", 1)
     with caplog.at_level(logging.WARNING):
         state = after(4, Scaffold())
@@ -114,14 +114,14 @@ def test_what_cannot_be_captured_takes_plain_steps_and_says_so_once(monkeypatch,
 
 
 def test_memory_that_runs_out_while_capturing_splits_the_cohort(monkeypatch, captured, caplog):
-    works = graphs.capture
+    works = graphs.capture_step
 
     def hungry(part, block, pool):
         if len(part.cohort.losses) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB. GPU 0 has 1")
         return works(part, block, pool)
 
-    monkeypatch.setattr(graphs, "capture", hungry)
+    monkeypatch.setattr(graphs, "capture_step", hungry)
     state = after(3, Moon(mu=0.5))
     assert [record.message.split(" need ")[0] for record in caplog.records] == ["4 clients at once"]
     assert captured

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.engine import graphs
-from fedfm.engine.cohort import Cohort, Part
+from fedfm.engine.cohort import Cohort, CohortPart
 from fedfm.engine.objective import Objective
 from fedfm.methods import (
     PIECES,
@@ -45,7 +45,7 @@ METHODS: dict[str, tuple[Piece, ...]] = {name: (gentle(name),) for name in PIECE
 def addresses(cohort: Cohort) -> list[int]:
     """Where everything lies that a captured step would touch."""
     views = [tree for own in cohort.views.values() for view in own.values() for tree in view]
-    kept = [*cohort.model, cohort.momenta, cohort.lowered, cohort.objective.held, *views]
+    kept = [*cohort.model, cohort.momenta, cohort.low_params, cohort.objective.held, *views]
     return [leaf.data_ptr() for tree in kept for leaf in trees.leaves(tree)]
 
 
@@ -64,11 +64,11 @@ def captured(monkeypatch) -> list[tuple[int, ...]]:
         def step(indices: Tensor, draws: Tensor | None) -> None:
             assert indices.shape == shape
             assert addresses(part.cohort) == there
-            Part(part.cohort, block.rows)(indices, draws)
+            CohortPart(part.cohort, block.rows)(indices, draws)
 
         return step
 
-    monkeypatch.setattr(graphs, "capture", capture)
+    monkeypatch.setattr(graphs, "capture_step", capture)
     monkeypatch.setattr(graphs, "WORTHWHILE", 1)
     return keys
 
@@ -169,7 +169,7 @@ def test_views_are_refreshed_every_round(captured):
             assert torch.equal(views["received"].params[name][0], value)
     order = [0, 3, 1, 2]  # in which the clients are packed
     for row, client in enumerate(order):
-        for name, value in before.clients.of(client)["moon"]["model"]["params"].items():
+        for name, value in before.clients.get(client)["moon"]["model"]["params"].items():
             assert torch.equal(views["previous"].params[name][row], value)
 
 

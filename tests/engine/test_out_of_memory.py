@@ -9,10 +9,10 @@ import torch
 from fedfm import FedAvg, FedFM, UserError
 from fedfm.core.trees import flatten, share
 from fedfm.engine import graphs
-from fedfm.engine.cohort import Outcome, Part, gather
+from fedfm.engine.cohort import CohortPart, TrainingResult, gather_results
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
 from fedfm.engine.graphs import GraphCohort
-from fedfm.engine.networks import Net
+from fedfm.engine.networks import BoundNetwork
 from fedfm.methods import Moon, Scaffold
 from fedfm.methods.base import Model
 from fedfm.rounds.round import run_round
@@ -25,7 +25,7 @@ FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
 @pytest.fixture
 def room(monkeypatch):
     """Memory for so many clients at once; gives the cohorts that were trained."""
-    works, trained = StackedExecutor.together, []
+    works, trained = StackedExecutor.train_cohort, []
 
     def limit(clients: int) -> list[int]:
         def together(self, start, plans, objective, sgd):
@@ -34,7 +34,7 @@ def room(monkeypatch):
             trained.append(len(plans))
             return works(self, start, plans, objective, sgd)
 
-        monkeypatch.setattr(StackedExecutor, "together", together)
+        monkeypatch.setattr(StackedExecutor, "train_cohort", together)
         return trained
 
     return limit
@@ -72,14 +72,14 @@ def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, ca
     fed = worlds.federation(module, worlds.images(), FedFM(start_round=0), executor=executor)
     model = worlds.start(module, fed).model.map(share)
     whole = fed.executor.measure(model, fed.samples, FedFM().statistic)
-    works = Net.__call__
+    works = BoundNetwork.__call__
 
     def little(net, inputs):
         if inputs.shape[:2].numel() > 20:
             raise torch.OutOfMemoryError(FULL)
         return works(net, inputs)
 
-    monkeypatch.setattr(Net, "__call__", little)
+    monkeypatch.setattr(BoundNetwork, "__call__", little)
     parts = fed.executor.measure(model, fed.samples, FedFM().statistic)
     for name, value in parts.items():
         torch.testing.assert_close(value, whole[name])
@@ -90,7 +90,7 @@ def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, ca
     def nothing(net, inputs):
         raise torch.OutOfMemoryError(FULL)
 
-    monkeypatch.setattr(Net, "__call__", nothing)
+    monkeypatch.setattr(BoundNetwork, "__call__", nothing)
     with pytest.raises(UserError, match="one sample alone needs more memory than the GPU has"):
         fed.executor.measure(model, fed.samples, FedFM().statistic)
 
@@ -101,9 +101,9 @@ def test_memory_is_free_when_less_is_tried(monkeypatch):
     fed = worlds.federation(module, worlds.images(), Moon(), executor="graph")
     kept: list[weakref.ref[GraphCohort]] = []
     alive: list[bool] = []
-    monkeypatch.setattr(graphs, "capture", Caught)
+    monkeypatch.setattr(graphs, "capture_step", Caught)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(kept[-1]() is not None))
-    again = GraphCohort.again
+    again = GraphCohort.retrain
 
     def short(cohort, start, objective, plans):
         outcome = again(cohort, start, objective, plans)
@@ -112,7 +112,7 @@ def test_memory_is_free_when_less_is_tried(monkeypatch):
             raise torch.OutOfMemoryError(FULL)
         return outcome
 
-    monkeypatch.setattr(GraphCohort, "again", short)
+    monkeypatch.setattr(GraphCohort, "retrain", short)
     gc.disable()
     try:
         rounds_of(fed, module, rounds=1)
@@ -129,7 +129,7 @@ class Caught:
         self.part, self.rows = part, block.rows
 
     def __call__(self, indices, draws) -> None:
-        Part(self.part.cohort, self.rows)(indices, draws)
+        CohortPart(self.part.cohort, self.rows)(indices, draws)
 
 
 def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room):
@@ -148,14 +148,14 @@ def test_a_cohorts_models_are_given_up_before_the_next_trains():
     """However small the cohorts, all clients' models would not fit twice."""
     earlier: list[weakref.ref[torch.Tensor]] = []
 
-    def outcome(clients: torch.Tensor) -> Outcome:
+    def outcome(clients: torch.Tensor) -> TrainingResult:
         assert not any(leaf() is not None for leaf in earlier)
         weights = clients[:, None] * torch.ones(3)
         earlier.append(weakref.ref(weights))
-        return Outcome(Model({"w": weights}, {}), 10.0 * clients, clients + 1)
+        return TrainingResult(Model({"w": weights}, {}), 10.0 * clients, clients + 1)
 
     parts = torch.tensor([3, 0, 2, 1]).split(2)
-    model, loss, steps = gather(map(outcome, parts), parts)
+    model, loss, steps = gather_results(map(outcome, parts), parts)
     assert len(earlier) == 2
     assert model.params["w"].tolist() == [[client] * 3 for client in range(4)]
     assert loss.tolist() == [0, 10, 20, 30]

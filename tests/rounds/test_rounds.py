@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import FedAvg, FedFM, FedFMLite
 from fedfm.rounds.round import run_round
 from fedfm.verify import textbook
@@ -163,7 +163,7 @@ def test_a_round_leaves_the_state_it_was_given_as_it_was():
     again, _ = run_round(state, fed)
     for name, value in once.model.params.items():
         assert torch.equal(value, again.model.params[name])
-    before = model_of(module)
+    before = copy_model(module)
     assert all(torch.equal(p, before.params[n]) for n, p in module.named_parameters())
 
 

@@ -25,11 +25,11 @@ from fedfm import (
 )
 from fedfm.config.experiment import Experiment
 from fedfm.core.checkpoint import to_bytes
-from fedfm.core.ledger import bytes_of, floats
+from fedfm.core.ledger import count_bytes, count_floats
 from fedfm.data.dataset import Dataset, Split
-from fedfm.engine.evaluation import Score
+from fedfm.engine.evaluation import ModelScore
 from fedfm.methods import PIECES, Scaffold
-from fedfm.models import Split as Halves
+from fedfm.models import BodyAndHead as Halves
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.federation import Federation
@@ -39,7 +39,7 @@ from fedfm.run.console import describe_result
 from fedfm.run.folder import summary
 from fedfm.run.records import Progress
 from fedfm.run.runner import Run, run_together
-from fedfm.run.simulation import Simulation, feeds
+from fedfm.run.simulation import Simulation, device_data
 
 SHORT = Training(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)
 
@@ -71,7 +71,7 @@ def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkey
     made = simulation()
     found = [(0.5, 0.1), (0.8, 0.2), (0.8, 0.9), (0.7, 0.8)]
     validations = torch.tensor([[v] for v, _ in found], dtype=torch.float64)
-    scores = iter(Score(v, test) for v, (_, test) in zip(validations, found, strict=True))
+    scores = iter(ModelScore(v, test) for v, (_, test) in zip(validations, found, strict=True))
     monkeypatch.setattr(made, "evaluate", lambda model: next(scores))
     progress = Progress(made.start)
     models_by_round = {}
@@ -218,8 +218,8 @@ def test_the_ledger_of_a_private_round_is_what_the_guard_lets_out(method, monkey
     made = Simulation(models.build("mlp", shape=(6,), classes=4, hidden=[8], norm="batch"), blobs(),
                       experiment)  # fmt: skip
     (record,) = made.advance(Progress(made.start)).records
-    assert record.bytes_up == sum(bytes_of(tree) for tree in sent)
-    assert record.floats_up == sum(floats(tree) for tree in sent)
+    assert record.bytes_up == sum(count_bytes(tree) for tree in sent)
+    assert record.floats_up == sum(count_floats(tree) for tree in sent)
 
 
 class Idle(nn.Module):
@@ -272,9 +272,9 @@ def test_a_method_that_would_never_begin_is_named(caplog):
 
 def test_inputs_are_normalised_as_training_sees_them():
     data = replace(blobs(), mean=(1.0,) * 6, std=(2.0,) * 6)
-    feed = feeds(network(), data)[1]
-    seen, _ = feed.fetch(torch.arange(5).unsqueeze(0))
-    torch.testing.assert_close(data.normalised(data.test.inputs[:5]), seen[0])
+    on_device = device_data(network(), data)[1]
+    seen, _ = on_device.fetch(torch.arange(5).unsqueeze(0))
+    torch.testing.assert_close(data.normalise(data.test.inputs[:5]), seen[0])
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_both_executors_report_the_same_run():
 
 
 def test_only_the_fraction_asked_for_takes_part():
-    parameters = models.parameter_count(network())
+    parameters = models.count_parameters(network())
     result = run(training=Training(clients=4, rounds=2, epochs=1, batch_size=8, participation=0.5))
     assert all(record.floats_up == 2 * parameters for record in result.rounds)
 
@@ -365,7 +365,7 @@ def test_a_run_stops_when_every_client_diverged_and_names_round_and_clients():
 def test_a_client_that_is_not_finite_never_reaches_the_average(piece, monkeypatch, caplog):
     made = simulation(method=piece())
     progress = Progress(made.start)
-    made.feeds[0].inputs[made.federation.samples[2]] = torch.nan
+    made.device_data[0].inputs[made.federation.samples[2]] = torch.nan
     after = made.advance(progress)
     assert after.records[-1].failed == 1
     assert "left out clients [2]" in caplog.text

@@ -8,13 +8,13 @@ from torch import nn
 
 from fedfm.config.training import Training
 from fedfm.core.errors import require
-from fedfm.core.ledger import bytes_of
+from fedfm.core.ledger import count_bytes
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.methods import Method, Model, Piece, Task
 from fedfm.plugins import code_of
 from fedfm.privacy import Privacy
-from fedfm.privacy.guard import Guard, keyed
+from fedfm.privacy.guard import Guard, keyed_sources
 
 GIGABYTE = 2**30
 
@@ -39,7 +39,7 @@ class Experiment:
     @property
     def guard(self) -> Guard | None:
         """Privacy at work in a simulation."""
-        return Guard(self.privacy, self.fewest, keyed(self.seed)) if self.privacy else None
+        return Guard(self.privacy, self.fewest, keyed_sources(self.seed)) if self.privacy else None
 
     def __post_init__(self) -> None:
         """Refuse unknown choices, and a last round whose models would never be shared."""
@@ -85,9 +85,9 @@ class Experiment:
     def states_on_disk(self, model: Model) -> bool:
         """Whether what the clients keep is held on disk, given a template of the model [...]."""
         task = Task(model, classes=1, features=1)
-        each = bytes_of({piece.name: piece.client_state(task) for piece in self.method.pieces})
+        each = count_bytes({piece.name: piece.client_state(task) for piece in self.method.pieces})
         if self.method.share_every > 1:
-            each += bytes_of(model._asdict())
+            each += count_bytes(model._asdict())
         if self.client_states == "auto":
             return each * self.training.clients > GIGABYTE
         return self.client_states == "disk"

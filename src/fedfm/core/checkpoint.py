@@ -25,7 +25,7 @@ _MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # no JSON, or
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content in one step that survives a crash; nothing is left on failure."""
-    temporary = unfinished(path)
+    temporary = partial_path(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -38,7 +38,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def unfinished(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     """Where a file is written before it takes its place."""
     return path.with_name(path.name + ".partial")
 

@@ -1,6 +1,6 @@
 """What every client keeps between rounds: in memory, on disk where it would not fit, or elsewhere.
 
-All are values: `updated` gives a new one and leaves the old as it was. On disk a client's state is
+All are values: `update` gives a new one and leaves the old as it was. On disk a client's state is
 a file of its own that is never changed, named by client and round, so that memory is bounded by
 the cohort and a checkpoint only has to name the files.
 """
@@ -24,15 +24,15 @@ class ClientStates(Protocol):
         """The clients that keep something."""
         ...
 
-    def of(self, client: int) -> Tree:
+    def get(self, client: int) -> Tree:
         """A client's state; empty for one that keeps nothing."""
         ...
 
-    def updated(self, states: Mapping[int, Tree], round: int) -> "ClientStates":
+    def update(self, states: Mapping[int, Tree], round: int) -> "ClientStates":
         """With new states for some clients, which they have after `round` rounds."""
         ...
 
-    def cleared(self) -> "ClientStates":
+    def clear(self) -> "ClientStates":
         """Without any."""
         ...
 
@@ -51,15 +51,15 @@ class InMemory:
         """The clients that keep something."""
         return iter(self.states)
 
-    def of(self, client: int) -> Tree:
+    def get(self, client: int) -> Tree:
         """A client's state."""
         return self.states.get(client, {})
 
-    def updated(self, states: Mapping[int, Tree], round: int) -> "InMemory":
+    def update(self, states: Mapping[int, Tree], round: int) -> "InMemory":
         """With new states for some clients."""
         return InMemory({**self.states, **states})
 
-    def cleared(self) -> "InMemory":
+    def clear(self) -> "InMemory":
         """Without any."""
         return InMemory()
 
@@ -78,7 +78,7 @@ class OnDisk:
         """The clients that keep something."""
         return iter(self.rounds)
 
-    def of(self, client: int) -> Tree:
+    def get(self, client: int) -> Tree:
         """A client's state, read from its file."""
         if client not in self.rounds:
             return {}
@@ -88,18 +88,18 @@ class OnDisk:
         except (OSError, SafetensorError) as problem:
             raise Damaged(file, problem) from problem
 
-    def updated(self, states: Mapping[int, Tree], round: int) -> "OnDisk":
+    def update(self, states: Mapping[int, Tree], round: int) -> "OnDisk":
         """With new files for some clients; those they replace stay until `tidy`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for client, tree in states.items():
             write_atomically(self._file(client, round), to_bytes(tree))
         return OnDisk(self.folder, {**self.rounds, **dict.fromkeys(states, round)})
 
-    def cleared(self) -> "OnDisk":
+    def clear(self) -> "OnDisk":
         """Without any; the files stay until `tidy`."""
         return OnDisk(self.folder)
 
-    def after(self, rounds: Mapping[int, int]) -> "OnDisk":
+    def restore(self, rounds: Mapping[int, int]) -> "OnDisk":
         """The states that clients had after these rounds."""
         return OnDisk(self.folder, rounds)
 
@@ -115,7 +115,7 @@ class OnDisk:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class OnClients:
     """Real clients keep their own; all the server knows is after which round each one's is."""
 
     rounds: Mapping[int, int] = field(default_factory=dict)
@@ -124,25 +124,25 @@ class Elsewhere:
         """The clients that keep something."""
         return iter(self.rounds)
 
-    def of(self, client: int) -> Tree:
+    def get(self, client: int) -> Tree:
         """Nothing that could be seen from here."""
         return {}
 
-    def updated(self, states: Mapping[int, Tree], round: int) -> "Elsewhere":
+    def update(self, states: Mapping[int, Tree], round: int) -> "OnClients":
         """Some clients have new states."""
-        return Elsewhere({**self.rounds, **dict.fromkeys(states, round)})
+        return OnClients({**self.rounds, **dict.fromkeys(states, round)})
 
-    def after(self, rounds: Mapping[int, int]) -> "Elsewhere":
+    def restore(self, rounds: Mapping[int, int]) -> "OnClients":
         """The states that clients had after these rounds."""
-        return Elsewhere(rounds)
+        return OnClients(rounds)
 
-    def without(self, clients: Collection[int]) -> "Elsewhere":
+    def without(self, clients: Collection[int]) -> "OnClients":
         """Some clients have lost theirs."""
-        return Elsewhere({k: round for k, round in self.rounds.items() if k not in clients})
+        return OnClients({k: round for k, round in self.rounds.items() if k not in clients})
 
-    def cleared(self) -> "Elsewhere":
+    def clear(self) -> "OnClients":
         """Nobody keeps anything."""
-        return Elsewhere()
+        return OnClients()
 
     def tidy(self) -> None:
         """Nothing to do."""

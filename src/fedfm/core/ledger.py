@@ -35,34 +35,34 @@ class Traffic:
         return asdict(self)
 
 
-def counted(message: Tree) -> Iterator[Tensor]:
+def float_leaves(message: Tree) -> Iterator[Tensor]:
     """What a message has of floats in the paper's convention."""
     for section, content in message.items():
         if isinstance(content, dict):
-            yield from counted(content) if section != BUFFERS else ()
+            yield from float_leaves(content) if section != BUFFERS else ()
         elif content.is_floating_point():
             yield content
 
 
-def floats(message: Tree) -> int:
+def count_floats(message: Tree) -> int:
     """The number of floats in a message in the paper's convention."""
-    return sum(leaf.numel() for leaf in counted(message))
+    return sum(leaf.numel() for leaf in float_leaves(message))
 
 
-def floats_held(trees_of_a_client: Tree) -> int:
+def count_held_floats(trees_of_a_client: Tree) -> int:
     """Floats of one client in trees [S, ...] or [1, ...]; a tensor held twice counts once."""
-    unique = {id(leaf): leaf for leaf in counted(trees_of_a_client)}
+    unique = {id(leaf): leaf for leaf in float_leaves(trees_of_a_client)}
     return sum(leaf[0].numel() for leaf in unique.values())
 
 
-def bytes_of(message: Tree) -> int:
+def count_bytes(message: Tree) -> int:
     """The bytes of all tensors in a message."""
     return sum(leaf.numel() * leaf.element_size() for leaf in trees.leaves(message))
 
 
-def sent_up(messages: Tree) -> Traffic:
+def count_upload(messages: Tree) -> Traffic:
     """What the clients' messages [S, ...] amount to."""
-    return Traffic(floats_up=floats(messages), bytes_up=bytes_of(messages))
+    return Traffic(floats_up=count_floats(messages), bytes_up=count_bytes(messages))
 
 
 class Ledger:
@@ -71,11 +71,11 @@ class Ledger:
     def __init__(self) -> None:
         self.traffic = Traffic()
 
-    def down(self, message: Tree, clients: int) -> None:
+    def record_download(self, message: Tree, clients: int) -> None:
         """A message [...] goes to each of `clients` clients."""
-        count, size = clients * floats(message), clients * bytes_of(message)
+        count, size = clients * count_floats(message), clients * count_bytes(message)
         self.traffic += Traffic(floats_down=count, bytes_down=size)
 
-    def handshake(self, answers: Traffic) -> None:
+    def record_handshake(self, answers: Traffic) -> None:
         """Server and clients have met once more in this round; the answers arrived."""
         self.traffic += answers + Traffic(handshakes=1)

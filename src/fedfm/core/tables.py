@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
-def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_keys(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} becomes {"a.b": 1}."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         inner = isinstance(value, Mapping)
-        found |= dotted(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+        found |= flatten_keys(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return found
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]], names: Iterable[str] = ()) -> str:
+def to_csv(rows: Sequence[Mapping[str, Any]], names: Iterable[str] = ()) -> str:
     """Rows under all names that any of them has; `names` if there are none."""
     text = io.StringIO()
     names = dict.fromkeys(name for row in rows for name in row) or names

@@ -51,10 +51,10 @@ def unflatten(flat: dict[str, Tensor]) -> Tree:
     return tree
 
 
-def completed(tree: Tree, like: Tree) -> Tree:
+def complete(tree: Tree, like: Tree) -> Tree:
     """The tree with the empty branches that `like` has, which `flatten` loses."""
     return {
-        key: completed(tree.get(key, {}), branch) if isinstance(branch, dict) else tree[key]
+        key: complete(tree.get(key, {}), branch) if isinstance(branch, dict) else tree[key]
         for key, branch in like.items()
     }
 
@@ -109,7 +109,7 @@ def per_client(values: Tensor, like: Tensor) -> Tensor:
     return shaped.to(like.dtype) if values.is_floating_point() else shaped
 
 
-def total(tree: Tree) -> Tree:
+def sum_clients(tree: Tree) -> Tree:
     """The sum over the client axis: [S, ...] becomes [...]."""
     return tree_map(lambda leaf: leaf.sum(0), tree)
 
@@ -120,7 +120,7 @@ def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
         return torch.einsum("s,s...->...", weights, leaf)
 
 
-def finite(tree: Tree) -> Tensor:
+def is_finite(tree: Tree) -> Tensor:
     """Whether every number of each client is finite: leaves [S, ...] give a bool [S]."""
     sums = (leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree))
     return torch.stack([torch.isfinite(each) for each in sums]).all(0)
@@ -128,16 +128,16 @@ def finite(tree: Tree) -> Tensor:
 
 def all_finite(tree: Tree) -> bool:
     """Whether every number is finite; numbers without a value are."""
-    fine = finite(share(tree))
+    fine = is_finite(share(tree))
     return fine.is_meta or bool(fine)
 
 
-def chosen(tree: Tree, which: Tensor) -> Tree:
+def select(tree: Tree, which: Tensor) -> Tree:
     """The rows [S, ...] of the clients for which `which` [S] holds."""
     return tree_map(lambda leaf: leaf[which], tree)
 
 
-def chosen_items(items: list[int], which: Tensor) -> list[int]:
+def select_items(items: list[int], which: Tensor) -> list[int]:
     """The items for which `which` [S] holds."""
     if which.is_meta or bool(which.all()):
         return items

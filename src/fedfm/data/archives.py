@@ -24,7 +24,7 @@ _DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def user_errors(path: Path) -> Iterator[None]:
     """Turn what the standard library raises over a damaged file into a `UserError`."""
     try:
         yield
@@ -37,11 +37,11 @@ def readable(path: Path) -> Iterator[None]:
 
 def gunzip(path: Path) -> bytes:
     """The content of the gzip file at `path`."""
-    with readable(path), gzip.open(path) as stream:
+    with user_errors(path), gzip.open(path) as stream:
         return stream.read()
 
 
-def members(path: Path, names: Collection[str]) -> dict[str, bytes]:
+def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
     """The files called `names` in the tar at `path`, in whichever of its folders they lie."""
     found: dict[str, bytes] = {}
     for name, read in walk(path):
@@ -67,7 +67,7 @@ def _folder_files(path: Path) -> Files:
 
 
 def _read(file: Path) -> bytes:
-    with readable(file):
+    with user_errors(file):
         return file.read_bytes()
 
 
@@ -78,7 +78,7 @@ def _listing(path: Path) -> list[Path]:
 
 def _tar_files(path: Path) -> Files:
     with (
-        readable(path),
+        user_errors(path),
         _open(path) as stream,
         tarfile.open(fileobj=stream, mode="r:*", tarinfo=_Header) as tar,
     ):
@@ -90,7 +90,7 @@ def _tar_files(path: Path) -> Files:
 
 
 def _extract(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    with readable(path):
+    with user_errors(path):
         stream = tar.extractfile(member) if member.isfile() else None
         require(stream is not None, f"{path}: {member.name} is a link or a device, not a file")
         return stream.read() if stream else b""
@@ -137,9 +137,9 @@ class Decoded:
     classes: tuple[str, ...]
 
 
-def fingerprint(path: Path, *options: object) -> str:
+def cache_key(path: Path, *options: object) -> str:
     """A key that changes with `options` and with any file of the folder or archive at `path`."""
-    with readable(path):
+    with user_errors(path):
         files = _listing(path) if path.is_dir() else [path]
         stats = [file.stat() for file in files]
     facts = [(str(f), s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
@@ -147,7 +147,7 @@ def fingerprint(path: Path, *options: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def cached(file: Path, make: Callable[[], Decoded]) -> Decoded:
+def load_or_make(file: Path, make: Callable[[], Decoded]) -> Decoded:
     """What was kept in `file`, else what `make` returns, which is then kept where that works."""
     kept = _load(file)
     if kept is None:

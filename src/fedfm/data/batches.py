@@ -11,7 +11,7 @@ from fedfm.data import augment
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """A client's local training in one round: `sizes` has the batch of every step, in order.
 
     `indices` [n] are the samples of all batches one after another, `draws` [n, 4] the random
@@ -33,11 +33,11 @@ class Plan:
         """The samples [B_t] of every step t."""
         return torch.split(self.indices, list(self.sizes))
 
-    def first(self, steps: int) -> "Plan":
+    def first(self, steps: int) -> "BatchPlan":
         """The plan's first steps alone."""
         n = sum(self.sizes[:steps])
         draws = None if self.draws is None else self.draws[:n]
-        return Plan(self.indices[:n], self.sizes[:steps], draws, self.seed)
+        return BatchPlan(self.indices[:n], self.sizes[:steps], draws, self.seed)
 
 
 def batch_sizes(samples: int, batch_size: int, keep_last: bool) -> list[int]:
@@ -51,7 +51,7 @@ def batch_sizes(samples: int, batch_size: int, keep_last: bool) -> list[int]:
     return [batch_size] * whole + ([rest] if keep_last and rest else [])
 
 
-def plan(
+def plan_batches(
     indices: np.ndarray,
     *,
     epochs: int,
@@ -59,7 +59,7 @@ def plan(
     keep_last: bool,
     augmented: bool,
     key: tuple[int, int, int],
-) -> Plan:
+) -> BatchPlan:
     """The plan of one client for one round: each epoch in a fresh order.
 
     `key` is (seed, round, client).
@@ -71,7 +71,7 @@ def plan(
     draws = None
     if augmented:
         draws = augment.draw(generator(seed, "augment", *rest), epochs * sum(sizes))
-    return Plan(
+    return BatchPlan(
         torch.from_numpy(np.concatenate(order)),
         tuple(sizes * epochs),
         draws,

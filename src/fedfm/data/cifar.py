@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedfm.core.errors import require
-from fedfm.data.archives import members
+from fedfm.data.archives import read_members
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.download import File, Source
 
@@ -17,7 +17,7 @@ def read_cifar10(folder: Path) -> Dataset:
     """CIFAR-10: records of a label and 3x32x32 values, in five training batches and one test."""
     batches = [f"data_batch_{number}.bin" for number in range(1, 6)]
     archive = folder / CIFAR10.files[0].name
-    found = members(archive, [*batches, "test_batch.bin", "batches.meta.txt"])
+    found = read_members(archive, [*batches, "test_batch.bin", "batches.meta.txt"])
     return Dataset(
         "cifar10",
         _records(archive, found, batches, 1),
@@ -31,7 +31,7 @@ def read_cifar10(folder: Path) -> Dataset:
 def read_cifar100(folder: Path) -> Dataset:
     """CIFAR-100: records of a coarse label, a fine one (used) and 3x32x32 values."""
     archive = folder / CIFAR100.files[0].name
-    found = members(archive, ["train.bin", "test.bin", "fine_label_names.txt"])
+    found = read_members(archive, ["train.bin", "test.bin", "fine_label_names.txt"])
     return Dataset(
         "cifar100",
         _records(archive, found, ["train.bin"], 2),

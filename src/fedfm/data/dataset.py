@@ -154,7 +154,7 @@ class Dataset:
         """The shape of one input."""
         return tuple(self.train.inputs.shape[1:])
 
-    def normalised(self, inputs: Tensor) -> Tensor:
+    def normalise(self, inputs: Tensor) -> Tensor:
         """Raw inputs [N, ...] as a network sees them: (inputs - mean) / std in float32."""
         trailing = (1,) * (len(self.shape) - 1)
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.std))

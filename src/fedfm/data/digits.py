@@ -6,7 +6,7 @@ import torch
 
 from fedfm.data.dataset import Dataset
 from fedfm.data.download import Source
-from fedfm.data.folder import channel_statistics, split
+from fedfm.data.folder import channel_statistics, split_off_test
 
 
 def read(folder: Path) -> Dataset:
@@ -15,7 +15,7 @@ def read(folder: Path) -> Dataset:
 
     bundled = load_digits()
     inputs = torch.tensor(bundled.images, dtype=torch.uint8).unsqueeze(1)
-    train, test = split(inputs, torch.tensor(bundled.target, dtype=torch.int64))
+    train, test = split_off_test(inputs, torch.tensor(bundled.target, dtype=torch.int64))
     mean, std = channel_statistics(train.inputs)
     names = tuple(map(str, bundled.target_names))
     return Dataset("digits", train, test, names, mean, std, keep_order=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedfm.core.errors import UserError, require
 from fedfm.core.rng import generator
-from fedfm.data.archives import Decoded, cached, fingerprint, walk
+from fedfm.data.archives import Decoded, cache_key, load_or_make, walk
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.download import Source
 
@@ -53,12 +53,12 @@ def read_images(path: Path, cache: Path, size: int | None = None, mode: str = ""
     require(path.exists(), f"there is no file or folder {path}")
     known = path.is_dir() or path.name.endswith(ARCHIVES)
     require(known, f"{path} is neither a folder nor an archive ({', '.join(ARCHIVES)})")
-    key = fingerprint(path, "images, version 2", size, mode)
-    return cached(cache / f"{key}.safetensors", lambda: _decode_all(path, size, mode))
+    key = cache_key(path, "images, version 2", size, mode)
+    return load_or_make(cache / f"{key}.safetensors", lambda: _decode_all(path, size, mode))
 
 
 def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
-    plan = arrange(path, (name for name, _ in walk(path)))
+    plan = assign_classes(path, (name for name, _ in walk(path)))
     names = sorted(plan)
     images = {n: _decode(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
     classes, labels = encode([plan[name][1] for name in names])
@@ -67,12 +67,12 @@ def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
     every = Split(inputs, labels)
     if "train" not in parts:
         every = every.sort_by_content()  # which are for testing depends on no file's name
-        return Decoded(*split(every.inputs, every.labels), classes)
+        return Decoded(*split_off_test(every.inputs, every.labels), classes)
     train = torch.tensor([part == "train" for part in parts])
     return Decoded(every.subset(train), every.subset(~train), classes)
 
 
-def arrange(path: Path, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+def assign_classes(path: Path, names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """For every image of `names`: "train" or "test" ("" when undivided), and its class."""
     parts = {name: PurePosixPath(name).parts for name in names}
     parts = _below_root({n: p for n, p in parts.items() if not any(map(_hidden, p))})
@@ -162,7 +162,7 @@ def encode(names: list[str]) -> tuple[tuple[str, ...], Tensor]:
     return tuple(classes), torch.tensor([index[name] for name in names])
 
 
-def split(inputs: Tensor, labels: Tensor, share: float = 0.2) -> tuple[Split, Split]:
+def split_off_test(inputs: Tensor, labels: Tensor, share: float = 0.2) -> tuple[Split, Split]:
     """A training and a test split with `share` of every class; the same on every call."""
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):

@@ -12,23 +12,23 @@ def hold_out(
     shards: Sequence[np.ndarray], fraction: float, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Split every client's samples [n_k] into training and validation samples, both sorted."""
-    parts = [hold_out_at(k, shard, fraction, seed) for k, shard in enumerate(shards)]
+    parts = [hold_out_client(k, shard, fraction, seed) for k, shard in enumerate(shards)]
     return [training for training, _ in parts], [validation for _, validation in parts]
 
 
-def held_out(samples: int, fraction: float) -> int:
+def validation_size(samples: int, fraction: float) -> int:
     """How many of a client's samples are for validation."""
     return int(np.floor(fraction * samples + 0.5))
 
 
-def hold_out_at(
+def hold_out_client(
     client: int, shard: np.ndarray, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The training and the validation samples, both sorted, of one client's sorted `shard` [n].
 
     Which ones depends on their places in the shard alone: arange(n) gives the same by place.
     """
-    size = held_out(len(shard), fraction)
+    size = validation_size(len(shard), fraction)
     for kind, left in (("validation", size), ("training", len(shard) - size)):
         require(
             left > 0,

@@ -13,7 +13,7 @@ _CONVERGED = 1e-8  # ... or when the column sums are off by less than this, all 
 _SNAP = 1e-7  # a cell this near to a whole number is that number
 
 
-def fitted(weights: Floats, sizes: Ints) -> Floats:
+def fit(weights: Floats, sizes: Ints) -> Floats:
     """Scale the rows and columns of `weights` [K, C] to row sums N/K and column sums `sizes`."""
     table = weights
     row = np.full(len(weights), sizes.sum() / len(weights))
@@ -31,7 +31,7 @@ def _ratio(wanted: NDArray[Any], found: Floats) -> Floats:
     return ratio
 
 
-def rounded(
+def round_to_margins(
     target: Floats, held: NDArray[np.bool_], sizes: Ints, rng: np.random.Generator
 ) -> Ints | None:
     """Round `target` [K, C] to column sums `sizes` and row sums N/K up or down.

@@ -63,26 +63,26 @@ class Partition:
         require(self.missing >= 0, f"missing must be at least 0 (it is {self.missing})")
 
 
-def dealt(data: Dataset, clients: int, partition: Partition, seed: int) -> list[Ints]:
+def deal(data: Dataset, clients: int, partition: Partition, seed: int) -> list[Ints]:
     """The training samples of each of the K clients."""
-    return split(data.train.labels.cpu().numpy(), len(data.classes), clients, partition, seed)
+    return deal_labels(data.train.labels.cpu().numpy(), len(data.classes), clients, partition, seed)
 
 
-def tabulated(data: Dataset, clients: int, partition: Partition, seed: int) -> Ints:
+def tabulate(data: Dataset, clients: int, partition: Partition, seed: int) -> Ints:
     """How many training samples of each class each client has: [K, C]."""
     labels, classes = data.train.labels.cpu().numpy(), len(data.classes)
-    return counts(labels, classes, dealt(data, clients, partition, seed))
+    return count_classes(labels, classes, deal(data, clients, partition, seed))
 
 
-def split(
+def deal_labels(
     labels: NDArray[Any], classes: int, clients: int, partition: Partition, seed: int
 ) -> list[Ints]:
     """The sample indices of each of the K clients, sorted, for `labels` [N] in 0..classes-1."""
     _check(labels, classes, clients)
     labels = labels.astype(np.int64)
-    deal = generator(seed, "partition", _DEAL)
+    rng = generator(seed, "partition", _DEAL)
     if partition.kind == "iid":
-        return [np.sort(part) for part in np.array_split(deal.permutation(len(labels)), clients)]
+        return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
     sizes = np.bincount(labels, minlength=classes)
     table = _TABLES[partition.kind](sizes, clients, partition, generator(seed, "partition", _TABLE))
     empty = np.flatnonzero(table.sum(1) == 0)
@@ -91,10 +91,10 @@ def split(
         f"clients {_listed(empty)} would hold no samples: use fewer clients"
         + (" or a smaller missing" if partition.kind == "niid3" else ""),
     )
-    return _deal(labels, table, deal)
+    return _deal(labels, table, rng)
 
 
-def counts(labels: NDArray[Any], classes: int, shards: Sequence[Ints]) -> Ints:
+def count_classes(labels: NDArray[Any], classes: int, shards: Sequence[Ints]) -> Ints:
     """The table [K, C]: how many samples of each class each of the K `shards` holds."""
     return np.stack([np.bincount(labels[shard], minlength=classes) for shard in shards])
 
@@ -216,7 +216,7 @@ def _balanced(weights: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
 
     If there is none, because of zeros among the weights, the best table of equal cells.
     """
-    table = margins.rounded(margins.fitted(weights, sizes), weights > 0, sizes, rng)
+    table = margins.round_to_margins(margins.fit(weights, sizes), weights > 0, sizes, rng)
     return _equal_cells(weights > 0, sizes) if table is None else table
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.dataset import Dataset
 from fedfm.data.download import Source
-from fedfm.data.folder import encode, split
+from fedfm.data.folder import encode, split_off_test
 
 FAR = 1e6
 """So many times its deviation a column may lie from zero: float32 has seven digits."""
@@ -40,7 +40,7 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
         f"{path}, column '{label}': {len(rows)} rows and no two of one class, so that none is left "
         "to test on: is it a column of numbers? There is no regression; name another with label",
     )
-    train, test = split(inputs, labels)
+    train, test = split_off_test(inputs, labels)
     std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
     spread = torch.where(std > 0, std, 1.0)
     scale = tuple(mean.tolist()), tuple(spread.tolist())

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from fedfm.core.sgd import Sgd
-from fedfm.data.batches import Plan
+from fedfm.data.batches import BatchPlan
 from fedfm.engine.executors import Executor
 from fedfm.engine.objective import Objective
 from fedfm.methods.base import Model
@@ -17,8 +17,8 @@ PATIENCE = 1.0
 """Seconds after which one turn must do."""
 
 
-def fastest(
-    candidates: Mapping[str, Executor], start: Model, plans: Sequence[Plan], sgd: Sgd
+def find_fastest(
+    candidates: Mapping[str, Executor], start: Model, plans: Sequence[BatchPlan], sgd: Sgd
 ) -> tuple[str, dict[str, float]]:
     """The name of the executor that trains these clients fastest, and the seconds of each.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.engine.layout import owned
+from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
 
 Number = int | float
@@ -101,7 +101,7 @@ class Correction:
         return replace(sgd, weight_decay=sgd.weight_decay + self.decay)
 
 
-def linear(objective: Objective, params: Tree) -> Correction | None:
+def find_linear_correction(objective: Objective, params: Tree) -> Correction | None:
     """The corrections of all pieces together, for parameters [S, ...]; None if not linear."""
     try:
         found = objective.correct(
@@ -123,4 +123,4 @@ def _is(found: Linear) -> bool:
 
 
 def _spread(constant: Tensor | Number, like: Tensor) -> Tensor:
-    return owned(torch.as_tensor(constant).to(like).expand_as(like))
+    return copy_arranged(torch.as_tensor(constant).to(like).expand_as(like))

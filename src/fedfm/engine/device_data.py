@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import fedfm.data.augment as augment
-from fedfm.data.batches import Plan
+from fedfm.data.batches import BatchPlan
 from fedfm.data.dataset import Dataset, Split
 
 ROOM = 0.5
@@ -15,7 +15,7 @@ ROOM = 0.5
 
 
 @dataclass(frozen=True)
-class Feed:
+class DeviceData:
     """Raw inputs [N, ...], labels [N] and the affine map raw * scale + shift, per channel."""
 
     inputs: Tensor
@@ -24,14 +24,16 @@ class Feed:
     shift: Tensor
 
     @staticmethod
-    def of(split: Split, data: Dataset, device: torch.device, dtype: torch.dtype) -> "Feed":
+    def from_split(
+        split: Split, data: Dataset, device: torch.device, dtype: torch.dtype
+    ) -> "DeviceData":
         """A split of `data`, normalised to `dtype` on the device when it is fetched."""
         std = torch.tensor(data.std, dtype=torch.float64)
         mean = torch.tensor(data.mean, dtype=torch.float64)
         trailing = (1,) * (len(data.shape) - 1)
         scale, shift = (v.to(device, dtype).reshape(-1, *trailing) for v in (1 / std, -mean / std))
         place = device if _has_room(device, split.inputs.nbytes) else torch.device("cpu")
-        return Feed(split.inputs.to(place), split.labels.to(place), scale, shift)
+        return DeviceData(split.inputs.to(place), split.labels.to(place), scale, shift)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,28 +67,28 @@ def _has_room(device: torch.device, size: int) -> bool:
     return size < ROOM * (torch.cuda.mem_get_info(device)[0] + stored)
 
 
-class Stage:
+class StagedData:
     """The samples of one cohort at fixed addresses on the device, of data that stay on the host."""
 
-    def __init__(self, source: Feed) -> None:
+    def __init__(self, source: DeviceData) -> None:
         self.source = source
-        self.feed = self._of_size(0)
+        self.data = self._of_size(0)
 
-    def _of_size(self, samples: int) -> Feed:
+    def _of_size(self, samples: int) -> DeviceData:
         source, device = self.source, self.source.device
         inputs = source.inputs.new_empty(samples, *source.shape, device=device)
         return replace(
             source, inputs=inputs, labels=source.labels.new_empty(samples, device=device)
         )
 
-    def fill(self, plans: Sequence[Plan]) -> list[Plan]:
+    def fill(self, plans: Sequence[BatchPlan]) -> list[BatchPlan]:
         """Bring the plans' samples there; returns the plans with the samples' places there.
 
-        Where they do not fit, `feed` is another one afterwards.
+        Where they do not fit, `data` is another one afterwards.
         """
         wanted = torch.unique(torch.cat([plan.indices for plan in plans]))
-        if len(wanted) > len(self.feed.labels):
-            self.feed = self._of_size(len(wanted) + len(wanted) // 4)
-        self.feed.inputs[: len(wanted)].copy_(self.source.inputs[wanted])
-        self.feed.labels[: len(wanted)].copy_(self.source.labels[wanted])
+        if len(wanted) > len(self.data.labels):
+            self.data = self._of_size(len(wanted) + len(wanted) // 4)
+        self.data.inputs[: len(wanted)].copy_(self.source.inputs[wanted])
+        self.data.labels[: len(wanted)].copy_(self.source.labels[wanted])
         return [replace(plan, indices=torch.searchsorted(wanted, plan.indices)) for plan in plans]

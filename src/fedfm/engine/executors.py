@@ -13,15 +13,15 @@ from fedfm.core import trees
 from fedfm.core.errors import require
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Cohort, Outcome, gather
-from fedfm.engine.device_data import Feed
-from fedfm.engine.forward import Statistic, sweep, usual
-from fedfm.engine.networks import Net, draws_numbers, stacked_net
+from fedfm.data.batches import BatchPlan
+from fedfm.engine.cohort import Cohort, TrainingResult, gather_results
+from fedfm.engine.device_data import DeviceData
+from fedfm.engine.forward import Statistic, default_samples_at_once, sum_statistic
+from fedfm.engine.networks import BoundNetwork, draws_random_numbers, stack_network
 from fedfm.engine.objective import Objective
-from fedfm.engine.out_of_memory import retried
+from fedfm.engine.out_of_memory import retry
 from fedfm.engine.schedule import packing_order
-from fedfm.engine.threads import Lanes
+from fedfm.engine.threads import NetworkPool
 from fedfm.methods.base import Model
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ ALONE = (
 class Executor(Protocol):
     """Trains and measures the clients of a cohort; client s has plans[s], samples[s], rows s."""
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+    def train(
+        self, start: Model, plans: Sequence[BatchPlan], objective: Objective, sgd: Sgd
+    ) -> TrainingResult:
         """Local training of every client from `start` ([S, ...], or [1, ...] for all alike)."""
         ...
 
@@ -43,73 +45,80 @@ class Executor(Protocol):
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
-        """The sum of a statistic over each client's samples, or over a feed's: a tree [S, ...]."""
+        """The sum of a statistic over each client's samples, or over a data's: a tree [S, ...]."""
         ...
 
 
 class LoopExecutor:
     """One client after another, or several on as many CPU threads; the network as it is."""
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        self.net, self.feed = Net(module, low), feed
+    def __init__(self, module: nn.Module, data: DeviceData, low: torch.dtype | None = None) -> None:
+        self.net, self.data = BoundNetwork(module, low), data
         self.at_once: int | None = None
-        self.lanes = Lanes(self.net)
+        self.lanes = NetworkPool(self.net)
 
     @cached_property
     def random(self) -> bool:
         """Whether training draws numbers, as dropout does."""
-        return draws_numbers(self.net.original, self.feed.shape)
+        return draws_random_numbers(self.net.original, self.data.shape)
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+    def train(
+        self, start: Model, plans: Sequence[BatchPlan], objective: Objective, sgd: Sgd
+    ) -> TrainingResult:
         """S cohorts of one client."""
 
-        def alone(net: Net, client: int) -> Outcome:
+        def alone(net: BoundNetwork, client: int) -> TrainingResult:
             one = slice(client, client + 1)
-            cohort = Cohort(net, self.feed, start.rows(one), objective.rows(one), sgd, 1)
+            cohort = Cohort(net, self.data, start.rows(one), objective.rows(one), sgd, 1)
             return cohort.train([plans[client]])
 
-        def seeded(client: int) -> Outcome:
+        def seeded(client: int) -> TrainingResult:
             with torch.random.fork_rng():
                 torch.manual_seed(plans[client].seed)
                 return alone(self.net, client)
 
         each = range(len(plans))
-        one_by_one = self.random or self.feed.device.type == "cuda"
+        one_by_one = self.random or self.data.device.type == "cuda"
         outcomes = map(seeded, each) if one_by_one else self.lanes.map(alone, each)
-        return gather(outcomes, torch.split(torch.arange(len(plans)), 1))
+        return gather_results(outcomes, torch.split(torch.arange(len(plans)), 1))
 
     def measure(
         self,
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
         """All clients at once where they share one model, one after another where not."""
-        feed = feed or self.feed
+        data = data or self.data
         if model.shared:
-            return self.swept(self.net, model, samples, statistic, feed)
+            return self._sum_with_retry(self.net, model, samples, statistic, data)
         return trees.concat(
             [
-                self.swept(self.net, model.rows(slice(i, i + 1)), [own], statistic, feed)
+                self._sum_with_retry(self.net, model.rows(slice(i, i + 1)), [own], statistic, data)
                 for i, own in enumerate(samples)
             ]
         )
 
-    def swept(
-        self, net: Net, model: Model, samples: Sequence[Tensor], statistic: Statistic, feed: Feed
+    def _sum_with_retry(
+        self,
+        net: BoundNetwork,
+        model: Model,
+        samples: Sequence[Tensor],
+        statistic: Statistic,
+        data: DeviceData,
     ) -> Tree:
         """`sweep`, with fewer samples at once where memory is short."""
-        return retried(
-            lambda: sweep(net, model, samples, statistic, feed, self.at_once),
-            partial(self._measure_less, feed),
+        return retry(
+            lambda: sum_statistic(net, model, samples, statistic, data, self.at_once),
+            partial(self._measure_less, data),
         )
 
-    def _measure_less(self, feed: Feed, said: str) -> None:
+    def _measure_less(self, data: DeviceData, said: str) -> None:
         """Half as many samples at once from now on."""
-        before = self.at_once or usual(feed)
+        before = self.at_once or default_samples_at_once(data)
         require(
             before > 1,
             f"one sample alone needs more memory than the GPU has ({said}): use a smaller model",
@@ -123,7 +132,7 @@ class LoopExecutor:
 
     def release(self) -> None:
         """Give up what is kept from round to round, and the memory that it takes."""
-        self.net.let_go()
+        self.net.unbind()
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -131,27 +140,31 @@ class LoopExecutor:
 class StackedExecutor(LoopExecutor):
     """All clients of the cohort together, as one network with a client axis."""
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        super().__init__(module, feed, low)
-        self.stack = stacked_net(module, feed.shape, low)
+    def __init__(self, module: nn.Module, data: DeviceData, low: torch.dtype | None = None) -> None:
+        super().__init__(module, data, low)
+        self.stack = stack_network(module, data.shape, low)
         self.width: int | None = None
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+    def train(
+        self, start: Model, plans: Sequence[BatchPlan], objective: Objective, sgd: Sgd
+    ) -> TrainingResult:
         """One cohort of S clients, those that are done dropping out; fewer where memory is short.
 
         Training changes nothing that it was given, so it can simply be tried again.
         """
         order = torch.tensor(packing_order(plans))
 
-        def in_parts() -> Outcome:
+        def in_parts() -> TrainingResult:
             parts = torch.split(order, self.width or len(order))
             outcomes = (
-                self.together(start.rows(some), [plans[i] for i in some], objective.rows(some), sgd)
+                self.train_cohort(
+                    start.rows(some), [plans[i] for i in some], objective.rows(some), sgd
+                )
                 for some in parts
             )
-            return gather(outcomes, parts)
+            return gather_results(outcomes, parts)
 
-        return retried(in_parts, partial(self._narrow, len(plans)))
+        return retry(in_parts, partial(self._narrow, len(plans)))
 
     def _narrow(self, clients: int, said: str) -> None:
         """Train half as many clients at once from now on."""
@@ -166,14 +179,14 @@ class StackedExecutor(LoopExecutor):
 
     def release(self) -> None:
         """Give up what is kept from round to round."""
-        self.stack.let_go()
+        self.stack.unbind()
         super().release()
 
-    def together(
-        self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
-    ) -> Outcome:
+    def train_cohort(
+        self, start: Model, plans: Sequence[BatchPlan], objective: Objective, sgd: Sgd
+    ) -> TrainingResult:
         """The training of clients that are in packing order."""
-        cohort = Cohort(self.stack, self.feed, start, objective, sgd, len(plans))
+        cohort = Cohort(self.stack, self.data, start, objective, sgd, len(plans))
         return cohort.train(plans)
 
     def measure(
@@ -181,29 +194,31 @@ class StackedExecutor(LoopExecutor):
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
         """All clients at once, with one model or one each."""
         net = self.net if model.shared else self.stack
-        return self.swept(net, model, samples, statistic, feed or self.feed)
+        return self._sum_with_retry(net, model, samples, statistic, data or self.data)
 
 
-class LanesExecutor(StackedExecutor):
+class ThreadsExecutor(StackedExecutor):
     """As many stacks as there are CPU threads, side by side, each of a part of the clients."""
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        super().__init__(module, feed, low)
-        self.stacks = Lanes(self.stack)
+    def __init__(self, module: nn.Module, data: DeviceData, low: torch.dtype | None = None) -> None:
+        super().__init__(module, data, low)
+        self.stacks = NetworkPool(self.stack)
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+    def train(
+        self, start: Model, plans: Sequence[BatchPlan], objective: Objective, sgd: Sgd
+    ) -> TrainingResult:
         """A cohort for each thread, the long clients dealt out first."""
         order = torch.tensor(packing_order(plans))
         lanes = min(torch.get_num_threads(), len(plans))
         parts = [order[lane::lanes] for lane in range(lanes)]
 
-        def together(net: Net, some: Tensor) -> Outcome:
+        def together(net: BoundNetwork, some: Tensor) -> TrainingResult:
             begin, own = start.rows(some), objective.rows(some)
-            cohort = Cohort(net, self.feed, begin, own, sgd, len(some))
+            cohort = Cohort(net, self.data, begin, own, sgd, len(some))
             return cohort.train([plans[i] for i in some])
 
-        return gather(self.stacks.map(together, parts), parts)
+        return gather_results(self.stacks.map(together, parts), parts)

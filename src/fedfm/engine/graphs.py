@@ -1,7 +1,7 @@
 """Local steps as CUDA graphs: captured once, then replayed without the host.
 
 A graph reads and writes the addresses it saw when it was captured, so its cohort keeps its
-tensors, and `again` writes the next round's values into them.
+tensors, and `retrain` writes the next round's values into them.
 """
 
 import logging
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Cohort, Outcome, Part, Step
-from fedfm.engine.corrections import Correction, linear
-from fedfm.engine.device_data import Feed, Stage
+from fedfm.data.batches import BatchPlan
+from fedfm.engine.cohort import Cohort, CohortPart, Step, TrainingResult
+from fedfm.engine.corrections import Correction, find_linear_correction
+from fedfm.engine.device_data import DeviceData, StagedData
 from fedfm.engine.executors import StackedExecutor
-from fedfm.engine.layout import owned
+from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
-from fedfm.engine.schedule import Block, repeated
+from fedfm.engine.schedule import Block, find_repeated_blocks
 from fedfm.engine.update import update
 from fedfm.methods.base import Model
 
@@ -44,7 +44,7 @@ class GraphCohort(Cohort):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.steps: dict[tuple[int, ...], Step] = {}
-        self.stage = None if self.feed.resident else Stage(self.feed)
+        self.stage = None if self.data.resident else StagedData(self.data)
         self.capturing = True
         self.correction: Correction | None = None
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
@@ -57,36 +57,42 @@ class GraphCohort(Cohort):
             and _shapes(objective.held) == _shapes(self.objective.held)
         )
 
-    def again(
-        self, start: Model, objective: Objective, plans: Sequence[Plan], seed: int | None = None
-    ) -> Outcome:
+    def retrain(
+        self,
+        start: Model,
+        objective: Objective,
+        plans: Sequence[BatchPlan],
+        seed: int | None = None,
+    ) -> TrainingResult:
         """A round of local training from other values; its outcome is a copy.
 
         `seed` is for a network that draws numbers: set after capturing, which draws some as well.
         """
         if self.stage:
             plans = self._staged(plans, self.stage)
-        self._correct_by(linear(objective, self.model.params))
+        self._correct_by(find_linear_correction(objective, self.model.params))
         self._capture(plans)
         self._load(start, objective)
         if seed is not None:
             torch.cuda.manual_seed(seed)
         with phase("captured steps"):
             outcome = self.train(plans)
-        return outcome._replace(model=outcome.model.map(lambda tree: trees.tree_map(owned, tree)))
+        return outcome._replace(
+            model=outcome.model.map(lambda tree: trees.tree_map(copy_arranged, tree))
+        )
 
-    def _staged(self, plans: Sequence[Plan], stage: Stage) -> list[Plan]:
+    def _staged(self, plans: Sequence[BatchPlan], stage: StagedData) -> list[BatchPlan]:
         """The plans on data that lie on the device; a larger stage has other addresses."""
         staged = stage.fill(plans)
-        if self.feed is not stage.feed:
-            self.feed, self.steps = stage.feed, {}
+        if self.data is not stage.data:
+            self.data, self.steps = stage.data, {}
         return staged
 
-    def stepping(self, block: Block) -> Step:
+    def make_step(self, block: Block) -> Step:
         """The captured step, or one that runs as it is where capturing is not worth it."""
-        return self.steps.get(block.key) or Part(self, block.rows)
+        return self.steps.get(block.key) or CohortPart(self, block.rows)
 
-    def finish(self, part: Part, grads: Tree) -> None:
+    def finish(self, part: CohortPart, grads: Tree) -> None:
         """Corrections and step in one pass over memory, where the corrections are linear."""
         if self.correction is None:
             super().finish(part, grads)
@@ -94,7 +100,7 @@ class GraphCohort(Cohort):
         constants = trees.rows(self.correction.constants, part.rows)
         sgd = self.correction.into(self.sgd)
         with phase("optimizer"):
-            update(part.params, grads, part.momenta, part.lowered, sgd, constants)
+            update(part.params, grads, part.momenta, part.low_params, sgd, constants)
 
     def _correct_by(self, found: Correction | None) -> None:
         """Another round's correction; steps that were captured with another kind are void."""
@@ -103,11 +109,13 @@ class GraphCohort(Cohort):
         elif found or self.correction:
             self.correction, self.steps = found, {}
 
-    def _capture(self, plans: Sequence[Plan]) -> None:
-        for block in repeated(plans, WORTHWHILE):
+    def _capture(self, plans: Sequence[BatchPlan]) -> None:
+        for block in find_repeated_blocks(plans, WORTHWHILE):
             if self.capturing and block.key not in self.steps and len(self.steps) < MOST:
                 try:
-                    self.steps[block.key] = capture(Part(self, block.rows), block, self.pool)
+                    self.steps[block.key] = capture_step(
+                        CohortPart(self, block.rows), block, self.pool
+                    )
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError as problem:
@@ -117,7 +125,7 @@ class GraphCohort(Cohort):
     def _load(self, start: Model, objective: Objective) -> None:
         _write(self.model._asdict(), start._asdict())
         _write(self.objective.held, objective.held)
-        _write(self.lowered, self.model.params)
+        _write(self.low_params, self.model.params)
         for piece, views in self.objective.views().items():
             for name, view in views.items():
                 _write(self.views[piece][name]._asdict(), view._asdict())
@@ -133,10 +141,10 @@ def _write(into: Tree, values: Tree) -> None:
     trees.tree_map(lambda old, new: old.copy_(new), into, values)
 
 
-class Captured:
+class CapturedStep:
     """A step as a graph, with the batch's samples and draws at addresses of their own."""
 
-    def __init__(self, part: Part, indices: Tensor, draws: Tensor | None, pool: Any) -> None:
+    def __init__(self, part: CohortPart, indices: Tensor, draws: Tensor | None, pool: Any) -> None:
         self.part, self.indices, self.draws = part, indices.clone(), draws
         aside = _aside()
         aside.wait_stream(torch.cuda.current_stream())
@@ -182,30 +190,30 @@ def _without_waiting() -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def capture(part: Part, block: Block, pool: Any) -> Step:
+def capture_step(part: CohortPart, block: Block, pool: Any) -> Step:
     """The step of a block's clients as a graph."""
     device = part.losses.device
     draws = None if block.draws is None else block.draws[:, 0].to(device)
-    return Captured(part, block.indices[:, 0].to(device), draws, pool)
+    return CapturedStep(part, block.indices[:, 0].to(device), draws, pool)
 
 
 class GraphExecutor(StackedExecutor):
     """The cohort as one network, every local step captured."""
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        super().__init__(module, feed, low)
+    def __init__(self, module: nn.Module, data: DeviceData, low: torch.dtype | None = None) -> None:
+        super().__init__(module, data, low)
         self.cohorts: list[GraphCohort] = []
 
-    def together(
-        self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
-    ) -> Outcome:
+    def train_cohort(
+        self, start: Model, plans: Sequence[BatchPlan], objective: Objective, sgd: Sgd
+    ) -> TrainingResult:
         """The training of clients that are in packing order."""
         for cohort in self.cohorts:
             if cohort.fits(objective, sgd, len(plans)):
-                return cohort.again(start, objective, plans)
+                return cohort.retrain(start, objective, plans)
         self._keep(KEPT - 1)
-        self.cohorts.append(GraphCohort(self.stack, self.feed, start, objective, sgd, len(plans)))
-        return self.cohorts[-1].again(start, objective, plans)
+        self.cohorts.append(GraphCohort(self.stack, self.data, start, objective, sgd, len(plans)))
+        return self.cohorts[-1].retrain(start, objective, plans)
 
     def release(self) -> None:
         """Forget the captured steps and their memory."""

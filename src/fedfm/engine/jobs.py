@@ -6,45 +6,47 @@ from dataclasses import dataclass
 from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Outcome
+from fedfm.data.batches import BatchPlan
+from fedfm.engine.cohort import TrainingResult
 from fedfm.engine.executors import Executor
 from fedfm.engine.objective import Objective
 from fedfm.methods.base import Model
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """The local training of a cohort of S clients, all leaves [S, ...] or [1, ...]."""
 
     start: Model
-    plans: Sequence[Plan]
+    plans: Sequence[BatchPlan]
     objective: Objective
     sgd: Sgd
 
-    def done_by(self, executor: Executor) -> Outcome:
+    def run_on(self, executor: Executor) -> TrainingResult:
         """The outcome of the training."""
         return executor.train(self.start, self.plans, self.objective, self.sgd)
 
 
-def train_together(jobs: Sequence[Job], executor: Executor) -> list[Outcome]:
+def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[TrainingResult]:
     """The outcomes of jobs that differ in clients and tensors alone, trained as one cohort."""
     if len(jobs) == 1:
-        return [jobs[0].done_by(executor)]
-    outcome = joined(jobs).done_by(executor)
+        return [jobs[0].run_on(executor)]
+    outcome = join(jobs).run_on(executor)
     results, first = [], 0
     for job in jobs:
         rows = slice(first, first + len(job.plans))
-        results.append(Outcome(outcome.model.rows(rows), outcome.loss[rows], outcome.steps[rows]))
+        results.append(
+            TrainingResult(outcome.model.rows(rows), outcome.loss[rows], outcome.steps[rows])
+        )
         first = rows.stop
     return results
 
 
-def joined(jobs: Sequence[Job]) -> Job:
+def join(jobs: Sequence[TrainingJob]) -> TrainingJob:
     """The clients of all jobs one after another; what a job's clients share, each has now."""
     pieces, sgd = jobs[0].objective.pieces, jobs[0].sgd
     assert all((job.objective.pieces, job.sgd) == (pieces, sgd) for job in jobs)
-    return Job(
+    return TrainingJob(
         Model(
             _joined([job.start.params for job in jobs], jobs),
             _joined([job.start.buffers for job in jobs], jobs),
@@ -55,7 +57,7 @@ def joined(jobs: Sequence[Job]) -> Job:
     )
 
 
-def _joined(each: Sequence[Tree], jobs: Sequence[Job]) -> Tree:
+def _joined(each: Sequence[Tree], jobs: Sequence[TrainingJob]) -> Tree:
     return trees.concat(
         [trees.repeat(tree, len(job.plans)) for tree, job in zip(each, jobs, strict=True)]
     )

@@ -6,27 +6,27 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core.trees import Tree, share, stack
-from fedfm.engine.layout import lowered
-from fedfm.engine.stacking.layers import COUNTER, Unstackable, by_client, stacked
+from fedfm.engine.layout import to_low_precision
+from fedfm.engine.stacking.layers import COUNTER, Unstackable, by_client, stack_module
 from fedfm.methods.base import Model
 
 
-def trainable(module: nn.Module) -> dict[str, Tensor]:
+def trainable_parameters(module: nn.Module) -> dict[str, Tensor]:
     """The parameters that training moves."""
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def carried(module: nn.Module) -> dict[str, Tensor]:
+def untrained_tensors(module: nn.Module) -> dict[str, Tensor]:
     """What travels with a model without being trained: its buffers and frozen parameters."""
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     return frozen | dict(module.named_buffers())
 
 
-def model_of(module: nn.Module) -> Model:
+def copy_model(module: nn.Module) -> Model:
     """Copies of a module's parameters and buffers, leaves [...] without a client axis."""
     return Model(
-        {name: p.detach().clone() for name, p in trainable(module).items()},
-        {name: b.detach().clone() for name, b in carried(module).items()},
+        {name: p.detach().clone() for name, p in trainable_parameters(module).items()},
+        {name: b.detach().clone() for name, b in untrained_tensors(module).items()},
     )
 
 
@@ -40,7 +40,7 @@ def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]
     ]
 
 
-def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
+def draws_random_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether a training pass on inputs [2, *shape] draws random numbers, as dropout does."""
     unchanged = {id(p): p for p in module.parameters() if p.device.type == "cpu"}
     copied = copy.deepcopy(module, unchanged).cpu().train()
@@ -51,7 +51,7 @@ def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
         return not torch.equal(before, torch.get_rng_state())
 
 
-class Net:
+class BoundNetwork:
     """The module as it is, for one set of weights; leaves [1, ...].
 
     With `low` the products are done in that precision, weights and averages staying as they are.
@@ -60,9 +60,11 @@ class Net:
     def __init__(self, module: nn.Module, low: torch.dtype | None = None) -> None:
         self.original, self.low = module, low
         self.module = copy.deepcopy(module)
-        self._frozen: dict[tuple[str, bool], Net] = {}
-        self._places = {name: _places(self.module, p) for name, p in trainable(self.module).items()}
-        self._buffers = carried(self.module)
+        self._frozen: dict[tuple[str, bool], BoundNetwork] = {}
+        self._places = {
+            name: _places(self.module, p) for name, p in trainable_parameters(self.module).items()
+        }
+        self._buffers = untrained_tensors(self.module)
         self._holders = [
             (owner, name, buffer)
             for owner in self.module.modules()
@@ -84,49 +86,49 @@ class Net:
             buffer.data = self._weights(model.buffers[name])
         return leaves
 
-    def let_go(self) -> None:
+    def unbind(self) -> None:
         """Hold nobody's memory until the next `bind`."""
         for owner, attribute in (place for places in self._places.values() for place in places):
             setattr(owner, attribute, nn.Parameter(torch.empty(0)))
         for buffer in self._buffers.values():
             buffer.data = buffer.data.new_empty(0)
         for companion in self._frozen.values():
-            companion.let_go()
+            companion.unbind()
 
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf[0]
 
-    def lowered(self, params: Tree) -> Tree:
+    def to_low_precision(self, params: Tree) -> Tree:
         """Copies of those parameters that `bind` wants in the low precision."""
         return {}
 
-    def prepared(self, model: Model) -> Model:
+    def prepare(self, model: Model) -> Model:
         """The model with those parameters in the low precision."""
-        return model._replace(params=model.params | self.lowered(model.params))
+        return model._replace(params=model.params | self.to_low_precision(model.params))
 
-    def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
+    def gradient_tree(self, grads: tuple[Tensor, ...]) -> Tree:
         """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
         return {name: g.unsqueeze(0) for name, g in zip(self._places, grads, strict=True)}
 
-    def count(self, buffers: Tree, batches: Tensor) -> None:
+    def count_batches(self, buffers: Tree, batches: Tensor) -> None:
         """Count so many training batches [S] where the module has not done so itself."""
 
-    def companion(self, name: str, shared: bool) -> "Net":
+    def companion(self, name: str, shared: bool) -> "BoundNetwork":
         """Another network of this kind, for a further model."""
         if (name, shared) not in self._frozen:
-            self._frozen[name, shared] = self.another(shared)
+            self._frozen[name, shared] = self.clone(shared)
         return self._frozen[name, shared]
 
-    def frozen(self, name: str, model: Model) -> "Net":
+    def bind_frozen(self, name: str, model: Model) -> "BoundNetwork":
         """The companion of that name bound to `model`, in evaluation mode."""
         net = self.companion(name, model.shared)
         net.bind(model)
         net.module.eval()
         return net
 
-    def another(self, shared: bool = False) -> "Net":
+    def clone(self, shared: bool = False) -> "BoundNetwork":
         """A further network of this kind; `shared`: for one model that serves all clients."""
-        return Net(self.original, self.low)
+        return BoundNetwork(self.original, self.low)
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], with the same weights."""
@@ -149,29 +151,29 @@ class Net:
         return features, logits
 
 
-class StackedNet(Net):
+class StackedNetwork(BoundNetwork):
     """S copies of the module as one, each with its own weights; leaves [S, ...]."""
 
     def __init__(self, module: nn.Module, low: torch.dtype | None = None) -> None:
-        super().__init__(stacked(module), low)
+        super().__init__(stack_module(module), low)
         self.original = module
 
-    def another(self, shared: bool = False) -> Net:
+    def clone(self, shared: bool = False) -> BoundNetwork:
         """A further network of this kind; `shared`: for one model that serves all clients."""
-        return (Net if shared else StackedNet)(self.original, self.low)
+        return (BoundNetwork if shared else StackedNetwork)(self.original, self.low)
 
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf
 
-    def lowered(self, params: Tree) -> Tree:
+    def to_low_precision(self, params: Tree) -> Tree:
         """The weights of products, cast once and not at every layer."""
-        return {} if self.low is None else lowered(params, self.low)
+        return {} if self.low is None else to_low_precision(params, self.low)
 
-    def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
+    def gradient_tree(self, grads: tuple[Tensor, ...]) -> Tree:
         """What autograd returned for the leaves, as a tree [S, ...]."""
         return dict(zip(self._places, grads, strict=True))
 
-    def count(self, buffers: Tree, batches: Tensor) -> None:
+    def count_batches(self, buffers: Tree, batches: Tensor) -> None:
         """Add to the counters of batch norms, once and not at every step."""
         for name, buffer in buffers.items():
             if name.endswith(COUNTER):
@@ -184,33 +186,33 @@ class StackedNet(Net):
         return self._results(inputs, features, logits)
 
 
-def stacked_net(
+def stack_network(
     module: nn.Module, shape: tuple[int, ...], low: torch.dtype | None = None
-) -> StackedNet:
-    """The module as a `StackedNet`, proven to agree with it; raises `Unstackable` otherwise.
+) -> StackedNetwork:
+    """The module as a `StackedNetwork`, proven to agree with it; raises `Unstackable` otherwise.
 
     Two copies with different weights see different batches of random inputs [2, 3, *shape], in
     training and in evaluation mode, in double precision.
     """
     original = copy.deepcopy(module).double().cpu()
     try:
-        net = StackedNet(original)
+        net = StackedNetwork(original)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(0)
             _compare(original, net, torch.randn(2, 3, *shape, dtype=torch.float64))
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
         raise Unstackable(f"its forward pass cannot be folded ({problem})") from problem
-    return StackedNet(module, low)
+    return StackedNetwork(module, low)
 
 
-def _compare(module: nn.Module, net: StackedNet, inputs: Tensor) -> None:
+def _compare(module: nn.Module, net: StackedNetwork, inputs: Tensor) -> None:
     models = []
     for _ in inputs:
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        models.append(model_of(module))
+        models.append(copy_model(module))
     net.bind(Model(stack([m.params for m in models]), stack([m.buffers for m in models])))
-    single = Net(module)
+    single = BoundNetwork(module)
     for training in (True, False):
         net.module.train(training)
         single.module.train(training)

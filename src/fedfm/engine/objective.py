@@ -9,7 +9,7 @@ from torch import Tensor
 from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch, Model, Piece
-from fedfm.methods.contract import one_each
+from fedfm.methods.contract import check_one_each
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Objective:
             seen = batch._replace(views=views.get(piece.name, {}))
             term = piece.loss(seen, self.held[piece.name])
             if term is not None:
-                loss = loss + one_each(piece, "loss", term, len(loss))
+                loss = loss + check_one_each(piece, "loss", term, len(loss))
         return loss
 
     def correct(self, grads: Tree, params: Tree) -> Tree:

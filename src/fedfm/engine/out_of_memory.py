@@ -8,7 +8,7 @@ import torch
 Result = TypeVar("Result")
 
 
-def retried(work: Callable[[], Result], less: Callable[[str], None]) -> Result:
+def retry(work: Callable[[], Result], less: Callable[[str], None]) -> Result:
     """What `work` gives; whenever memory is short, `less` hears why, and it is tried again.
 
     The problem is gone by then: it would keep the memory that its work has taken.

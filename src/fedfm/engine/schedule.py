@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedfm.data.batches import Plan
+from fedfm.data.batches import BatchPlan
 
 
 class Block(NamedTuple):
@@ -32,12 +32,12 @@ class Block(NamedTuple):
         return self.rows.start, self.rows.stop, self.indices.shape[2]
 
 
-def packing_order(plans: Sequence[Plan]) -> list[int]:
+def packing_order(plans: Sequence[BatchPlan]) -> list[int]:
     """Clients with equal batches side by side, those with more steps first."""
     return sorted(range(len(plans)), key=lambda i: (-plans[i].sizes[0], -plans[i].steps, i))
 
 
-def blocks(plans: Sequence[Plan]) -> Iterator[Block]:
+def make_blocks(plans: Sequence[BatchPlan]) -> Iterator[Block]:
     """The steps of all clients, neighbours with batches of one size together."""
     done = 0
     for groups, run in groupby(range(max(p.steps for p in plans)), lambda t: _groups(plans, t)):
@@ -47,17 +47,17 @@ def blocks(plans: Sequence[Plan]) -> Iterator[Block]:
         done += steps
 
 
-def repeated(plans: Sequence[Plan], times: int) -> list[Block]:
+def find_repeated_blocks(plans: Sequence[BatchPlan], times: int) -> list[Block]:
     """The first block of every key that has at least so many steps in all."""
     first: dict[tuple[int, ...], Block] = {}
     steps: Counter[tuple[int, ...]] = Counter()
-    for block in blocks(plans):
+    for block in make_blocks(plans):
         first.setdefault(block.key, block)
         steps[block.key] += block.steps
     return [block for key, block in first.items() if steps[key] >= times]
 
 
-def _groups(plans: Sequence[Plan], step: int) -> list[tuple[slice, int]]:
+def _groups(plans: Sequence[BatchPlan], step: int) -> list[tuple[slice, int]]:
     """The neighbours with batches of one size in a step, those without one left out."""
     sizes = [plan.sizes[step] if step < plan.steps else 0 for plan in plans]
     groups, first = [], 0
@@ -69,7 +69,7 @@ def _groups(plans: Sequence[Plan], step: int) -> list[tuple[slice, int]]:
     return groups
 
 
-def _block(plans: Sequence[Plan], rows: slice, first: int, steps: int, size: int) -> Block:
+def _block(plans: Sequence[BatchPlan], rows: slice, first: int, steps: int, size: int) -> Block:
     starts = [sum(plan.sizes[:first]) for plan in plans]
     spans = [slice(start, start + steps * size) for start in starts]
     indices = [plan.indices[span] for plan, span in zip(plans, spans, strict=True)]

@@ -8,9 +8,9 @@ from torch import Tensor
 from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Outcome
-from fedfm.engine.device_data import Feed
+from fedfm.data.batches import BatchPlan
+from fedfm.engine.cohort import TrainingResult
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.forward import Statistic
 from fedfm.engine.objective import Objective
 from fedfm.methods.base import Batch, Model, Task
@@ -22,18 +22,20 @@ class ShapesExecutor:
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+    def train(
+        self, start: Model, plans: Sequence[BatchPlan], objective: Objective, sgd: Sgd
+    ) -> TrainingResult:
         """Models, losses and steps of the right shape."""
         clients = len(plans)
         model = start.map(lambda tree: trees.repeat(tree, clients))
-        return Outcome(model, torch.empty(clients, device="meta"), torch.ones(clients))
+        return TrainingResult(model, torch.empty(clients, device="meta"), torch.ones(clients))
 
     def measure(
         self,
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
         """The statistic of a batch of one sample per client."""
         lead = (len(samples), 1)

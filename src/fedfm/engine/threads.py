@@ -11,25 +11,25 @@ from typing import TypeVar
 
 import torch
 
-from fedfm.engine.networks import Net
+from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.profile import Profile
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-class Lanes:
+class NetworkPool:
     """Copies of a network, one for each CPU thread, made when they are first needed."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: BoundNetwork) -> None:
         self.nets = [net]
 
-    def map(self, work: Callable[[Net, Job], Result], jobs: Sequence[Job]) -> list[Result]:
+    def map(self, work: Callable[[BoundNetwork, Job], Result], jobs: Sequence[Job]) -> list[Result]:
         """The results of `work` with some network for every job."""
         threads = min(torch.get_num_threads(), len(jobs))
         if threads == 1 or Profile.active:
             return [work(self.nets[0], job) for job in jobs]
-        idle: SimpleQueue[Net] = SimpleQueue()
+        idle: SimpleQueue[BoundNetwork] = SimpleQueue()
         for net in self._first(threads):
             idle.put(net)
 
@@ -47,7 +47,7 @@ class Lanes:
         finally:
             torch.set_num_threads(before)
 
-    def _first(self, count: int) -> list[Net]:
+    def _first(self, count: int) -> list[BoundNetwork]:
         while len(self.nets) < count:
-            self.nets.append(self.nets[0].another())
+            self.nets.append(self.nets[0].clone())
         return self.nets[:count]

@@ -6,7 +6,7 @@ from torch.optim.sgd import sgd as fused_sgd
 
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.engine.layout import arranged, dense
+from fedfm.engine.layout import arrange, memory_view
 
 LARGE = 65536
 """Numbers from which on a tensor on a GPU is worth a kernel of its own."""
@@ -42,16 +42,16 @@ def _update_alone(
 ) -> None:
     from fedfm.engine.kernels.update import sgd_step
 
-    low, constant = (dense(tree[name]) if name in tree else None for tree in (lowered, added))
-    grad = dense(arranged(grads[name]))
-    sgd_step(dense(params[name]), grad, dense(momenta[name]), low, sgd, constant)
+    low, constant = (memory_view(tree[name]) if name in tree else None for tree in (lowered, added))
+    grad = memory_view(arrange(grads[name]))
+    sgd_step(memory_view(params[name]), grad, memory_view(momenta[name]), low, sgd, constant)
 
 
 def _sums(names: list[str], grads: Tree, added: Tree) -> list[Tensor]:
     """The gradients with what is added to some of them, by one kernel."""
-    found = {name: dense(arranged(grads[name])) for name in names}
+    found = {name: memory_view(arrange(grads[name])) for name in names}
     if some := [name for name in names if name in added]:
-        sums = torch._foreach_add([found[n] for n in some], [dense(added[n]) for n in some])
+        sums = torch._foreach_add([found[n] for n in some], [memory_view(added[n]) for n in some])
         found |= dict(zip(some, sums, strict=True))
     return [*found.values()]
 
@@ -59,9 +59,9 @@ def _sums(names: list[str], grads: Tree, added: Tree) -> list[Tensor]:
 def _update_together(
     names: list[str], params: Tree, grads: list[Tensor], momenta: Tree, sgd: Sgd
 ) -> None:
-    buffers: list[Tensor | None] = [dense(momenta[name]) for name in names]
+    buffers: list[Tensor | None] = [memory_view(momenta[name]) for name in names]
     fused_sgd(
-        [dense(params[name]) for name in names],
+        [memory_view(params[name]) for name in names],
         grads,
         buffers,
         weight_decay=sgd.weight_decay,

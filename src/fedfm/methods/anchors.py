@@ -15,7 +15,7 @@ from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch, Piece, Task
 
 
-def mean_over(values: Tensor, chosen: Tensor) -> Tensor:
+def masked_mean(values: Tensor, chosen: Tensor) -> Tensor:
     """The mean of values [S, B] over the chosen ones [S, B]; 0 for a client with none -> [S]."""
     kept = values.masked_fill(~chosen, 0.0)
     return kept.sum(-1) / chosen.sum(-1).clamp(min=1)
@@ -95,4 +95,4 @@ class Anchored(Piece):
     def mean_loss(self, each: Tensor, labels: Tensor, seen: Tensor) -> Tensor:
         """Lambda times the mean of losses [S, B] over samples whose class has an anchor -> [S]."""
         taking_part = seen.expand(len(labels), -1).gather(-1, labels)
-        return self.strength * mean_over(each, taking_part)
+        return self.strength * masked_mean(each, taking_part)

@@ -39,7 +39,7 @@ def _arguments(hook: FunctionType) -> int:
     return hook.__code__.co_argcount
 
 
-def one_each(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
+def check_one_each(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
     """A number for each client [S]."""
     require(
         isinstance(found, Tensor) and found.shape == (clients,),
@@ -50,7 +50,7 @@ def one_each(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
     return numbers
 
 
-def pair(piece: Piece, hook: str, found: Any, what: str) -> tuple[Tree, Tree]:
+def check_pair(piece: Piece, hook: str, found: Any, what: str) -> tuple[Tree, Tree]:
     """Two trees."""
     several = isinstance(found, tuple | list) and len(found) == 2
     fine = several and all(isinstance(each, dict) for each in found)
@@ -59,7 +59,7 @@ def pair(piece: Piece, hook: str, found: Any, what: str) -> tuple[Tree, Tree]:
     return first, second
 
 
-def alike(piece: Piece, hook: str, found: Any, like: Tree, what: str) -> Tree:
+def check_alike(piece: Piece, hook: str, found: Any, like: Tree, what: str) -> Tree:
     """A tree with the leaves that another has."""
     said = f"{_named(piece, hook)} must give {what}"
     require(isinstance(found, dict), f"{said} as a tree, but gave {_kind(found)}")

@@ -20,7 +20,7 @@ from fedfm.methods.anchors import Anchored
 from fedfm.methods.base import Batch, Model
 
 
-def unit(features: Tensor) -> Tensor:
+def to_unit_length(features: Tensor) -> Tensor:
     """Features [..., d] at unit length; as a scaled RMS norm, which is one kernel on a GPU."""
     size = features.shape[-1]
     scale = features.new_full((size,), size**-0.5)
@@ -72,7 +72,7 @@ class FedFM(Anchored):
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
         """The guiding loss of unit features (Sec. IV-C)."""
-        features = unit(batch.features)
+        features = to_unit_length(batch.features)
         anchors, seen = held["anchors"], held["seen"]
         if self.guide == "cg":
             each = contrastive_guiding(features, batch.labels, anchors, seen, self.temperature)

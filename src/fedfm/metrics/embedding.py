@@ -17,7 +17,7 @@ MANY = 5000
 """From so many points on gradients by FFT are faster than Barnes and Hut's (bench/embedding.py)."""
 
 
-def embedded(features: NDArray[Any], seed: int) -> NDArray[np.float64]:
+def embed(features: NDArray[Any], seed: int) -> NDArray[np.float64]:
     """Points [N, 2] for features [N, d]: PCA to 50 dimensions, then t-SNE that starts from PCA.
 
     The perplexity is 30, and for fewer than 91 points a third of them. On one thread, since more
@@ -29,10 +29,10 @@ def embedded(features: NDArray[Any], seed: int) -> NDArray[np.float64]:
     start = int(generator(seed, "t-SNE").integers(2**31))
     gradient = "bh" if len(features) < MANY else "fft"
     with threadpool_limits(1):
-        return t_sne(reduced(features, start), start, gradient)
+        return t_sne(reduce_dimensions(features, start), start, gradient)
 
 
-def reduced(features: NDArray[Any], start: int) -> NDArray[np.float64]:
+def reduce_dimensions(features: NDArray[Any], start: int) -> NDArray[np.float64]:
     """Features [N, d] by their first principal components [N, 2 to 50]."""
     from sklearn.decomposition import PCA
 

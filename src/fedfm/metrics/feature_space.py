@@ -29,7 +29,7 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.precision import full_precision
 from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
-from fedfm.engine.device_data import Feed
+from fedfm.engine.device_data import DeviceData
 
 logger = logging.getLogger(__name__)
 Features = NDArray[np.float32]
@@ -44,7 +44,7 @@ SILHOUETTE_SAMPLES = 10_000
 """The silhouette compares all pairs of samples, so it is taken of at most so many."""
 
 
-def features_of(
+def load_features(
     folder: Path,
     dataset: Dataset,
     split: SplitName = "test",
@@ -55,26 +55,26 @@ def features_of(
     The network runs on `device`; by default on the GPU, if there is one.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return features_by(best_model(folder, dataset).to(device), dataset, split)
+    return compute_features(load_best_model(folder, dataset).to(device), dataset, split)
 
 
-def features_by(
+def compute_features(
     model: nn.Module, dataset: Dataset, split: SplitName = "test"
 ) -> tuple[Features, Labels]:
     """The same by a given model, in evaluation mode and where it lies; it is left as it is."""
     like = next(model.parameters())
-    feed = Feed.of(getattr(dataset, split), dataset, like.device, like.dtype)
+    samples = DeviceData.from_split(getattr(dataset, split), dataset, like.device, like.dtype)
     network = copy.deepcopy(model).eval()
-    everything = torch.arange(len(feed.labels), device=like.device)
+    everything = torch.arange(len(samples.labels), device=like.device)
     batches = torch.split(everything, BATCH)
     with torch.inference_mode(), full_precision():
-        parts = [network(feed.fetch(some)[0])[0].float().cpu() for some in batches]
-    return torch.cat(parts).numpy(), feed.labels.cpu().numpy()
+        parts = [network(samples.fetch(some)[0])[0].float().cpu() for some in batches]
+    return torch.cat(parts).numpy(), samples.labels.cpu().numpy()
 
 
-def best_model(folder: Path, dataset: Dataset) -> nn.Module:
+def load_best_model(folder: Path, dataset: Dataset) -> nn.Module:
     """The best model of a finished run on such data, on the CPU."""
-    chosen, path = finished_config(folder).model, folder / "model.safetensors"
+    chosen, path = load_finished_config(folder).model, folder / "model.safetensors"
     classes = len(dataset.classes)
     with torch.device("meta"):
         model = models.build(chosen.name, shape=dataset.shape, classes=classes, **chosen.options)
@@ -88,7 +88,7 @@ def best_model(folder: Path, dataset: Dataset) -> nn.Module:
     return model
 
 
-def finished_config(folder: Path) -> Config:
+def load_finished_config(folder: Path) -> Config:
     """The config of a finished run."""
     recorded = folder / "config.toml"
     require(recorded.is_file(), f"{folder} holds no run (it has no config.toml)")
@@ -115,7 +115,7 @@ def _is_of_python(recorded: Path) -> bool:
         return False
 
 
-def measures(features: NDArray[Any], labels: NDArray[Any], seed: int) -> dict[str, float]:
+def measure(features: NDArray[Any], labels: NDArray[Any], seed: int) -> dict[str, float]:
     """NMI and silhouette of features [N, d] with labels [N]; the same for the same seed.
 
     NMI: of the labels with k-means clusters, k the number of classes among the labels, the best
@@ -151,14 +151,14 @@ def _nmi(features: NDArray[Any], labels: NDArray[Any], classes: int, seed: int) 
 
 
 def silhouette(features: NDArray[Any], labels: NDArray[Any], seed: int) -> float:
-    """The silhouette of labels [N] on features [N, d], as `measures` takes it."""
+    """The silhouette of labels [N] on features [N, d], as `measure` takes it."""
     from sklearn.metrics import silhouette_score
 
-    some = sample(len(labels), SILHOUETTE_SAMPLES, seed)
+    some = draw_sample(len(labels), SILHOUETTE_SAMPLES, seed)
     return float(silhouette_score(features[some], labels[some]))
 
 
-def sample(total: int, most: int, seed: int) -> NDArray[np.int64]:
+def draw_sample(total: int, most: int, seed: int) -> NDArray[np.int64]:
     """At most so many of the numbers below `total`, drawn by the seed, ascending."""
     if total <= most:
         return np.arange(total)
@@ -170,7 +170,7 @@ def class_means(features: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
     return np.stack([features[labels == each].mean(0) for each in np.unique(labels)])
 
 
-def record(folder: Path, found: dict[str, float]) -> dict[str, float]:
+def save_measures(folder: Path, found: dict[str, float]) -> dict[str, float]:
     """Write measures into a run's folder, as features.json."""
     write_atomically(folder / "features.json", (json.dumps(found, indent=2) + "\n").encode())
     return found

@@ -1,7 +1,7 @@
 """Models: modules whose forward(x [B, ...]) returns (features [B, d], logits [B, C]).
 
-`build` makes one by name. Adapt your own network with `WithFeatures` or `Split`; add it to `MODELS`
-to use it by name: a callable (shape, classes, *, option=default, ...) -> such a module.
+`build` makes one by name. Adapt your own network with `WithFeatures` or `BodyAndHead`. Add it to
+`MODELS` to use it by name: a callable (shape, classes, *, option=default, ...) -> such a module.
 """
 
 import copy
@@ -12,25 +12,25 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core.errors import UserError, require, unknown
-from fedfm.models.adapter import Split, WithFeatures, export_state_dict
+from fedfm.models.adapter import BodyAndHead, WithFeatures, export_state_dict
 from fedfm.models.resnet import ResNet18, ResNet50
 from fedfm.models.small import MLP, SmallCNN
 
 __all__ = [
     "MLP",
     "MODELS",
+    "BodyAndHead",
     "ResNet18",
     "ResNet50",
     "SmallCNN",
-    "Split",
     "WithFeatures",
     "build",
+    "check_model",
     "check_options",
-    "checked_features",
+    "count_parameters",
     "export_state_dict",
     "feature_dim",
     "option_names",
-    "parameter_count",
 ]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -65,12 +65,12 @@ def option_names(name: str) -> list[str]:
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 
 
-def parameter_count(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     """The number of parameters, trainable or not; buffers such as running means do not count."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def checked_features(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
+def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
     """The number d of features; refuses a model that cannot be trained on such data."""
     name = type(model).__name__
     require(

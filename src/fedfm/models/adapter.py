@@ -1,6 +1,6 @@
 """Any classifier as a model with features: forward(x [B, ...]) -> (features [B, d], logits [B, C]).
 
-`Split` joins a body and a head; `WithFeatures` listens at the last layer of a whole network.
+`BodyAndHead` joins a body and a head; `WithFeatures` listens at the last layer of a whole network.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedfm.core.errors import UserError, require, unknown
 
 
-class Split(nn.Module):
+class BodyAndHead(nn.Module):
     """A body x [B, ...] -> features (flattened to [B, d]), then a head [B, d] -> logits [B, C]."""
 
     head_name = "head"

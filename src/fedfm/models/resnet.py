@@ -35,9 +35,9 @@ def add_relu(x: Tensor, shortcut: Tensor | None) -> Tensor:
     return F.relu(x if shortcut is None else x + shortcut, inplace=True)
 
 
-def activated(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+def activate(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
     """ReLU(norm(x) + shortcut), in one pass where the norm knows how."""
-    fused: Callable[[Tensor, Tensor | None], Tensor] | None = getattr(norm, "activated", None)
+    fused: Callable[[Tensor, Tensor | None], Tensor] | None = getattr(norm, "activate", None)
     return fused(x, shortcut) if fused else add_relu(norm(x), shortcut)
 
 
@@ -56,8 +56,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inside, H, W] -> [B, width, H / stride, W / stride]."""
-        y = activated(self.bn1, self.conv1(x))
-        return activated(self.bn2, self.conv2(y), self.downsample(x))
+        y = activate(self.bn1, self.conv1(x))
+        return activate(self.bn2, self.conv2(y), self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -78,9 +78,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inside, H, W] -> [B, 4 width, H / stride, W / stride]."""
-        y = activated(self.bn1, self.conv1(x))
-        y = activated(self.bn2, self.conv2(y))
-        return activated(self.bn3, self.conv3(y), self.downsample(x))
+        y = activate(self.bn1, self.conv1(x))
+        y = activate(self.bn2, self.conv2(y))
+        return activate(self.bn3, self.conv3(y), self.downsample(x))
 
 
 class ResNet(nn.Module):
@@ -127,7 +127,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Images [B, C, H, W] -> (features [B, d], logits [B, classes])."""
-        x = self.maxpool(activated(self.bn1, self.conv1(x)))
+        x = self.maxpool(activate(self.bn1, self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         features = torch.flatten(self.avgpool(x), 1)
         return features, self.fc(features)

@@ -6,10 +6,10 @@ from math import prod
 from torch import nn
 
 from fedfm.core.errors import require, unknown
-from fedfm.models.adapter import Split
+from fedfm.models.adapter import BodyAndHead
 
 
-class SmallCNN(Split):
+class SmallCNN(BodyAndHead):
     """3x3 convolutions with ReLU and max-pooling, one hidden layer of d `features`, the head.
 
     Takes images [B, *shape], shape (C, H, W); each convolution is followed by a 2x2 max-pool as
@@ -41,7 +41,7 @@ class SmallCNN(Split):
         super().__init__(nn.Sequential(*layers), nn.Linear(features, classes))
 
 
-class MLP(Split):
+class MLP(BodyAndHead):
     """Flatten [B, *shape], `hidden` linear layers with ReLU, the head; `norm` "none" or "batch".
 
     The features are the output of the last hidden layer; with no hidden layer, the flat input

@@ -14,8 +14,8 @@ from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
 from fedfm.methods import FedAvg, FedFM, Piece, compose
-from fedfm.metrics.feature_space import LocalSpaces, features_by
-from fedfm.rounds.round import opened, run_round
+from fedfm.metrics.feature_space import LocalSpaces, compute_features
+from fedfm.rounds.round import open_round, run_round
 from fedfm.run.simulation import Simulation
 
 
@@ -25,8 +25,8 @@ def local_models(model: nn.Module, dataset: Dataset, experiment: Experiment) -> 
     state, federation = simulation.start, simulation.federation
     for _ in range(experiment.training.rounds - 1):
         state, _ = run_round(state, federation)
-    last = opened(state, federation)
-    trained = last.job.done_by(federation.executor).model
+    last = open_round(state, federation)
+    trained = last.job.run_on(federation.executor).model
     tensors = {**trained.params, **trained.buffers}
     for client in range(len(last.visit.cohort)):
         own = copy.deepcopy(model)
@@ -38,7 +38,7 @@ def local_spaces(
     title: str, model: nn.Module, dataset: Dataset, experiment: Experiment
 ) -> LocalSpaces:
     """The test samples through the local models of all clients."""
-    found = [features_by(own, dataset) for own in local_models(model, dataset, experiment)]
+    found = [compute_features(own, dataset) for own in local_models(model, dataset, experiment)]
     return LocalSpaces(title, np.stack([features for features, _ in found]), found[0][1])
 
 

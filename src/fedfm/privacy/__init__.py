@@ -4,21 +4,27 @@ A client's answer is a tree of tensors that add up over clients. It is scaled do
 length and carries its share of the noise before it leaves; docs/privacy.md says what that promises.
 """
 
-from fedfm.privacy.accounting import Epsilon, describe, noise_for, spent, spent_alone
+from fedfm.privacy.accounting import (
+    Epsilon,
+    compute_epsilon,
+    compute_epsilon_alone,
+    describe,
+    noise_for,
+)
 from fedfm.privacy.config import Privacy
-from fedfm.privacy.mechanism import clipped, noised
+from fedfm.privacy.mechanism import add_noise, clip
 from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
 __all__ = [
     "Epsilon",
     "Normals",
     "Privacy",
-    "clipped",
+    "add_noise",
+    "clip",
+    "compute_epsilon",
+    "compute_epsilon_alone",
     "describe",
     "keyed_normals",
     "noise_for",
-    "noised",
     "secret_normals",
-    "spent",
-    "spent_alone",
 ]

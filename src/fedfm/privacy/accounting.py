@@ -26,14 +26,16 @@ class Epsilon(NamedTuple):
     """What those see against whom it holds."""
 
 
-def spent(privacy: Privacy, rounds: int, anchor_rounds: int = 0) -> Epsilon:
+def compute_epsilon(privacy: Privacy, rounds: int, anchor_rounds: int = 0) -> Epsilon:
     """What a client gives away with so many updates and reports to those who see only sums."""
     others = f"only sums over clients, {privacy.colluders} of whom may collude"
     value = _epsilon(privacy, _loss(privacy, rounds, anchor_rounds))
     return Epsilon(value, privacy.delta, rounds, anchor_rounds, others)
 
 
-def spent_alone(privacy: Privacy, fewest: int, rounds: int, anchor_rounds: int = 0) -> Epsilon:
+def compute_epsilon_alone(
+    privacy: Privacy, fewest: int, rounds: int, anchor_rounds: int = 0
+) -> Epsilon:
     """The same to those who see its answers one by one: a server without a secure sum.
 
     Of the noise only the client's own share protects it then; `fewest` as in `Privacy.update`.
@@ -48,7 +50,7 @@ def noise_for(epsilon: float, delta: float, rounds: int, anchor_rounds: int = 0)
     require(0 < epsilon < math.inf, f"epsilon must be positive, not {epsilon}")
     require(0 < delta < 1, f"delta must be in (0, 1), not {delta}")
     require(min(rounds, anchor_rounds) >= 0, "rounds must be >= 0")
-    once: float = accountant().get_sigma_gaussian(epsilon, delta)
+    once: float = import_dp_accounting().get_sigma_gaussian(epsilon, delta)
     return once * math.sqrt(rounds + anchor_rounds)
 
 
@@ -73,11 +75,11 @@ def _loss(privacy: Privacy, rounds: int, anchor_rounds: int) -> float:
 def _epsilon(privacy: Privacy, loss: float) -> float:
     if loss in (0, math.inf):
         return loss
-    value: float = accountant().get_epsilon_gaussian(1 / math.sqrt(loss), privacy.delta)
+    value: float = import_dp_accounting().get_epsilon_gaussian(1 / math.sqrt(loss), privacy.delta)
     return float(value)
 
 
-def accountant() -> Any:
+def import_dp_accounting() -> Any:
     """The library that counts; an error if it is not there."""
     try:
         import dp_accounting

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
-from fedfm.privacy.mechanism import clipped, noised
+from fedfm.privacy.mechanism import add_noise, clip
 from fedfm.privacy.noise import Normals
 
 
@@ -44,11 +44,11 @@ class Privacy:
 
     def update(self, tree: Tree, fewest: int, normals: Sequence[Normals]) -> Tree:
         """Updates [S, ...] as they leave the clients, where no sum is over fewer than `fewest`."""
-        return noised(clipped(tree, self.clip), self.update_std(fewest), normals)
+        return add_noise(clip(tree, self.clip), self.update_std(fewest), normals)
 
     def report(self, tree: Tree, fewest: int, normals: Sequence[Normals]) -> Tree:
         """Reports [S, ...] as they leave the clients, where no sum is over fewer than `fewest`."""
-        return noised(clipped(tree, self.anchor_clip), self.report_std(fewest), normals)
+        return add_noise(clip(tree, self.anchor_clip), self.report_std(fewest), normals)
 
     def update_std(self, fewest: int) -> float:
         """The standard deviation of one client's noise in an update."""

@@ -12,7 +12,7 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Piece
 from fedfm.methods.composition import Method
-from fedfm.privacy.accounting import describe, spent, spent_alone
+from fedfm.privacy.accounting import compute_epsilon, compute_epsilon_alone, describe
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
@@ -22,12 +22,12 @@ CERTAIN = 2.0
 """Counts below so many standard deviations of their noise are taken for zero."""
 
 
-def keyed(seed: int) -> Sources:
+def keyed_sources(seed: int) -> Sources:
     """A simulation's noise."""
     return lambda round, clients, purpose: keyed_normals(seed, round, clients, purpose)
 
 
-def secret(round: int, clients: Sequence[int], purpose: str) -> list[Normals]:
+def secret_sources(round: int, clients: Sequence[int], purpose: str) -> list[Normals]:
     """A real client's noise."""
     return [secret_normals] * len(clients)
 
@@ -52,7 +52,7 @@ class Guard:
             return trees.tree_map(_floating, tree)
         return self.privacy.report(tree, self.fewest, self.sources(round, clients, "report"))
 
-    def believed(self, reports: Tree, pieces: Iterable[Piece], clients: int) -> Tree:
+    def drop_noisy_counts(self, reports: Tree, pieces: Iterable[Piece], clients: int) -> Tree:
         """Sums of reports [...] of so many clients without the counts that are only noise."""
         least = CERTAIN * self.privacy.report_std(self.fewest) * math.sqrt(clients)
         counted = {piece.name: piece.counted for piece in pieces}
@@ -85,19 +85,23 @@ class Guard:
             uniform = getattr(piece, "anchors", "weighted") == "uniform"
             require(not uniform, f"{piece.name}: with [privacy] anchors must be 'weighted'")
 
-    def statement(self, method: Method, rounds: int, secure: bool) -> str:
+    def describe_run(self, method: Method, rounds: int, secure: bool) -> str:
         """What a client that took part in every round has given away, in words."""
         reporting = sum(
             any(piece.measures for piece in method.active(round)) for round in range(rounds)
         )
-        return self.paid(rounds, reporting, secure)
+        return self.describe_spent(rounds, reporting, secure)
 
-    def paid(self, updates: int, reports: int, secure: bool) -> str:
+    def describe_spent(self, updates: int, reports: int, secure: bool) -> str:
         """What a client has given away with so many answers, in words."""
-        said = describe(spent(self.privacy, updates, reports))
+        said = describe(compute_epsilon(self.privacy, updates, reports))
         if secure:
             return said
-        return said + "\n" + describe(spent_alone(self.privacy, self.fewest, updates, reports))
+        return (
+            said
+            + "\n"
+            + describe(compute_epsilon_alone(self.privacy, self.fewest, updates, reports))
+        )
 
 
 def _shapes_only(tree: Tree) -> bool:

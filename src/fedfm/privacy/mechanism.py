@@ -18,7 +18,7 @@ ROUNDING = 1 - 2.0**-22
 """Clipped answers are shorter by this, so that float32's rounding cannot make them too long."""
 
 
-def clipped(tree: Tree, norm: float) -> Tree:
+def clip(tree: Tree, norm: float) -> Tree:
     """Answers [S, ...], each client's scaled down to a length of at most `norm`.
 
     All leaves of a client are one vector. Integers (class counts) are part of it and come back as
@@ -37,14 +37,14 @@ def clipped(tree: Tree, norm: float) -> Tree:
     return trees.tree_map(lambda leaf: leaf * trees.per_client(scale, leaf), floats)
 
 
-def noised(tree: Tree, std: float, normals: Sequence[Normals]) -> Tree:
+def add_noise(tree: Tree, std: float, normals: Sequence[Normals]) -> Tree:
     """Answers [S, ...] with N(0, std^2) added to every coordinate, from each client's own source.
 
     Leaves take their turn by name, so the noise does not depend on their order in the tree.
     """
     flat = trees.flatten(tree)
     noisy = {path: _noised(flat[path], std, normals) for path in sorted(flat)}
-    return trees.completed(trees.unflatten(noisy), tree)
+    return trees.complete(trees.unflatten(noisy), tree)
 
 
 def _noised(leaf: Tensor, std: float, normals: Sequence[Normals]) -> Tensor:

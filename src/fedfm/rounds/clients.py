@@ -11,23 +11,23 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
-from fedfm.core.ledger import BUFFERS, Traffic, floats_held, sent_up
+from fedfm.core.ledger import BUFFERS, Traffic, count_held_floats, count_upload
 from fedfm.core.trees import Tree
-from fedfm.engine.cohort import Outcome
-from fedfm.engine.jobs import Job
+from fedfm.engine.cohort import TrainingResult
+from fedfm.engine.jobs import TrainingJob
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.methods.base import LocalRun, Model, Piece, Task
-from fedfm.methods.contract import alike, one_each, pair
+from fedfm.methods.contract import check_alike, check_one_each, check_pair
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 
 PRIVATE = ("pieces", "change", "buffers")
 """What of a contribution makes one vector that privacy clips."""
 
 
-class Visit(NamedTuple):
+class Participants(NamedTuple):
     """Who takes part in a round, with which pieces, from which models."""
 
     cohort: list[int]
@@ -59,11 +59,11 @@ class Work(NamedTuple):
         return Work(self.run.rows(which), self.losses[which], *parts)
 
 
-def begin(ask: Ask, fed: Federation) -> Visit:
+def prepare_participants(ask: Request, fed: Federation) -> Participants:
     """Collect what the clients of the cohort have and kept."""
     pieces = fed.method.active(ask.round)
-    kept = [trees.to_device(ask.kept.of(client), fed.task.device) for client in ask.cohort]
-    return Visit(
+    kept = [trees.to_device(ask.kept.get(client), fed.task.device) for client in ask.cohort]
+    return Participants(
         ask.cohort,
         pieces,
         [fed.samples[client] for client in ask.cohort],
@@ -78,7 +78,7 @@ def starting_models(shared: Model, kept: Sequence[Tree]) -> Model:
     if all("model" not in own for own in kept):
         return shared.map(trees.share)
     fresh = shared._asdict()
-    own_models = [trees.completed(own.get("model", fresh), fresh) for own in kept]
+    own_models = [trees.complete(own.get("model", fresh), fresh) for own in kept]
     return Model(**trees.stack(own_models))
 
 
@@ -87,10 +87,12 @@ def piece_states(kept: Sequence[Tree], piece: Piece, task: Task) -> Tree:
     initial = piece.client_state(task)
     if not initial:
         return {}
-    return trees.stack([trees.completed(own.get(piece.name, initial), initial) for own in kept])
+    return trees.stack([trees.complete(own.get(piece.name, initial), initial) for own in kept])
 
 
-def reports(visit: Visit, fed: Federation, when: Literal["before", "after"], model: Model) -> Tree:
+def collect_reports(
+    visit: Participants, fed: Federation, when: Literal["before", "after"], model: Model
+) -> Tree:
     """The clients' statistics under a model, as they are sent: a tree [S, ...] per piece."""
     with phase("anchors"):
         return {
@@ -100,18 +102,18 @@ def reports(visit: Visit, fed: Federation, when: Literal["before", "after"], mod
         }
 
 
-def measured(visit: Visit, fed: Federation, ask: Ask) -> Sums:
+def answer_measure(visit: Participants, fed: Federation, ask: Request) -> Sums:
     """The answer to "measure": the sum of the reports that are finite."""
-    found = reports(visit, fed, "before", visit.start)
+    found = collect_reports(visit, fed, "before", visit.start)
     if fed.guard:
         found = fed.guard.report(found, ask.round, visit.cohort)
-    fine = trees.finite(found)
-    sound = trees.chosen_items(visit.cohort, fine)
-    total = trees.total(found if sound == visit.cohort else trees.chosen(found, fine))
-    return Sums(total, visit.cohort, sound, ask.kept, sent_up(found))
+    fine = trees.is_finite(found)
+    sound = trees.select_items(visit.cohort, fine)
+    total = trees.sum_clients(found if sound == visit.cohort else trees.select(found, fine))
+    return Sums(total, visit.cohort, sound, ask.kept, count_upload(found))
 
 
-def job(visit: Visit, fed: Federation, ask: Ask) -> Job:
+def make_job(visit: Participants, fed: Federation, ask: Request) -> TrainingJob:
     """The local training of the cohort."""
     received = trees.share(ask.down)
     held = {
@@ -119,30 +121,34 @@ def job(visit: Visit, fed: Federation, ask: Ask) -> Job:
         for piece in visit.pieces
     }
     plans = [fed.plan(ask.round, client) for client in visit.cohort]
-    return Job(visit.start, plans, Objective(visit.pieces, held), fed.training.sgd)
+    return TrainingJob(visit.start, plans, Objective(visit.pieces, held), fed.training.sgd)
 
 
-def trained(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome) -> Sums:
+def answer_train(
+    visit: Participants, fed: Federation, ask: Request, job: TrainingJob, outcome: TrainingResult
+) -> Sums:
     """The answer to "train": the sum of what those clients send whose training was sound."""
-    work = finished(visit, fed, ask, job, outcome)
-    traffic, held = uploads(work, ask.sharing), held_while_training(work, job)
-    work, sound = without_failures(visit, work)
+    work = finish_training(visit, fed, ask, job, outcome)
+    traffic, held = count_uploads(work, ask.sharing), count_held_floats_in_training(work, job)
+    work, sound = drop_failures(visit, work)
     if not sound:
         return Sums({}, visit.cohort, [], ask.kept, traffic, held)
     with phase("aggregation"):
         if fed.guard:
-            total, each = guarded(visit, work, ask, sound, fed.guard)
+            total, each = sum_private_contributions(visit, work, ask, sound, fed.guard)
             traffic = sum([each] * len(visit.cohort), Traffic())
         else:
-            total = contribution(visit, work, ask.sharing)
-    kept = remembered(ask, fed, sound, work)
+            total = sum_contributions(visit, work, ask.sharing)
+    kept = keep_states(ask, fed, sound, work)
     return Sums(total, visit.cohort, sound, kept, traffic, held)
 
 
-def finished(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome) -> Work:
+def finish_training(
+    visit: Participants, fed: Federation, ask: Request, job: TrainingJob, outcome: TrainingResult
+) -> Work:
     """What each client sends and keeps after its training."""
     model, losses, steps = outcome
-    samples = (sizes(visit.samples) / ask.unit).to(next(trees.leaves(model.params)))
+    samples = (count_samples(visit.samples) / ask.unit).to(next(trees.leaves(model.params)))
     if fed.guard:
         samples = torch.ones_like(samples)
     run = LocalRun(visit.start, model, steps, job.sgd, fed.method.pull, samples)
@@ -151,43 +157,43 @@ def finished(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome
     for piece in visit.pieces:
         own = visit.clients[piece.name]
         found = piece.finish(own, run, received[piece.name])
-        up[piece.name], state = pair(piece, "finish", found, "what goes up and what is kept")
-        kept[piece.name] = alike(piece, "finish", state, own, "a client's state")
-    return Work(run, losses, reports(visit, fed, "after", model), up, kept)
+        up[piece.name], state = check_pair(piece, "finish", found, "what goes up and what is kept")
+        kept[piece.name] = check_alike(piece, "finish", state, own, "a client's state")
+    return Work(run, losses, collect_reports(visit, fed, "after", model), up, kept)
 
 
-def sizes(samples: Sequence[Tensor]) -> Tensor:
+def count_samples(samples: Sequence[Tensor]) -> Tensor:
     """n_i [S]."""
     return torch.tensor([len(own) for own in samples], dtype=torch.float64)
 
 
-def uploads(work: Work, sharing: bool) -> Traffic:
+def count_uploads(work: Work, sharing: bool) -> Traffic:
     """What the clients send."""
-    model = message(work.run.end) if sharing else {}
-    return sent_up({"reports": work.reports, "pieces": work.up, "model": model})
+    model = to_message(work.run.end) if sharing else {}
+    return count_upload({"reports": work.reports, "pieces": work.up, "model": model})
 
 
-def message(model: Model) -> Tree:
+def to_message(model: Model) -> Tree:
     """A model as it travels."""
     return {"params": model.params, BUFFERS: model.buffers}
 
 
-def held_while_training(work: Work, job: Job) -> int:
+def count_held_floats_in_training(work: Work, job: TrainingJob) -> int:
     """Floats of a client: its model and what the pieces prepared."""
-    return floats_held({"model": {"params": work.run.end.params}, **job.objective.held})
+    return count_held_floats({"model": {"params": work.run.end.params}, **job.objective.held})
 
 
-def without_failures(visit: Visit, work: Work) -> tuple[Work, list[int]]:
+def drop_failures(visit: Participants, work: Work) -> tuple[Work, list[int]]:
     """The work of those whose loss, model and messages are finite, and who they are."""
     sent = {"losses": work.losses, "reports": work.reports, "up": work.up}
-    fine = trees.finite(sent | {"model": work.run.end._asdict()})
-    sound = trees.chosen_items(visit.cohort, fine)
+    fine = trees.is_finite(sent | {"model": work.run.end._asdict()})
+    sound = trees.select_items(visit.cohort, fine)
     if sound in ([], visit.cohort):
         return work, sound
     return work.rows(fine), sound
 
 
-def contribution(visit: Visit, work: Work, sharing: bool) -> Tree:
+def sum_contributions(visit: Participants, work: Work, sharing: bool) -> Tree:
     """What the server needs of the clients, summed over them: leaves [...].
 
     samples: sum_i n_i; loss: sum_i n_i loss_i; reports and pieces: sums of what they send;
@@ -197,22 +203,22 @@ def contribution(visit: Visit, work: Work, sharing: bool) -> Tree:
     total = {
         "samples": samples.sum(),
         "loss": (samples * work.losses).sum(),
-        "reports": trees.total(work.reports),
-        "pieces": trees.total(work.up),
+        "reports": trees.sum_clients(work.reports),
+        "pieces": trees.sum_clients(work.up),
     }
     if not sharing:
         return total
     weights = samples
     for piece in visit.pieces:
-        weights = one_each(piece, "weights", piece.weights(weights, run), len(samples))
+        weights = check_one_each(piece, "weights", piece.weights(weights, run), len(samples))
     change = trees.tree_map(
         lambda y, x: trees.weighted_sum(weights, y - x), run.end.params, visit.base.params
     )
-    buffers = summed_buffers(run.end.buffers, visit.base.buffers, samples)
+    buffers = sum_buffers(run.end.buffers, visit.base.buffers, samples)
     return total | {"weight": weights.sum(), "change": change, **buffers}
 
 
-def summed_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
+def sum_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
     """Changes of buffers [S, ...] from `base` [1, ...], summed by the number of samples.
 
     Counters are not summed: the largest counts.
@@ -227,15 +233,16 @@ def summed_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
     }
 
 
-def guarded(
-    visit: Visit, work: Work, ask: Ask, clients: list[int], guard: Guard
+def sum_private_contributions(
+    visit: Participants, work: Work, ask: Request, clients: list[int], guard: Guard
 ) -> tuple[Tree, Traffic]:
-    """`contribution` of clients whose answers are clipped and noised, and what each one sends.
+    """`sum_contributions` of clients whose answers are clipped and noised, and what each one sends.
 
     All clients count alike; losses and counters stay at home.
     """
     each = [
-        contribution(visit, work.rows(slice(i, i + 1)), ask.sharing) for i in range(len(clients))
+        sum_contributions(visit, work.rows(slice(i, i + 1)), ask.sharing)
+        for i in range(len(clients))
     ]
     alone = trees.stack(each)
     if ask.sharing:
@@ -245,20 +252,20 @@ def guarded(
         "reports": guard.report(alone["reports"], ask.round, clients)
     }
     alike = {name: alone[name] for name in ("samples", "weight") if name in alone}
-    return trees.total(private | alike), sent_up(trees.rows(private, slice(0, 1)))
+    return trees.sum_clients(private | alike), count_upload(trees.rows(private, slice(0, 1)))
 
 
-def remembered(ask: Ask, fed: Federation, clients: list[int], work: Work) -> ClientStates:
+def keep_states(ask: Request, fed: Federation, clients: list[int], work: Work) -> ClientStates:
     """What every client keeps after the round; local models only until they are shared.
 
     Where models are shared rarely, no piece keeps anything (`compose` sees to that).
     """
     if fed.method.share_every > 1 and ask.sharing:
-        return ask.kept.cleared()
+        return ask.kept.clear()
     kept = {name: tree for name, tree in work.kept.items() if tree}
     if not ask.sharing:
         kept["model"] = work.run.end._asdict()
     if not kept:
         return ask.kept
     each = trees.unstack(kept, len(clients))
-    return ask.kept.updated(dict(zip(clients, each, strict=True)), ask.round + 1)
+    return ask.kept.update(dict(zip(clients, each, strict=True)), ask.round + 1)

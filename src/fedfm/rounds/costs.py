@@ -10,7 +10,7 @@ from fedfm import models
 from fedfm.core.ledger import Traffic
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import to_device
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.engine.shapes import ShapesExecutor
 from fedfm.methods import Method, Task
 from fedfm.privacy.guard import Guard
@@ -41,12 +41,12 @@ class Cost:
         return asdict(self)
 
 
-def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int) -> Cost:
+def measure_cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int) -> Cost:
     """The cost of a method with a model for inputs of a shape, once every piece is at work."""
-    start = model_of(model).map(lambda tree: to_device(tree, "meta"))
+    start = copy_model(model).map(lambda tree: to_device(tree, "meta"))
     task = Task(start, classes, models.feature_dim(model, shape))
     state = replace(initial_state(start, method, task), round=method.steady_round)
-    fed = one_client(method, task)
+    fed = make_one_client_federation(method, task)
     traffic, held = Traffic(), 0
     for _ in range(method.share_every):
         state, log = run_round(state, fed)
@@ -55,7 +55,9 @@ def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int)
     return Cost(method.name, held, **per_round)
 
 
-def one_client(method: Method, task: Task, guard: Guard | None = None) -> Federation:
+def make_one_client_federation(
+    method: Method, task: Task, guard: Guard | None = None
+) -> Federation:
     """A federation of one client with one sample."""
     return Federation(
         task=task,

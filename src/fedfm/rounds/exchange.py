@@ -13,7 +13,7 @@ from fedfm.core.trees import Tree
 from fedfm.methods.base import Model
 
 
-class Ask(NamedTuple):
+class Request(NamedTuple):
     """What the server asks the clients of a cohort to do in a round (from 0)."""
 
     kind: Literal["measure", "train"]
@@ -38,7 +38,7 @@ class Sums(NamedTuple):
     """What the clients of a cohort answered, added up."""
 
     total: Tree
-    """The reports of each piece [...], or what `clients.contribution` has."""
+    """The reports of each piece [...], or what `clients.sum_contributions` has."""
     present: list[int]
     """Who answered, ascending."""
     clients: list[int]

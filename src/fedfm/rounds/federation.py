@@ -8,7 +8,7 @@ from torch import Tensor
 from fedfm.config.training import Training, cohort_size
 from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
-from fedfm.data.batches import Plan, plan
+from fedfm.data.batches import BatchPlan, plan_batches
 from fedfm.engine.executors import Executor
 from fedfm.methods.base import Task
 from fedfm.methods.composition import Method
@@ -25,7 +25,7 @@ class LocalTraining:
     sgd: Sgd
 
     @staticmethod
-    def of(training: Training) -> "LocalTraining":
+    def from_config(training: Training) -> "LocalTraining":
         """Return what local training needs to know of a config."""
         sgd = Sgd(training.lr, training.momentum, training.weight_decay)
         return LocalTraining(training.epochs, training.batch_size, training.keep_last, sgd)
@@ -60,11 +60,11 @@ class Federation:
     def cohort(self, round: int) -> list[int]:
         """The clients that take part in a round (from 0), ascending."""
         everyone = range(self.population)
-        return drawn(everyone, self.participation, self.population, self.seed, round)
+        return draw_cohort(everyone, self.participation, self.population, self.seed, round)
 
-    def plan(self, round: int, client: int) -> Plan:
+    def plan(self, round: int, client: int) -> BatchPlan:
         """A client's local training in a round."""
-        return plan(
+        return plan_batches(
             self.samples[client].numpy(),
             epochs=self.training.epochs,
             batch_size=self.training.batch_size,
@@ -74,7 +74,7 @@ class Federation:
         )
 
 
-def drawn(
+def draw_cohort(
     clients: Sequence[int], participation: float, population: int, seed: int, round: int
 ) -> list[int]:
     """A round's cohort: a fraction of the population, drawn from those `clients` that are there."""

@@ -4,7 +4,7 @@ model down -> statistics "before" up (a handshake of their own, if a piece takes
 -> the pieces' messages down -> local training -> statistics "after" and models up
 -> aggregation weights -> mean change -> the server's step -> State
 
-`conversation` is the server's part of it, whoever the clients are; the rest runs it with clients
+`serve_round` is the server's part of it, whoever the clients are; the rest runs it with clients
 simulated on this machine.
 """
 
@@ -16,16 +16,23 @@ from torch import Tensor
 
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import all_finite
-from fedfm.engine.cohort import Outcome
-from fedfm.engine.jobs import Job, train_together
+from fedfm.engine.cohort import TrainingResult
+from fedfm.engine.jobs import TrainingJob, train_together
 from fedfm.engine.profile import phase
 from fedfm.methods.base import Turnout
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.clients import Visit, begin, job, measured, message, trained
-from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.clients import (
+    Participants,
+    answer_measure,
+    answer_train,
+    make_job,
+    prepare_participants,
+    to_message,
+)
+from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
-from fedfm.rounds.server import Diverged, absorbed, aggregated, everybody_diverged
+from fedfm.rounds.server import Diverged, absorb_reports, aggregate, describe_divergence
 from fedfm.rounds.state import State
 
 
@@ -67,37 +74,37 @@ class Rules(Protocol):
         ...
 
 
-Conversation = Generator[Ask, Sums, tuple[State, RoundLog]]
+ServerRound = Generator[Request, Sums, tuple[State, RoundLog]]
 
 
-def conversation(state: State, rules: Rules) -> Conversation:
+def serve_round(state: State, rules: Rules) -> ServerRound:
     """A round as the server sees it: what it asks, and what it makes of the sums it receives."""
     ledger, server, method = Ledger(), state.server, rules.method
     pieces, cohort = method.active(state.round), rules.cohort(state.round)
     owners = set(state.clients) if method.share_every > 1 else set()
     newcomers = [client for client in cohort if client not in owners]
     sharing = (state.round + 1) % method.share_every == 0
-    ask = Ask("train", state.round, cohort, state.model, newcomers, {}, state.clients, sharing)
-    ledger.down(message(state.model), len(newcomers))
+    ask = Request("train", state.round, cohort, state.model, newcomers, {}, state.clients, sharing)
+    ledger.record_download(to_message(state.model), len(newcomers))
     if any(piece.measures == "before" for piece in pieces):
         sums = yield ask._replace(kind="measure")
         _check_sum(sums, rules)
-        ledger.handshake(sums.traffic)
-        server = absorbed(pieces, server, sums.total, len(sums.clients), rules.guard)
+        ledger.record_handshake(sums.traffic)
+        server = absorb_reports(pieces, server, sums.total, len(sums.clients), rules.guard)
         ask = ask._replace(cohort=sums.present, newcomers=[], kept=sums.kept)
     down = {piece.name: piece.download(server[piece.name]) for piece in pieces}
-    ledger.down(down, len(ask.cohort))
+    ledger.record_download(down, len(ask.cohort))
     sums = yield ask._replace(down=down)
-    ledger.handshake(sums.traffic)
+    ledger.record_handshake(sums.traffic)
     if not sums.clients:
-        raise Diverged(everybody_diverged(cohort), state.round)
+        raise Diverged(describe_divergence(cohort), state.round)
     _check_sum(sums, rules)
     total, clients, model = sums.total, len(sums.clients), state.model
-    server = absorbed(pieces, server, total["reports"], clients, rules.guard)
+    server = absorb_reports(pieces, server, total["reports"], clients, rules.guard)
     if sharing:
         turnout = Turnout(clients, rules.population, total["samples"], total["weight"])
         with phase("aggregation"):
-            server, model = aggregated(pieces, server, model, total, turnout)
+            server, model = aggregate(pieces, server, model, total, turnout)
         if not all_finite(model.params):
             raise Diverged("server's step diverged", state.round)
     failed = sorted(set(cohort) - set(sums.clients))
@@ -111,7 +118,7 @@ def _check_sum(sums: Sums, rules: Rules) -> None:
         rules.guard.check_sum(len(sums.clients))
 
 
-def ended(talk: Conversation, sums: Sums) -> tuple[State, RoundLog]:
+def finish_round(talk: ServerRound, sums: Sums) -> tuple[State, RoundLog]:
     """What the server makes of its last answer."""
     try:
         talk.send(sums)
@@ -121,13 +128,13 @@ def ended(talk: Conversation, sums: Sums) -> tuple[State, RoundLog]:
     raise AssertionError("the server asked once more")
 
 
-class Opened(NamedTuple):
+class OpenRound(NamedTuple):
     """A round up to its local training."""
 
-    talk: Conversation
-    ask: Ask
-    visit: Visit
-    job: Job
+    talk: ServerRound
+    ask: Request
+    visit: Participants
+    job: TrainingJob
 
 
 def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
@@ -145,27 +152,29 @@ def run_rounds(
 
     One that diverges does not keep the others from going on.
     """
-    rounds = [opened(state, fed) for state, fed in zip(states, feds, strict=True)]
+    rounds = [open_round(state, fed) for state, fed in zip(states, feds, strict=True)]
     outcomes = train_together([one.job for one in rounds], feds[0].executor)
-    return [closed(*one) for one in zip(rounds, feds, outcomes, strict=True)]
+    return [close_round(*one) for one in zip(rounds, feds, outcomes, strict=True)]
 
 
-def opened(state: State, fed: Federation) -> Opened:
+def open_round(state: State, fed: Federation) -> OpenRound:
     """Everything that comes before local training."""
-    talk = conversation(state, fed)
+    talk = serve_round(state, fed)
     ask = next(talk)
-    visit = begin(ask, fed)
+    visit = prepare_participants(ask, fed)
     if ask.kind == "measure":
-        ask = talk.send(measured(visit, fed, ask))
+        ask = talk.send(answer_measure(visit, fed, ask))
     with phase("data"):
-        training = job(visit, fed, ask)
-    return Opened(talk, ask, visit, training)
+        training = make_job(visit, fed, ask)
+    return OpenRound(talk, ask, visit, training)
 
 
-def closed(opened: Opened, fed: Federation, outcome: Outcome) -> tuple[State, RoundLog] | Diverged:
+def close_round(
+    opened: OpenRound, fed: Federation, outcome: TrainingResult
+) -> tuple[State, RoundLog] | Diverged:
     """Everything that comes after it."""
     talk, ask, visit, job = opened
     try:
-        return ended(talk, trained(visit, fed, ask, job, outcome))
+        return finish_round(talk, answer_train(visit, fed, ask, job, outcome))
     except Diverged as problem:
         return problem

@@ -9,7 +9,7 @@ from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Model, Piece, Turnout
-from fedfm.methods.contract import alike, pair
+from fedfm.methods.contract import check_alike, check_pair
 from fedfm.privacy.guard import Guard
 
 VARIANCE = "running_var"
@@ -26,17 +26,17 @@ class Diverged(UserError):
         )
 
 
-def everybody_diverged(clients: Sequence[int]) -> str:
+def describe_divergence(clients: Sequence[int]) -> str:
     """What happened if no client's answer is fit for the sum."""
     named = ", ".join(map(str, clients[:5])) + (", ..." if len(clients) > 5 else "")
     return f"training of every client diverged (clients {named})"
 
 
-def absorbed(
+def absorb_reports(
     pieces: Sequence[Piece], server: Tree, reports: Tree, clients: int, guard: Guard | None = None
 ) -> Tree:
     """The server's state after it received the sum of the reports of `clients` clients."""
-    reports = guard.believed(reports, pieces, clients) if guard else reports
+    reports = guard.drop_noisy_counts(reports, pieces, clients) if guard else reports
     for piece in pieces:
         if piece.name in reports and clients:
             state = piece.absorb(server[piece.name], reports[piece.name], clients)
@@ -44,7 +44,7 @@ def absorbed(
     return server
 
 
-def aggregated(
+def aggregate(
     pieces: Sequence[Piece], server: Tree, old: Model, total: Tree, turnout: Turnout
 ) -> tuple[Tree, Model]:
     """The server's new state and model: x + step(mean change); buffers by data share."""
@@ -56,19 +56,19 @@ def aggregated(
     for piece in pieces:
         sent = total["pieces"].get(piece.name, {})
         found = piece.step(server[piece.name], delta, sent, turnout)
-        state, step = pair(piece, "step", found, "the server's state and its step")
+        state, step = check_pair(piece, "step", found, "the server's state and its step")
         server = server | {piece.name: _state(piece, "step", state, server)}
-        delta = alike(piece, "step", step, delta, "a step")
+        delta = check_alike(piece, "step", step, delta, "a step")
     params = trees.tree_map(torch.add, old.params, delta)
-    return server, Model(params, new_buffers(old.buffers, total, turnout))
+    return server, Model(params, update_buffers(old.buffers, total, turnout))
 
 
 def _state(piece: Piece, hook: str, found: Tree, server: Tree) -> Tree:
     """What was not there from the beginning, a run that is resumed would not have."""
-    return alike(piece, hook, found, server[piece.name], "the server's state")
+    return check_alike(piece, hook, found, server[piece.name], "the server's state")
 
 
-def new_buffers(old: Tree, total: Tree, turnout: Turnout) -> Tree:
+def update_buffers(old: Tree, total: Tree, turnout: Turnout) -> Tree:
     """The old buffers and their mean change; the largest counters, where clients tell them.
 
     Noise may leave a variance below zero, where it is of no use.

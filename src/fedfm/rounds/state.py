@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedfm.core.client_states import ClientStates, Elsewhere, InMemory, OnDisk
-from fedfm.core.trees import Tree, completed
+from fedfm.core.client_states import ClientStates, InMemory, OnClients, OnDisk
+from fedfm.core.trees import Tree, complete
 from fedfm.methods.base import Model, Task
 from fedfm.methods.composition import Method
 
@@ -41,17 +41,17 @@ def to_tree(state: State) -> Tree:
 
 def to_facts(state: State) -> dict[str, Any]:
     """What `to_tree` leaves out: the round, and which states clients keep elsewhere."""
-    named = state.clients.rounds if isinstance(state.clients, OnDisk | Elsewhere) else {}
+    named = state.clients.rounds if isinstance(state.clients, OnDisk | OnClients) else {}
     return {"round": state.round, "clients": {str(k): round for k, round in named.items()}}
 
 
 def from_tree(tree: Tree, facts: dict[str, Any], start: State) -> State:
     """The inverse of `to_tree` and `to_facts`, for a run that began with `start`."""
-    model = completed(tree["model"], start.model._asdict())
-    server = completed(tree.get("server", {}), start.server)
-    if isinstance(start.clients, OnDisk | Elsewhere):
+    model = complete(tree["model"], start.model._asdict())
+    server = complete(tree.get("server", {}), start.server)
+    if isinstance(start.clients, OnDisk | OnClients):
         rounds = {int(client): round for client, round in facts["clients"].items()}
-        clients: ClientStates = start.clients.after(rounds)
+        clients: ClientStates = start.clients.restore(rounds)
     else:
         kept = tree.get("clients", {})
         clients = InMemory({int(client): own for client, own in kept.items()})

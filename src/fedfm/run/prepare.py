@@ -53,7 +53,7 @@ def build_model(config: Config, dataset: Described) -> torch.nn.Module:
 
 def use_threads(wanted: int, model: torch.nn.Module) -> None:
     """Set the number of CPU threads; small networks want one, above all on a busy machine."""
-    if not wanted and models.parameter_count(model) < SMALL:
+    if not wanted and models.count_parameters(model) < SMALL:
         wanted = 1
     if wanted:
         torch.set_num_threads(wanted)

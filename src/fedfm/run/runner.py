@@ -15,8 +15,8 @@ from fedfm.config.experiment import Experiment, describe
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
 from fedfm.core.errors import UserError
 from fedfm.data.dataset import Dataset
-from fedfm.engine.choice import Choice
-from fedfm.engine.networks import model_of
+from fedfm.engine.choice import ExecutorChoice
+from fedfm.engine.networks import copy_model
 from fedfm.engine.profile import phase
 from fedfm.rounds.server import Diverged
 from fedfm.run.folder import RunFolder
@@ -56,7 +56,7 @@ class Run:
         if self.out and RunFolder.check(self.out, self.described(data), resume):
             RunFolder(self.out).check_simulated()
 
-    def folder(self, data: Dataset, resume: bool, choice: Choice) -> RunFolder | None:
+    def folder(self, data: Dataset, resume: bool, choice: ExecutorChoice) -> RunFolder | None:
         """The run's folder, new or the same run's."""
         if self.out is None:
             return None
@@ -69,7 +69,7 @@ class Run:
 
     def client_states(self, stack: ExitStack) -> ClientStates:
         """An empty store for what clients keep, as large as the experiment needs."""
-        if not self.experiment.states_on_disk(model_of(self.model)):
+        if not self.experiment.states_on_disk(copy_model(self.model)):
             return InMemory()
         if self.out is not None:
             return OnDisk(self.out / "clients")
@@ -186,4 +186,6 @@ def promise(experiment: Experiment) -> str | None:
     """What a run with privacy gives away, if clients did not hide in a secure sum as well."""
     if experiment.guard is None:
         return None
-    return experiment.guard.statement(experiment.method, experiment.training.rounds, secure=False)
+    return experiment.guard.describe_run(
+        experiment.method, experiment.training.rounds, secure=False
+    )

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFM, FedProx, Model
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
@@ -30,7 +30,7 @@ def agree(world: World, fed: Federation, theirs: Oracle, rounds: int) -> None:
     for _ in range(rounds):
         theirs.round(cohort_of(fed, world.data, state.round))
         state, _ = run_round(state, fed)
-        expected: Model = model_of(theirs.model)
+        expected: Model = copy_model(theirs.model)
         same_model(state.model, expected, tolerance, f"round {state.round}: ")
 
 

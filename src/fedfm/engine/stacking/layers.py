@@ -42,7 +42,7 @@ def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int) -> 
     return x
 
 
-def alike(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def to_lower_precision(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Both factors in the lower of their precisions.
 
     They differ where weights are frozen, which nobody casts beforehand, and where a network made
@@ -56,7 +56,7 @@ class _Conv2d(nn.Conv2d):
     """weight [S, O, I/g, h, w], bias [S, O]; [S*B, I, H, W] -> [S*B, O, H', W']."""
 
     def forward(self, input: Tensor) -> Tensor:
-        x, weight = alike(input, self.weight)
+        x, weight = to_lower_precision(input, self.weight)
         patches = x.numel() * math.prod(self.kernel_size) // len(weight)
         small = x.dtype == torch.bfloat16 or patches <= PATCHES[x.device.type]
         if not small or self.groups > 1 or self.dilation != (1, 1):
@@ -72,7 +72,7 @@ class _Conv2d(nn.Conv2d):
 
     @property
     def _geometry(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Stride and padding; `stacked` refuses padding by name."""
+        """Stride and padding; `stack_module` refuses padding by name."""
         return cast(tuple[tuple[int, int], tuple[int, int]], (self.stride, self.padding))
 
     def _one_by_one(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class _Linear(nn.Linear):
     """weight [S, O, I], bias [S, O]; [S*B, ..., I] -> [S*B, ..., O]."""
 
     def forward(self, input: Tensor) -> Tensor:
-        x, weight = alike(input, self.weight)
+        x, weight = to_lower_precision(input, self.weight)
         own = by_client(x, len(weight)).flatten(1, -2)
         if self.bias is None:
             y = torch.bmm(own, weight.mT)
@@ -141,7 +141,7 @@ class _BatchNorm(nn.BatchNorm2d):
         assert self.momentum is not None
         return F.batch_norm(x, mean, variance, weight, bias, True, self.momentum, self.eps)
 
-    def activated(self, input: Tensor, shortcut: Tensor | None) -> Tensor:
+    def activate(self, input: Tensor, shortcut: Tensor | None) -> Tensor:
         """ReLU(norm(input) + shortcut), in one pass over memory on a GPU."""
         if not self._fused(input):
             return add_relu(self(input), shortcut)
@@ -227,7 +227,7 @@ def _pool_first(layers: nn.Sequential) -> None:
             layers[i], layers[i + 1] = following, layer
 
 
-def stacked(module: nn.Module) -> nn.Module:
+def stack_module(module: nn.Module) -> nn.Module:
     """A copy of `module` whose parameters and buffers are [S, ...], for samples [S*B, ...]."""
     copied = copy.deepcopy(module)
     for name, layer in copied.named_modules():

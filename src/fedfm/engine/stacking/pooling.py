@@ -25,7 +25,7 @@ class StackedMaxPool2d(nn.MaxPool2d):
 
             return max_pool2d(input, *sizes)
         if plain and sizes == (2, 2, 0) and _narrow(input):
-            return halves(input)
+            return max_pool_halves(input)
         pooled: Tensor = super().forward(input)
         return pooled
 
@@ -35,7 +35,7 @@ def _narrow(x: Tensor) -> bool:
     return not x.is_cuda and channels < VECTOR and height % 2 == width % 2 == 0
 
 
-def halves(x: Tensor) -> Tensor:
+def max_pool_halves(x: Tensor) -> Tensor:
     """The maximum of every 2x2 block, [N, C, 2h, 2w] -> [N, C, h, w]; the gradient is torch's, too.
 
     Among equal numbers the first in reading order has the gradient: left before right within a row,
