@@ -123,7 +123,7 @@ def training(simulation: Simulation, steps: int) -> Callable[[], object]:
     fed = simulation.federation
     job = open_round(simulation.start, fed).job
     short = replace(job, plans=[plan.first(steps) for plan in job.plans])
-    return lambda: short.run_on(fed.executor)
+    return lambda: fed.executor.train(short)
 
 
 def step_times(data: Dataset, module: nn.Module, precisions: Sequence[str]) -> dict[str, float]:
@@ -184,7 +184,7 @@ def unequal(data: Dataset, device: torch.device) -> None:
         one = simulation(data, network("resnet18", device), GUIDED, partition=partition)
         job = open_round(one.start, one.federation).job
         samples = sum(len(plan.indices) for plan in job.plans)
-        train = partial(job.run_on, one.federation.executor)
+        train = partial(one.federation.executor.train, job)
         found[title] = 1e6 * timed(train, 3) / samples
         show(title + " steps", {"steps": [plan.steps for plan in job.plans]})
     show("microseconds a sample", found | {"ratio": found["niid1"] / found["equal"]})

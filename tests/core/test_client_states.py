@@ -96,7 +96,7 @@ def test_a_piece_of_ones_own_that_keeps_something_refuses_rare_exchanges():
         def client_state(self, task):
             return {"visits": torch.zeros(())}
 
-    with pytest.raises(UserError, match="keeping needs models in every round"):
+    with pytest.raises(UserError, match="keeping needs models to be exchanged in every round"):
         compose([Keeping(), FedFMLite(models_every=2)])
 
 
@@ -114,6 +114,6 @@ def test_a_file_that_is_lost_or_spoilt_is_named(tmp_path):
 def test_pieces_that_need_every_model_refuse_rare_exchanges(piece):
     from fedfm.methods import PIECES
 
-    with pytest.raises(UserError, match=f"{piece} needs models in every round"):
+    with pytest.raises(UserError, match=f"{piece} needs models to be exchanged in every round"):
         compose([PIECES[piece](), FedFMLite(models_every=2)])
     assert compose([PIECES[piece](), FedFMLite()]).share_every == 1

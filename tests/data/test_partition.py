@@ -296,8 +296,8 @@ def test_pydantic_reads_a_partition_and_reports_our_message():
         ([], 3, 1, "1 clients cannot share 0 samples"),
         ([0, 1, 3], 3, 2, "labels run from 0 to 3, but there are 3 classes"),
         ([0, 1, -1], 3, 2, "labels run from -1 to 1"),
-        ([0.0, 1.0, 2.0], 3, 2, "whole numbers, not float64"),
-        ([[0, 1], [2, 0]], 3, 2, "one row of whole numbers"),
+        ([0.0, 1.0, 2.0], 3, 2, "integers, not float64"),
+        ([[0, 1], [2, 0]], 3, 2, "vector of integers"),
     ],
 )
 def test_bad_labels_and_clients_are_refused(kind, labels, classes, clients, message):

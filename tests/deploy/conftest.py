@@ -25,7 +25,7 @@ from fedfm.deploy.inprocess import InProcessGrid, Tamper
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.server import Server
 from fedfm.deploy.wire import FACTS, packed, unpacked
-from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_participants
+from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
 from fedfm.rounds.round import serve_round
 from fedfm.rounds.state import State
 from fedfm.run.folder import RunFolder
@@ -169,12 +169,12 @@ class Federation:
             while True:
                 here = [k for k in ask.cohort if not absent(round, ask.kind, k)]
                 ask = ask._replace(cohort=here)
-                visit = prepare_participants(ask, fed)
+                visit = prepare_group(ask, fed)
                 if ask.kind == "measure":
                     ask = talk.send(answer_measure(visit, fed, ask))
                     continue
                 training = make_job(visit, fed, ask)
-                sums = answer_train(visit, fed, ask, training, training.run_on(fed.executor))
+                sums = answer_train(visit, fed, ask, training, fed.executor.train(training))
                 try:
                     talk.send(sums)
                 except StopIteration as end:

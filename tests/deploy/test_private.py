@@ -348,5 +348,5 @@ def test_a_simulation_stops_where_too_few_clients_are_left_for_its_noise(
     config = federation(method, *private(data)).config
     assert len(simulated(config).rounds) == 3
     monkeypatch.setattr(rounds, answer, without_the_last)
-    with pytest.raises(UserError, match=r"2 clients are left for a sum.* counts on 3"):
+    with pytest.raises(UserError, match=r"only 2 clients are left for a sum.* needs 3"):
         simulated(config)

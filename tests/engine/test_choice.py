@@ -22,11 +22,18 @@ from fedfm import (
     simulate,
     simulate_seeds,
 )
-from fedfm.engine import calibration, choice
-from fedfm.engine.calibration import MARGIN, PATIENCE, TURNS, find_fastest
-from fedfm.engine.choice import ExecutorChoice, choose_executor, make_executor
+from fedfm.engine import choice
+from fedfm.engine.choice import (
+    MARGIN,
+    PATIENCE,
+    TURNS,
+    ExecutorChoice,
+    choose_executor,
+    find_fastest,
+    make_executor,
+    use_precision,
+)
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
-from fedfm.engine.precision import use_precision
 from fedfm.run import simulation
 from fedfm.run.records import RoundRecord
 from tests import worlds
@@ -57,19 +64,19 @@ def test_an_unknown_executor_is_refused_with_the_known_ones():
 
 
 def test_graphs_without_a_gpu_are_refused_with_what_to_do():
-    with pytest.raises(UserError, match=r"needs an NVIDIA GPU \(device=cuda\): choose executor"):
+    with pytest.raises(UserError, match=r"executor graph needs an NVIDIA GPU"):
         chosen("graph")
 
 
 @pytest.mark.parametrize("name", ["auto", "fp32"])
 def test_a_cpu_has_fp32(name):
     assert use_precision(name, CPU) is None
-    assert chosen("stacked", name).net.low is None
+    assert chosen("stacked", name).net.low_dtype is None
 
 
 @pytest.mark.parametrize("name", ["bf16", "tf32"])
 def test_a_cpu_has_nothing_lower(name):
-    with pytest.raises(UserError, match=f"precision {name} needs a GPU; on a CPU there is fp32"):
+    with pytest.raises(UserError, match=f"precision {name} needs a GPU.*fp32"):
         chosen("stacked", name)
 
 
@@ -87,21 +94,20 @@ class Timed:
     def __init__(self, monkeypatch, **seconds: list[float]) -> None:
         self.now = 0.0
         self.turns: list[str] = []
-        monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=lambda: self.now))
         self.executors = {name: self._executor(name, own) for name, own in seconds.items()}
 
     def _executor(self, name: str, seconds: list[float]):
         left = itertools.chain(seconds, itertools.repeat(seconds[-1]))
 
-        def train(*job: object) -> None:
+        def train(job: object) -> None:
             self.turns.append(name)
             self.now += next(left)
 
         return SimpleNamespace(train=train)
 
     def fastest(self):
-        sgd = worlds.federation(tiny(), worlds.images(), FedAvg()).training.sgd
-        return find_fastest(self.executors, None, [], sgd)  # type: ignore[arg-type]  # nobody looks
+        return find_fastest(self.executors, None)  # type: ignore[arg-type]  # nobody looks
 
 
 def test_the_fastest_wins_by_the_median_of_three_turns_after_a_warm_up(monkeypatch):
@@ -149,8 +155,9 @@ def test_a_network_that_cannot_be_stacked_is_not_and_why_is_said(monkeypatch):
 def test_what_is_faster_on_the_first_steps_is_chosen(monkeypatch):
     seen: dict[str, Any] = {}
 
-    def measured(candidates, start, plans, sgd):
-        seen.update(names=list(candidates), clients=len(plans), steps={p.steps for p in plans})
+    def measured(candidates, job):
+        steps = {plan.steps for plan in job.plans}
+        seen.update(names=list(candidates), clients=len(job.plans), steps=steps)
         return "loop", {"stacked": 0.3, "loop": 0.1}
 
     monkeypatch.setattr(choice, "find_fastest", measured)

@@ -12,6 +12,7 @@ from fedfm.core.errors import UserError
 from fedfm.core.trees import share
 from fedfm.data.batches import plan_batches
 from fedfm.engine.choice import make_executor
+from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import BoundNetwork, copy_model, stack_network
 from fedfm.engine.objective import Objective
@@ -91,9 +92,10 @@ def test_a_cohort_is_its_clients_one_by_one():
     start = worlds.start(module, fed).model
     plans = [fed.plan(0, k) for k in range(4)]
     nothing = Objective(fed.method.pieces, {"fedavg": {}})
-    together = fed.executor.train(start.map(share), plans, nothing, fed.training.sgd)
+    job = TrainingJob(start.map(share), plans, nothing, fed.training.sgd)
+    together = fed.executor.train(job)
     for half in (slice(0, 2), slice(2, 4)):
-        part = fed.executor.train(start.map(share), plans[half], nothing, fed.training.sgd)
+        part = fed.executor.train(job.rows(half))
         for name, value in part.model.params.items():
             torch.testing.assert_close(value, together.model.params[name][half])
         for name, value in part.model.buffers.items():
@@ -212,7 +214,7 @@ def test_unknown_executors_are_named():
 def test_a_batch_of_one_under_batch_norm_is_explained():
     module, data = worlds.network("mlp", norm="batch"), worlds.images()
     fed = worlds.federation(module, data, FedAvg(), batch_size=1)
-    with pytest.raises(UserError, match="batch of 1 cannot be trained on"):
+    with pytest.raises(UserError, match="cannot train on a batch of 1"):
         run_round(worlds.start(module, fed), fed)
 
 

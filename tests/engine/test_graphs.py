@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.engine import graphs
-from fedfm.engine.cohort import Cohort, CohortPart
+from fedfm.engine.cohort import Cohort, CohortPart, TrainingJob
 from fedfm.engine.objective import Objective
 from fedfm.methods import (
     PIECES,
@@ -69,7 +69,7 @@ def captured(monkeypatch) -> list[tuple[int, ...]]:
         return step
 
     monkeypatch.setattr(graphs, "capture_step", capture)
-    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 1)
     return keys
 
 
@@ -147,10 +147,11 @@ def test_an_outcome_is_a_copy_that_later_rounds_leave_alone(captured):
     fed, state = world(FedAvg())
     sgd, nothing = fed.training.sgd, Objective(fed.method.pieces, {"fedavg": {}})
     start = state.model.map(trees.share)
-    first = fed.executor.train(start, [fed.plan(0, k) for k in range(4)], nothing, sgd)
+    plans = [[fed.plan(round, k) for k in range(4)] for round in range(2)]
+    first = fed.executor.train(TrainingJob(start, plans[0], nothing, sgd))
     kept = [leaf.clone() for tree in first.model for leaf in trees.leaves(tree)]
     loss, cohort = first.loss.clone(), fed.executor.cohorts[-1]
-    fed.executor.train(start, [fed.plan(1, k) for k in range(4)], nothing, sgd)
+    fed.executor.train(TrainingJob(start, plans[1], nothing, sgd))
     assert fed.executor.cohorts[-1] is cohort
     assert all(map(torch.equal, kept, [x for tree in first.model for x in trees.leaves(tree)]))
     assert torch.equal(loss, first.loss)

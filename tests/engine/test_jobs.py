@@ -67,7 +67,7 @@ def test_jobs_trained_together_are_the_jobs_one_by_one(method, executor):
     together = train_together(jobs, feds[0].executor)
     assert [len(outcome.steps) for outcome in together] == [4, 3, 4]
     for job, outcome in zip(jobs, together, strict=True):
-        alone = job.run_on(feds[0].executor)
+        alone = feds[0].executor.train(job)
         assert_same(outcome.model._asdict(), alone.model._asdict())
         torch.testing.assert_close(outcome.loss, alone.loss, rtol=1e-9, atol=1e-9)
         assert torch.equal(outcome.steps, alone.steps)

@@ -33,7 +33,7 @@ def number_of_threads() -> set[int]:
 def trained(module: nn.Module, piece: Piece):
     """The outcome of a round's local training, and the executor."""
     fed = worlds.federation(module, worlds.images(), piece, executor="loop")
-    return open_round(worlds.start(module, fed), fed).job.run_on(fed.executor), fed.executor
+    return fed.executor.train(open_round(worlds.start(module, fed), fed).job), fed.executor
 
 
 def assert_equal(one, other):
@@ -55,7 +55,7 @@ def test_threads_change_no_bit(threads, piece, count):
     alone, _ = trained(worlds.network(norm="batch"), piece)
     threads(count)
     together, executor = trained(worlds.network(norm="batch"), piece)
-    assert len(executor.lanes.nets) == min(count, 4), "a network each, and no more than clients"
+    assert len(executor.pool.nets) == min(count, 4), "a network each, and no more than clients"
     assert number_of_threads() == {count}
     assert_equal(together, alone)
 
@@ -69,9 +69,9 @@ def test_a_stack_for_each_thread_gives_the_results_of_one(threads, count):
     fed = worlds.federation(module, data, Moon(), executor="lanes", keep_last=True)
     job = open_round(worlds.start(module, fed), fed).job
     threads(count)
-    found = job.run_on(fed.executor)
+    found = fed.executor.train(job)
     expected = worlds.federation(module, data, Moon(), executor="stacked", keep_last=True)
-    torch.testing.assert_close(found, job.run_on(expected.executor), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, expected.executor.train(job), rtol=1e-10, atol=1e-10)
 
 
 def test_networks_are_made_once(threads):
@@ -167,6 +167,6 @@ def test_clients_that_draw_numbers_train_one_by_one_and_alike_on_any_threads(thr
     torch.manual_seed(4)
     again, executor = trained(module, FedAvg())
     assert executor.random
-    assert len(executor.lanes.nets) == 1
+    assert len(executor.pool.nets) == 1
     for name, value in again.model.params.items():
         torch.testing.assert_close(value, alone.model.params[name], rtol=1e-5, atol=1e-6)

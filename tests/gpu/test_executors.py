@@ -34,7 +34,7 @@ ROUNDS = 5
 
 @pytest.fixture(autouse=True)
 def everything_captured(monkeypatch):
-    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 1)
 
 
 def federation(

@@ -13,8 +13,8 @@ from fedfm.cli.run import run_config
 from fedfm.config import load_config
 from fedfm.core import trees
 from fedfm.engine import graphs
+from fedfm.engine.choice import use_precision
 from fedfm.engine.graphs import GraphCohort, GraphExecutor
-from fedfm.engine.precision import use_precision
 from fedfm.engine.profile import Profile
 from fedfm.engine.streams import StreamsExecutor
 from fedfm.methods import FedAvg, FedFM, FedFMLite, FedProto, Moon, Piece, Scaffold
@@ -36,7 +36,7 @@ LITE = METHODS["fedfm-lite every 2"]
 
 @pytest.fixture(autouse=True)
 def everything_captured(monkeypatch):
-    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -301,15 +301,15 @@ def test_networks_on_streams_take_fewer_where_memory_is_short(monkeypatch, caplo
     works, executor = GraphCohort.retrain, fed.executor
 
     def retrain(cohort, *arguments):
-        if len(executor.tracks) > 2:
+        if len(executor.streams) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. GPU 0 is full")
         return works(cohort, *arguments)
 
     monkeypatch.setattr(GraphCohort, "retrain", retrain)
     for _ in range(2):
         state, _ = run_round(state, fed)
-    assert "4 clients side by side need more memory than the GPU has" in caplog.text
-    assert len(executor.tracks) == 2
+    assert "4 clients side by side needs more memory" in caplog.text
+    assert len(executor.streams) == 2
     assert same(state, expected)
 
 

@@ -33,8 +33,8 @@ def test_the_same_seed_gives_the_same_places():
 
 def test_another_process_gives_the_same_places():
     program = (
-        "from tests.metrics.test_embedding import clusters, embedded; "
-        "print(embedded(clusters(60)[0], seed=1).tobytes().hex())"
+        "from tests.metrics.test_embedding import clusters, embed; "
+        "print(embed(clusters(60)[0], seed=1).tobytes().hex())"
     )
     other = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

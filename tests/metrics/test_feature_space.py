@@ -206,7 +206,7 @@ def test_a_run_of_another_making_is_told_from_a_damaged_one(tmp_path):
     with pytest.raises(UserError, match="was given its model and data in Python"):
         load_features(tmp_path, DIGITS)
     (tmp_path / "config.toml").write_text("nonsense = 1\n")
-    with pytest.raises(UserError, match="is no config here: unknown key 'nonsense'"):
+    with pytest.raises(UserError, match="not a valid config: unknown key 'nonsense'"):
         load_features(tmp_path, DIGITS)
 
 

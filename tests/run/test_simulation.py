@@ -256,7 +256,7 @@ def test_names_where_things_are_wanted_are_refused(given, said):
 
 def test_data_of_one_class_are_refused():
     one = blobs(classes=1)
-    with pytest.raises(UserError, match="one class only"):
+    with pytest.raises(UserError, match="only one class"):
         simulate(of(1), one, FedAvg(), partition=Partition("iid"), training=SHORT)
 
 
@@ -281,9 +281,9 @@ def test_inputs_are_normalised_as_training_sees_them():
     ("model", "said"),
     [
         (Idle, "does not depend on spare.weight, spare.bias: set requires_grad=False"),
-        (lambda: of(3), "MLP has 3 outputs, the data have 4 classes"),
-        (lambda: of(7), "MLP has 7 outputs, the data have 4 classes"),
-        (lambda: of().requires_grad_(False), "no parameter to train"),
+        (lambda: of(3), "MLP has 3 outputs, but the data have 4 classes"),
+        (lambda: of(7), "MLP has 7 outputs, but the data have 4 classes"),
+        (lambda: of().requires_grad_(False), "no trainable parameter"),
         (lambda: of().bfloat16(), "must be float32"),
         (
             lambda: Halves(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4)),
@@ -474,8 +474,8 @@ def rarely() -> Experiment:
         (Partition, {"beta": "x"}, "beta must be a number, not 'x'"),
         (FedFM, {"strength": "5"}, "strength must be a number, not '5'"),
         (Split, {"inputs": [[1.0]], "labels": torch.tensor([0])}, "must be a torch.Tensor"),
-        (partial(replace, blobs()), {"classes": 3}, "classes must be their names, not 3"),
-        (partial(replace, blobs()), {"test": (1, 2)}, r"it must be a Split\(inputs, labels\)"),
+        (partial(replace, blobs()), {"classes": 3}, "classes must be a list of names, not 3"),
+        (partial(replace, blobs()), {"test": (1, 2)}, r"give a Split\(inputs, labels\)"),
     ],
 )
 def test_settings_and_data_that_are_something_else_are_refused(make, given, said):

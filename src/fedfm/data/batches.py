@@ -1,4 +1,4 @@
-"""Which samples a client trains on, step by step."""
+"""Which samples a client trains on in each step."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from fedfm.data import augment
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """A client's local training in one round: `sizes` has the batch of every step, in order.
+    """The batches of a client's local training in one round; `sizes` has their sizes in order.
 
-    `indices` [n] are the samples of all batches one after another, `draws` [n, 4] the random
-    numbers of their augmentation, if there is any; `seed` is for layers that draw their own.
+    `indices` [n] are the samples of all batches one after another. `draws` [n, 4] are the random
+    numbers of their augmentation, if any. `seed` is for layers that draw random numbers.
     """
 
     indices: Tensor
@@ -34,14 +34,14 @@ class BatchPlan:
         return torch.split(self.indices, list(self.sizes))
 
     def first(self, steps: int) -> "BatchPlan":
-        """The plan's first steps alone."""
-        n = sum(self.sizes[:steps])
-        draws = None if self.draws is None else self.draws[:n]
-        return BatchPlan(self.indices[:n], self.sizes[:steps], draws, self.seed)
+        """Return a plan of the first steps only."""
+        samples = sum(self.sizes[:steps])
+        draws = None if self.draws is None else self.draws[:samples]
+        return BatchPlan(self.indices[:samples], self.sizes[:steps], draws, self.seed)
 
 
 def batch_sizes(samples: int, batch_size: int, keep_last: bool) -> list[int]:
-    """The batches of an epoch; the last incomplete one is dropped unless `keep_last`.
+    """Return the batch sizes of an epoch; drop the last incomplete batch unless `keep_last`.
 
     A client with fewer samples than a batch trains on all of them at once.
     """
@@ -60,7 +60,7 @@ def plan_batches(
     augmented: bool,
     key: tuple[int, int, int],
 ) -> BatchPlan:
-    """The plan of one client for one round: each epoch in a fresh order.
+    """Plan the batches of one client for one round, each epoch in a new order.
 
     `key` is (seed, round, client).
     """

@@ -10,7 +10,7 @@ from fedfm.data.folder import channel_statistics, split_off_test
 
 
 def read(folder: Path) -> Dataset:
-    """Grey images [N, 1, 8, 8] with values 0 to 16; a fixed fifth of every class is for testing."""
+    """Read grey images [N, 1, 8, 8], values 0 to 16; a fixed fifth of each class is for testing."""
     from sklearn.datasets import load_digits
 
     bundled = load_digits()

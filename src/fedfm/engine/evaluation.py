@@ -19,21 +19,23 @@ class Evaluator:
 
     def __init__(self, executor: Executor, validation: Sequence[Tensor], test: DeviceData) -> None:
         self.executor, self.validation, self.test = executor, validation, test
-        self.whole = [torch.arange(len(test.labels))]
+        self.all_test_samples = [torch.arange(len(test.labels))]
 
     def __call__(self, model: Model) -> "ModelScore":
-        """How good a model is."""
+        """Measure a model."""
         return ModelScore(self.measure_clients(model), float(accuracies(self.count_test(model))))
 
     def measure_clients(self, model: Model) -> Tensor:
-        """Its accuracy on the validation samples of every client [N]."""
+        """Return the accuracy on the validation samples of every client [N]."""
         return accuracies(
             self.executor.measure(model.map(trees.share), self.validation, count_correct)
         )
 
     def count_test(self, model: Model) -> Tree:
-        """How many test samples it gets right, and how many there are [1]."""
-        return self.executor.measure(model.map(trees.share), self.whole, count_correct, self.test)
+        """Count the correct test samples and all test samples [1]."""
+        return self.executor.measure(
+            model.map(trees.share), self.all_test_samples, count_correct, self.test
+        )
 
 
 class ModelScore(NamedTuple):
@@ -49,5 +51,5 @@ class ModelScore(NamedTuple):
 
 
 def accuracies(counts: Tree) -> Tensor:
-    """Accuracies [N], from what was counted."""
+    """Return accuracies [N] from the counts of correct and of all samples."""
     return torch.div(counts["right"].double(), counts["samples"])

@@ -1,4 +1,4 @@
-"""Networks whose weights live elsewhere: bound to a cohort's tensors, then called on batches."""
+"""Networks that are bound to a cohort's tensors and then called on batches."""
 
 import copy
 
@@ -12,18 +12,18 @@ from fedfm.methods.base import Model
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters that training moves."""
+    """Return the parameters with requires_grad."""
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def untrained_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """What travels with a model without being trained: its buffers and frozen parameters."""
+    """Return the tensors that are sent but not trained: buffers and frozen parameters."""
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     return frozen | dict(module.named_buffers())
 
 
 def copy_model(module: nn.Module) -> Model:
-    """Copies of a module's parameters and buffers, leaves [...] without a client axis."""
+    """Copy a module's parameters and buffers; leaves [...] without a client axis."""
     return Model(
         {name: p.detach().clone() for name, p in trainable_parameters(module).items()},
         {name: b.detach().clone() for name, b in untrained_tensors(module).items()},
@@ -31,7 +31,7 @@ def copy_model(module: nn.Module) -> Model:
 
 
 def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]:
-    """Every attribute that holds a parameter: several where layers share it."""
+    """Return every attribute that holds a parameter, several if layers share it."""
     return [
         (owner, name)
         for owner in module.modules()
@@ -41,7 +41,7 @@ def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]
 
 
 def draws_random_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether a training pass on inputs [2, *shape] draws random numbers, as dropout does."""
+    """Return whether training on inputs [2, *shape] draws random numbers, as dropout does."""
     unchanged = {id(p): p for p in module.parameters() if p.device.type == "cpu"}
     copied = copy.deepcopy(module, unchanged).cpu().train()
     like = next(copied.parameters())
@@ -52,13 +52,13 @@ def draws_random_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
 
 
 class BoundNetwork:
-    """The module as it is, for one set of weights; leaves [1, ...].
+    """A module bound to one set of weights, leaves [1, ...].
 
-    With `low` the products are done in that precision, weights and averages staying as they are.
+    With `low_dtype`, products are computed in that precision; weights keep theirs.
     """
 
-    def __init__(self, module: nn.Module, low: torch.dtype | None = None) -> None:
-        self.original, self.low = module, low
+    def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
+        self.original, self.low_dtype = module, low_dtype
         self.module = copy.deepcopy(module)
         self._frozen: dict[tuple[str, bool], BoundNetwork] = {}
         self._places = {
@@ -72,9 +72,9 @@ class BoundNetwork:
         ]
 
     def bind(self, model: Model) -> list[Tensor]:
-        """Work on `model`'s own memory from now on; returns the parameters as autograd leaves.
+        """Use the memory of `model` from now on; return the parameters as autograd leaves.
 
-        The leaves are new each time, since autograd remembers the shape of an old one.
+        The leaves are new each time, because autograd remembers the shape of an old leaf.
         """
         leaves: list[Tensor] = []
         for name, places in self._places.items():
@@ -87,7 +87,7 @@ class BoundNetwork:
         return leaves
 
     def unbind(self) -> None:
-        """Hold nobody's memory until the next `bind`."""
+        """Let go of all weights until the next `bind`."""
         for owner, attribute in (place for places in self._places.values() for place in places):
             setattr(owner, attribute, nn.Parameter(torch.empty(0)))
         for buffer in self._buffers.values():
@@ -99,100 +99,100 @@ class BoundNetwork:
         return leaf[0]
 
     def to_low_precision(self, params: Tree) -> Tree:
-        """Copies of those parameters that `bind` wants in the low precision."""
+        """Copy the parameters that `bind` needs in the low precision."""
         return {}
 
     def prepare(self, model: Model) -> Model:
-        """The model with those parameters in the low precision."""
+        """Return the model with those parameters in the low precision."""
         return model._replace(params=model.params | self.to_low_precision(model.params))
 
     def gradient_tree(self, grads: tuple[Tensor, ...]) -> Tree:
-        """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
+        """Return the gradients of the leaves as a tree with a client axis [1, ...]."""
         return {name: g.unsqueeze(0) for name, g in zip(self._places, grads, strict=True)}
 
     def count_batches(self, buffers: Tree, batches: Tensor) -> None:
-        """Count so many training batches [S] where the module has not done so itself."""
+        """Count training batches [S] if the module has not counted them itself."""
 
     def companion(self, name: str, shared: bool) -> "BoundNetwork":
-        """Another network of this kind, for a further model."""
+        """Return another network of this kind, for a further model; it is kept by name."""
         if (name, shared) not in self._frozen:
             self._frozen[name, shared] = self.clone(shared)
         return self._frozen[name, shared]
 
     def bind_frozen(self, name: str, model: Model) -> "BoundNetwork":
-        """The companion of that name bound to `model`, in evaluation mode."""
+        """Bind the companion of that name to `model`, in evaluation mode."""
         net = self.companion(name, model.shared)
         net.bind(model)
         net.module.eval()
         return net
 
     def clone(self, shared: bool = False) -> "BoundNetwork":
-        """A further network of this kind; `shared`: for one model that serves all clients."""
-        return BoundNetwork(self.original, self.low)
+        """Return a new network of this kind; `shared` if all clients use one model."""
+        return BoundNetwork(self.original, self.low_dtype)
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], with the same weights."""
-        lower = self.low is not None
-        with torch.autocast(inputs.device.type, self.low, lower, cache_enabled=False):
+        """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by the same weights."""
+        enabled = self.low_dtype is not None
+        with torch.autocast(inputs.device.type, self.low_dtype, enabled, cache_enabled=False):
             features, logits = self.module(inputs.flatten(0, 1))
         return self._results(inputs, features, logits)
 
     def _keep_buffers(self) -> None:
-        """Take over what a module put in the place of a buffer, instead of writing into it."""
+        """Copy buffers that the module replaced back into the bound memory."""
         for owner, name, buffer in self._holders:
             held = owner._buffers[name]
             if held is not buffer and held is not None:
                 buffer.data.copy_(held.detach())
                 owner._buffers[name] = buffer
 
-    def _results(self, inputs: Tensor, *found: Tensor) -> tuple[Tensor, Tensor]:
+    def _results(self, inputs: Tensor, *outputs: Tensor) -> tuple[Tensor, Tensor]:
         self._keep_buffers()
-        features, logits = (by_client(x, len(inputs)).to(inputs.dtype) for x in found)
+        features, logits = (by_client(x, len(inputs)).to(inputs.dtype) for x in outputs)
         return features, logits
 
 
 class StackedNetwork(BoundNetwork):
-    """S copies of the module as one, each with its own weights; leaves [S, ...]."""
+    """S copies of a module as one network, each with its own weights; leaves [S, ...]."""
 
-    def __init__(self, module: nn.Module, low: torch.dtype | None = None) -> None:
-        super().__init__(stack_module(module), low)
+    def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
+        super().__init__(stack_module(module), low_dtype)
         self.original = module
 
     def clone(self, shared: bool = False) -> BoundNetwork:
-        """A further network of this kind; `shared`: for one model that serves all clients."""
-        return (BoundNetwork if shared else StackedNetwork)(self.original, self.low)
+        """Return a new network of this kind; `shared` if all clients use one model."""
+        return (BoundNetwork if shared else StackedNetwork)(self.original, self.low_dtype)
 
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf
 
     def to_low_precision(self, params: Tree) -> Tree:
-        """The weights of products, cast once and not at every layer."""
-        return {} if self.low is None else to_low_precision(params, self.low)
+        """Cast the factors of products once, not in every layer."""
+        return {} if self.low_dtype is None else to_low_precision(params, self.low_dtype)
 
     def gradient_tree(self, grads: tuple[Tensor, ...]) -> Tree:
-        """What autograd returned for the leaves, as a tree [S, ...]."""
+        """Return the gradients of the leaves as a tree [S, ...]."""
         return dict(zip(self._places, grads, strict=True))
 
     def count_batches(self, buffers: Tree, batches: Tensor) -> None:
-        """Add to the counters of batch norms, once and not at every step."""
+        """Add to the counters of batch norms once, not in every step."""
         for name, buffer in buffers.items():
             if name.endswith(COUNTER):
                 buffer += batches
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], client s with weights s."""
+        """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by weights s."""
         samples = inputs.flatten(0, 1)
-        features, logits = self.module(samples if self.low is None else samples.to(self.low))
+        features, logits = self.module(samples.to(self.low_dtype or samples.dtype))
         return self._results(inputs, features, logits)
 
 
 def stack_network(
-    module: nn.Module, shape: tuple[int, ...], low: torch.dtype | None = None
+    module: nn.Module, shape: tuple[int, ...], low_dtype: torch.dtype | None = None
 ) -> StackedNetwork:
-    """The module as a `StackedNetwork`, proven to agree with it; raises `Unstackable` otherwise.
+    """Return the module as a `StackedNetwork`; raise `Unstackable` if that computes other outputs.
 
-    Two copies with different weights see different batches of random inputs [2, 3, *shape], in
-    training and in evaluation mode, in double precision.
+    The check runs two copies with different weights on different batches of random inputs
+    [2, 3, *shape], in training and in evaluation mode, in double precision.
     """
     original = copy.deepcopy(module).double().cpu()
     try:
@@ -201,8 +201,10 @@ def stack_network(
             torch.manual_seed(0)
             _compare(original, net, torch.randn(2, 3, *shape, dtype=torch.float64))
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
-        raise Unstackable(f"its forward pass cannot be folded ({problem})") from problem
-    return StackedNetwork(module, low)
+        raise Unstackable(
+            f"its forward pass does not accept stacked clients ({problem})"
+        ) from problem
+    return StackedNetwork(module, low_dtype)
 
 
 def _compare(module: nn.Module, net: StackedNetwork, inputs: Tensor) -> None:
@@ -221,4 +223,4 @@ def _compare(module: nn.Module, net: StackedNetwork, inputs: Tensor) -> None:
             single.bind(model.map(share))
             for ours, theirs in zip(together, single(inputs[i : i + 1]), strict=True):
                 if not torch.allclose(ours[i], theirs[0], rtol=1e-6, atol=1e-8):
-                    raise ValueError("its output differs from the unstacked network's")
+                    raise ValueError("the output differs from that of the unstacked network")

@@ -1,4 +1,4 @@
-"""Who takes a step with whom: the plans of a cohort as blocks of equal batches."""
+"""Group the steps of a cohort into blocks of clients with batches of equal size."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,17 +28,17 @@ class Block(NamedTuple):
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Whose steps they are, and how large the batches."""
+        """The rows and the batch size."""
         return self.rows.start, self.rows.stop, self.indices.shape[2]
 
 
 def packing_order(plans: Sequence[BatchPlan]) -> list[int]:
-    """Clients with equal batches side by side, those with more steps first."""
+    """Return the order of clients: equal batch sizes side by side, more steps first."""
     return sorted(range(len(plans)), key=lambda i: (-plans[i].sizes[0], -plans[i].steps, i))
 
 
 def make_blocks(plans: Sequence[BatchPlan]) -> Iterator[Block]:
-    """The steps of all clients, neighbours with batches of one size together."""
+    """Iterate over the steps of all clients; neighbours with equal batch sizes are one block."""
     done = 0
     for groups, run in groupby(range(max(p.steps for p in plans)), lambda t: _groups(plans, t)):
         steps = len(list(run))
@@ -48,7 +48,7 @@ def make_blocks(plans: Sequence[BatchPlan]) -> Iterator[Block]:
 
 
 def find_repeated_blocks(plans: Sequence[BatchPlan], times: int) -> list[Block]:
-    """The first block of every key that has at least so many steps in all."""
+    """Return the first block of every key with at least `times` steps in total."""
     first: dict[tuple[int, ...], Block] = {}
     steps: Counter[tuple[int, ...]] = Counter()
     for block in make_blocks(plans):
@@ -58,7 +58,7 @@ def find_repeated_blocks(plans: Sequence[BatchPlan], times: int) -> list[Block]:
 
 
 def _groups(plans: Sequence[BatchPlan], step: int) -> list[tuple[slice, int]]:
-    """The neighbours with batches of one size in a step, those without one left out."""
+    """Return the neighbours with equal batch sizes in a step, without clients that are done."""
     sizes = [plan.sizes[step] if step < plan.steps else 0 for plan in plans]
     groups, first = [], 0
     for size, run in groupby(sizes):

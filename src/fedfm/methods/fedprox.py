@@ -18,7 +18,7 @@ class FedProx(Piece):
     name = "fedprox"
 
     mu: float = 0.01
-    """The pull, of the paper's {0.001, 0.01, 0.1, 1}."""
+    """The pull; the paper tries {0.001, 0.01, 0.1, 1}."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -31,7 +31,7 @@ class FedProx(Piece):
         return self.mu
 
     def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """The received model x."""
+        """Return the received model x."""
         return {"reference": start.params}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:

@@ -1,4 +1,4 @@
-"""Small networks for small inputs, and the checks and layers that all networks share."""
+"""Small networks, and the checks and layers that all networks share."""
 
 from collections.abc import Sequence
 from math import prod
@@ -70,7 +70,7 @@ class MLP(BodyAndHead):
 
 
 def conv_block(inside: int, outside: int, norm: str, groups: int) -> list[nn.Module]:
-    """A 3x3 convolution [B, inside, H, W] -> [B, outside, H, W], its norm if any, and ReLU."""
+    """Return the layers [B, inside, H, W] -> [B, outside, H, W]: convolution, norm if any, ReLU."""
     conv = nn.Conv2d(inside, outside, 3, padding=1, bias=norm == "none")
     norms = [] if norm == "none" else [norm_layer(norm, outside, groups)]
     return [conv, *norms, nn.ReLU()]
@@ -88,7 +88,7 @@ def norm_layer(norm: str, channels: int, groups: int) -> nn.Module:
 
 
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    """The shape (C, H, W) of one image; refuses the inputs that are not images."""
+    """Return the shape (C, H, W) of one image; refuse inputs that are not images."""
     check_sizes(shape=shape)
     require(
         len(shape) == 3,
@@ -99,19 +99,19 @@ def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def check_choice(option: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a value of an option that is not among the known ones."""
+    """Refuse an unknown value of an option."""
     if value not in known:
         raise unknown(f"model {option}", str(value), known)
 
 
 def check_positive(**options: object) -> None:
-    """Refuse options that are not whole numbers of at least 1."""
+    """Refuse options that are not integers of at least 1."""
     for option, value in options.items():
         require(_positive(value), f"model {option} = {value!r}: must be a whole number above 0")
 
 
 def check_sizes(**options: object) -> None:
-    """Refuse options that are not lists of whole numbers of at least 1."""
+    """Refuse options that are not lists of integers of at least 1."""
     for option, value in options.items():
         require(
             isinstance(value, list | tuple) and all(_positive(number) for number in value),

@@ -26,9 +26,9 @@ def local_models(model: nn.Module, dataset: Dataset, experiment: Experiment) -> 
     for _ in range(experiment.training.rounds - 1):
         state, _ = run_round(state, federation)
     last = open_round(state, federation)
-    trained = last.job.run_on(federation.executor).model
+    trained = federation.executor.train(last.job).model
     tensors = {**trained.params, **trained.buffers}
-    for client in range(len(last.visit.cohort)):
+    for client in range(len(last.group.cohort)):
         own = copy.deepcopy(model)
         own.load_state_dict({name: tensor[client] for name, tensor in tensors.items()})
         yield own

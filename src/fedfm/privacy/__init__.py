@@ -1,7 +1,7 @@
-"""Differential privacy for clients: clipping, Gaussian noise, and what it adds up to.
+"""Differential privacy for clients: clipping, Gaussian noise and accounting.
 
-A client's answer is a tree of tensors that add up over clients. It is scaled down to a bounded
-length and carries its share of the noise before it leaves; docs/privacy.md says what that promises.
+A client's answer is a tree of tensors that are summed over clients. It is clipped to a bounded norm
+and noised before it is sent; docs/privacy.md describes the guarantee.
 """
 
 from fedfm.privacy.accounting import (

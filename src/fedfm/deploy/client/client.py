@@ -28,7 +28,7 @@ from fedfm.deploy.packets import MESSAGES, Packet
 from fedfm.deploy.secure import SecureError
 from fedfm.deploy.validation import in_a_line
 from fedfm.methods.base import Model
-from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_participants
+from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
 from fedfm.rounds.exchange import Request, Sums
 
 logger = logging.getLogger(__name__)
@@ -109,16 +109,16 @@ class Client:
     def measure(self, question: Packet) -> Packet:
         """The statistics of its samples under the global model."""
         ask, shop = self._task(question, "measure")
-        sums = answer_measure(prepare_participants(ask, shop.federation), shop.federation, ask)
+        sums = answer_measure(prepare_group(ask, shop.federation), shop.federation, ask)
         return self._summed(question, shop, ask, sums, {"reports": sums.total})
 
     def train(self, question: Packet) -> Packet:
         """Train from the global model, or go on from its own."""
         ask, shop = self._task(question, "train")
         fed = shop.federation
-        visit = prepare_participants(ask, fed)
+        visit = prepare_group(ask, fed)
         training = make_job(visit, fed, ask)
-        sums = answer_train(visit, fed, ask, training, training.run_on(fed.executor))
+        sums = answer_train(visit, fed, ask, training, fed.executor.train(training))
         return self._summed(question, shop, ask, sums, sums.total)
 
     def evaluate(self, question: Packet) -> Packet:
