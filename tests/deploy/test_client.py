@@ -116,7 +116,7 @@ def test_no_text_of_an_error_in_training_leaves_a_client(table_sites, warnings, 
     def tamper(message, answer):
         with monkeypatch.context() as patch:
             if (message.metadata.dst_node_id, facts_of(message)["kind"]) == (NODES[1], "train"):
-                patch.setattr("fedfm.deploy.client.client.trained", breaks)
+                patch.setattr("fedfm.deploy.client.client.answer_train", breaks)
             return ears(message, answer)
 
     ears = Eavesdropper()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedfm.engine.executors import LoopExecutor
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import FedAvg, FedFM, FedFMLite, FedProx
 from fedfm.rounds.round import run_round
 from fedfm.verify import textbook, textbook_methods
@@ -156,7 +156,7 @@ def test_uniform_anchors_leave_out_a_client_whose_training_fails():
     broken = worlds.images(dtype=torch.float64)
     broken.train.inputs[fed.samples[1]] = torch.nan
     module = build("cnn")
-    fed = replace(fed, executor=LoopExecutor(module, worlds.feed(broken, module)))
+    fed = replace(fed, executor=LoopExecutor(module, worlds.device_data(broken, module)))
     assert_equal_rounds(fed, state, theirs, 4, without=[1])
 
 
@@ -206,7 +206,7 @@ def test_a_round_leaves_the_state_it_was_given_as_it_was():
     again, _ = run_round(state, fed)
     for name, value in once.model.params.items():
         assert torch.equal(value, again.model.params[name])
-    before = model_of(module)
+    before = copy_model(module)
     assert all(torch.equal(p, before.params[n]) for n, p in module.named_parameters())
 
 

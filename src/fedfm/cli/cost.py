@@ -49,12 +49,12 @@ def cost(
         network = models.build(model, shape=size, classes=classes, **parse_options(option or []))
     rows = []
     for label, piece in pieces_to_compare():
-        found = replace(costs.cost(compose(piece), network, size, classes), method=label)
+        found = replace(costs.measure_cost(compose(piece), network, size, classes), method=label)
         rows.append(row(found, clients, rounds))
     if format == "json":
         print(json.dumps(rows))
         return
-    title = f"{model}, {classes} classes: {models.parameter_count(network):,} parameters"
+    title = f"{model}, {classes} classes: {models.count_parameters(network):,} parameters"
     show(rows, title, clients, rounds)
 
 

@@ -11,7 +11,7 @@ from fedfm.cli.options import Format
 from fedfm.config import Config
 from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset
-from fedfm.metrics.feature_space import features_of, finished_config, measures, record
+from fedfm.metrics.feature_space import load_features, load_finished_config, measure, save_measures
 from fedfm.report.features import Panel, draw_methods
 from fedfm.report.picture import check_picture
 from fedfm.run.console import numeric_table, print_table
@@ -34,7 +34,7 @@ def features(
     run's folder, as features.json. Stars in the picture are the classes' mean features.
     """
     check_picture(out)
-    configs = [finished_config(folder) for folder in runs]
+    configs = [load_finished_config(folder) for folder in runs]
     datasets = load_all(configs)
     require_same_classes(runs, datasets)
     panels = [
@@ -74,8 +74,8 @@ def titles(runs: Sequence[Path], configs: Sequence[Config]) -> list[str]:
 
 def panel(title: str, folder: Path, config: Config, dataset: Dataset) -> Panel:
     """A run's features, measured and recorded."""
-    found, labels = features_of(folder, dataset)
-    return Panel(title, found, labels, record(folder, measures(found, labels, config.seed)))
+    found, labels = load_features(folder, dataset)
+    return Panel(title, found, labels, save_measures(folder, measure(found, labels, config.seed)))
 
 
 def show(

@@ -17,7 +17,7 @@ from fedfm.cli.options import Format, Overrides
 from fedfm.cli.run import SOURCE_HELP
 from fedfm.config import load_config
 from fedfm.data import partition as partitions
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import PIECES, Piece, Task, compose
 from fedfm.report import partition_picture
 from fedfm.rounds import costs
@@ -33,7 +33,7 @@ def partition(
     """Draw which client holds how many samples of which class."""
     config = load_config(source, overrides or [])
     dataset, clients = load_data(config), config.training.clients
-    table = partitions.tabulated(dataset, clients, config.partition, config.seed)
+    table = partitions.tabulate(dataset, clients, config.partition, config.seed)
     title = f"{dataset.name}, {config.partition.kind}, {clients} clients, seed {config.seed}"
     picture = partition_picture.draw(table, dataset.classes, title, out)
     if format == "json":
@@ -79,9 +79,9 @@ def method_costs(piece: Piece) -> dict[str, str]:
     shape, classes = (3, 32, 32), 10
     with torch.device("meta"):
         network = models.build("resnet18", shape=shape, classes=classes)
-    task = Task(model_of(network), classes, models.feature_dim(network))
-    found = costs.cost(compose(piece), network, shape, classes)
-    size = models.parameter_count(network)
+    task = Task(copy_model(network), classes, models.feature_dim(network))
+    found = costs.measure_cost(compose(piece), network, shape, classes)
+    size = models.count_parameters(network)
     return {
         "server keeps": ", ".join(piece.server_state(task)),
         "client keeps": ", ".join(piece.client_state(task)),

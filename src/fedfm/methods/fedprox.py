@@ -23,7 +23,7 @@ class FedProx(Piece):
     step_cost = 1.1
 
     mu: float = 0.01
-    """The pull, of the paper's {0.001, 0.01, 0.1, 1}."""
+    """The pull; the paper tries {0.001, 0.01, 0.1, 1}."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -36,7 +36,7 @@ class FedProx(Piece):
         return self.mu
 
     def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
-        """The global model x."""
+        """Return the received model x."""
         return {"reference": received.params}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFM, FedFMLite, FedProx, Model
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
@@ -38,7 +38,7 @@ def agree(world: World, fed: Federation, theirs: Oracle, begin: int, rounds: int
         cohort = cohort_of(fed, world.data, state.round)
         theirs.round([client for client in cohort if client["data"][0].isfinite().all()])
         state, _ = run_round(state, fed)
-        expected: Model = model_of(theirs.model)
+        expected: Model = copy_model(theirs.model)
         same_model(state.model, expected, tolerance, f"round {state.round}: ")
 
 

@@ -15,9 +15,9 @@ from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
-from fedfm.engine.device_data import Feed
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import Piece, Task, compose
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round
@@ -37,14 +37,14 @@ FEATURES = 8
 def mlp() -> nn.Module:
     """A small perceptron. Features end in tanh: ReLU can leave none, which have no direction."""
     body = [nn.Flatten(), nn.Linear(prod(SHAPE), 12), nn.Tanh(), nn.Linear(12, FEATURES), nn.Tanh()]
-    return models.Split(nn.Sequential(*body), nn.Linear(FEATURES, CLASSES))
+    return models.BodyAndHead(nn.Sequential(*body), nn.Linear(FEATURES, CLASSES))
 
 
 def cnn(*norm: nn.Module) -> nn.Module:
     """A small convolutional network of four channels."""
     convolution = [nn.Conv2d(1, 4, 3, padding=1), *norm, nn.ReLU(), nn.MaxPool2d(2)]
     rest = [nn.Flatten(), nn.Linear(16, FEATURES), nn.Tanh()]
-    return models.Split(nn.Sequential(*convolution, *rest), nn.Linear(FEATURES, CLASSES))
+    return models.BodyAndHead(nn.Sequential(*convolution, *rest), nn.Linear(FEATURES, CLASSES))
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -113,7 +113,7 @@ class World:
         """The clients, running the method made of `pieces`."""
         sgd = Sgd(self.lr, self.momentum, self.weight_decay)
         return Federation(
-            task=Task(model_of(self.module), CLASSES, FEATURES),
+            task=Task(copy_model(self.module), CLASSES, FEATURES),
             method=compose(pieces),
             executor=_executor(self.executor, self.network, self.data),
             samples=shards(self.sizes),
@@ -125,7 +125,7 @@ class World:
 
     def start(self, fed: Federation) -> State:
         """The state before the first round in which every piece is at work."""
-        state = initial_state(model_of(self.module), fed.method, fed.task)
+        state = initial_state(copy_model(self.module), fed.method, fed.task)
         return replace(state, round=fed.method.steady_round)
 
     def play(self, pieces: Pieces, rounds: int) -> State:
@@ -137,7 +137,7 @@ class World:
 @cache
 def _executor(kind: str, name: str, data: Dataset) -> Executor:
     dtype = data.train.inputs.dtype
-    feed = Feed.of(data.train, data, torch.device("cpu"), dtype)
+    feed = DeviceData.from_split(data.train, data, torch.device("cpu"), dtype)
     return EXECUTORS[kind](network(name, dtype), feed)
 
 

@@ -10,23 +10,23 @@ from torch import Tensor
 from fedfm.core import ledger, trees
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan, plan
-from fedfm.engine.jobs import Job
+from fedfm.data.batches import BatchPlan, plan_batches
+from fedfm.engine.cohort import TrainingJob
 from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Piece
 from fedfm.rounds import clients, federation
 from fedfm.rounds import round as talk
-from fedfm.rounds.clients import Visit, Work, job, measured, trained
-from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.clients import ClientGroup, Work, answer_measure, answer_train, make_job
+from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 from fedfm.verify.mistakes.engine import replaced
 from fedfm.verify.mistakes.planting import MISTAKES, Mistake
 
-uploads, handshake = clients.uploads, Ledger.handshake
+count_uploads, record_handshake = clients.count_uploads, Ledger.record_handshake
 
 
-def towards_its_own(visit: Visit, fed: Federation, ask: Ask) -> Job:
+def towards_its_own(group: ClientGroup, fed: Federation, request: Request) -> TrainingJob:
     """The pieces get the model that a client goes on from for the received one."""
-    return job(visit._replace(base=visit.start), fed, ask)
+    return make_job(group._replace(base=group.start), fed, request)
 
 
 def with_everybody(answer: Callable[..., Sums]) -> Callable[..., Sums]:
@@ -39,9 +39,9 @@ def with_everybody(answer: Callable[..., Sums]) -> Callable[..., Sums]:
     return wrong
 
 
-def in_one_order(indices: np.ndarray, *, epochs: int, **how: Any) -> Plan:
+def in_one_order(indices: np.ndarray, *, epochs: int, **how: Any) -> BatchPlan:
     """Every epoch has the batches of the first one."""
-    whole = plan(indices, epochs=epochs, **how)
+    whole = plan_batches(indices, epochs=epochs, **how)
     first = whole.first(whole.steps // epochs)
     return replace(whole, indices=first.indices.repeat(epochs))
 
@@ -58,13 +58,13 @@ def bytes_of_floats(message: Tree) -> int:
 
 def once_a_round(self: Ledger, answers: Traffic) -> None:
     """However often server and clients meet."""
-    handshake(self, answers)
+    record_handshake(self, answers)
     self.traffic = replace(self.traffic, handshakes=1)
 
 
 def always_sharing(work: Work, sharing: bool) -> Traffic:
     """A model that stays at home is counted."""
-    return uploads(work, sharing=True)
+    return count_uploads(work, sharing=True)
 
 
 def swapped(what: str, piece: Piece, owner: Any, name: str, wrong: Any) -> Mistake:
@@ -83,13 +83,13 @@ INTEGERS = "the ledger leaves out the bytes of integers"
 HANDSHAKES = "the ledger has one handshake in every round"
 AT_HOME = "the ledger has models that were not sent"
 MISTAKES += [
-    swapped(OWN, FedProx(mu=0.3), talk, "job", towards_its_own),
-    swapped(FAILED, FedDyn(alpha=0.2), talk, "trained", with_everybody(trained)),
-    swapped(FAILED, UNIFORM_LITE, talk, "trained", with_everybody(trained)),
-    swapped(UNMEASURED, UNIFORM_FM, talk, "measured", with_everybody(measured)),
-    swapped(ORDER, FedAvg(), federation, "plan", in_one_order),
-    swapped(FLOATS, FedAvg(), ledger, "counted", every_float),
-    swapped(INTEGERS, LITE, ledger, "bytes_of", bytes_of_floats),
-    swapped(HANDSHAKES, FM, Ledger, "handshake", once_a_round),
-    swapped(AT_HOME, replace(LITE, models_every=2), clients, "uploads", always_sharing),
+    swapped(OWN, FedProx(mu=0.3), talk, "make_job", towards_its_own),
+    swapped(FAILED, FedDyn(alpha=0.2), talk, "answer_train", with_everybody(answer_train)),
+    swapped(FAILED, UNIFORM_LITE, talk, "answer_train", with_everybody(answer_train)),
+    swapped(UNMEASURED, UNIFORM_FM, talk, "answer_measure", with_everybody(answer_measure)),
+    swapped(ORDER, FedAvg(), federation, "plan_batches", in_one_order),
+    swapped(FLOATS, FedAvg(), ledger, "float_leaves", every_float),
+    swapped(INTEGERS, LITE, ledger, "count_bytes", bytes_of_floats),
+    swapped(HANDSHAKES, FM, Ledger, "record_handshake", once_a_round),
+    swapped(AT_HOME, replace(LITE, models_every=2), clients, "count_uploads", always_sharing),
 ]
