@@ -331,10 +331,10 @@ def test_a_recorded_config_has_the_defaults_of_its_model():
 
 def test_the_old_name_of_a_section_is_read_with_a_note(tmp_path, caplog):
     keys._note.cache_clear()
-    (tmp_path / "old.toml").write_text("[training]\nrounds = 7\n")
-    config = load_config(str(tmp_path / "old.toml"), ["training.lr=0.5"])
+    (tmp_path / "old.toml").write_text("[protocol]\nrounds = 7\n")
+    config = load_config(str(tmp_path / "old.toml"), ["protocol.lr=0.5"])
     assert (config.training.rounds, config.training.lr) == (7, 0.5)
-    assert [each for each in caplog.messages if "[training] is now called [training]" in each]
+    assert [each for each in caplog.messages if "[protocol] is now called [training]" in each]
 
 
 def test_every_key_can_be_given_to_simulate_in_the_same_words():

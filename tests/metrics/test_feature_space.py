@@ -184,7 +184,7 @@ def test_the_measures_are_kept_in_the_runs_folder(run):
 
 
 def test_a_folder_without_a_run(tmp_path):
-    with pytest.raises(UserError, match=r"holds no run \(it has no config.toml\)"):
+    with pytest.raises(UserError, match=r"it has no config.toml"):
         load_finished_config(tmp_path)
 
 
@@ -195,7 +195,7 @@ def test_a_run_of_another_making_is_told_from_a_damaged_one(tmp_path):
     with pytest.raises(UserError, match="was given its model and data in Python"):
         load_features(tmp_path, DIGITS)
     (tmp_path / "config.toml").write_text("nonsense = 1\n")
-    with pytest.raises(UserError, match="not a valid config: unknown key 'nonsense'"):
+    with pytest.raises(UserError, match="unknown key 'nonsense'"):
         load_features(tmp_path, DIGITS)
 
 

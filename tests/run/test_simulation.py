@@ -81,7 +81,7 @@ def simulation(training=SHORT, method=None) -> Simulation:
 def test_a_batch_of_one_that_batch_norm_cannot_train_on_is_refused_at_once(
     monkeypatch, samples, changes, helps
 ):
-    monkeypatch.setattr("fedfm.run.simulation.automatic", None)  # nothing is tried before
+    monkeypatch.setattr("fedfm.run.simulation.choose_executor", None)  # nothing is tried before
     norm = models.build("mlp", shape=(6,), classes=4, norm="batch")
     training, partition = replace(SHORT, **changes), Partition("iid")
     named = "client 0, client 1, client 2, client 3: a batch of one sample, .*"
@@ -329,7 +329,7 @@ def test_inputs_are_normalised_as_training_sees_them():
         (lambda: of().bfloat16(), "must be float32"),
         (
             lambda: Halves(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4)),
-            "depends on what else is in the batch",
+            "track_running_stats=True or group norm",
         ),
     ],
 )
