@@ -19,19 +19,19 @@ from fedfm.methods.contract import check_name, check_piece
 from fedfm.models import MODELS
 
 VARIABLE = "FEDFM_METHODS"
-CODE: dict[str, str] = {}
+CODE_DIGESTS: dict[str, str] = {}
 """By name, the digest of the file that a method or model is in: other code, other experiment."""
 _known: set[Path] = set()
 _sources: dict[type[Piece], str] = {}
 
 
-def name_methods(files: Iterable[Path]) -> None:
+def add_plugins(files: Iterable[Path]) -> None:
     """Add files to those that the environment names, for processes in any folder."""
     whole = (str(file.resolve()) for file in [*_named(), *files])
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(whole))
 
 
-def load_methods() -> None:
+def load_plugins() -> None:
     """Run the files that the environment names, each once in a process."""
     for file in _named():
         if file not in _known:
@@ -39,13 +39,13 @@ def load_methods() -> None:
             _run(file)
             _check(file)
             digest = _digest(file.read_bytes())
-            CODE.update(
+            CODE_DIGESTS.update(
                 {name: digest for name, own in _registered().items() if before.get(name) != own}
             )
             _known.add(file)
 
 
-def code_of(pieces: Iterable[Piece]) -> dict[str, str]:
+def digest_sources(pieces: Iterable[Piece]) -> dict[str, str]:
     """Digests of the source of pieces that are not the package's, as far as it is at hand."""
     found = {}
     for piece in pieces:

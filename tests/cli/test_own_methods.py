@@ -50,7 +50,7 @@ def gentleprox(tmp_path, monkeypatch) -> Iterator[Path]:
     monkeypatch.setattr(plugins, "_known", set())
     before = dict(PIECES)
     yield file
-    plugins.CODE.clear()
+    plugins.CODE_DIGESTS.clear()
     PIECES.clear()
     PIECES.update(before)
 
@@ -70,7 +70,7 @@ def test_processes_that_are_started_know_it(gentleprox, tmp_path, monkeypatch):
     """Their folder may be another one."""
     monkeypatch.chdir(gentleprox.parent)
     monkeypatch.setenv(plugins.VARIABLE, gentleprox.name)
-    plugins.name_methods([])
+    plugins.add_plugins([])
     assert os.environ[plugins.VARIABLE] == str(gentleprox)
     said = tmp_path / "said.txt"
     run = start("--methods", str(gentleprox), *RUN, "--out", str(tmp_path / "run"), said=said)
@@ -100,8 +100,8 @@ def test_another_network_in_a_file_of_ones_own_is_another_experiment(gentleprox,
     for layer in ("ReLU", "Tanh"):
         gentleprox.write_text(NETWORK.format(layer))
         monkeypatch.setattr(plugins, "_known", set())
-        plugins.name_methods([gentleprox])
-        plugins.load_methods()
+        plugins.add_plugins([gentleprox])
+        plugins.load_plugins()
         seen.append(load_config("digits", ["model.name=mine"]))
     assert [[*config.code] for config in seen] == [["model.mine"]] * 2
     assert digest(seen[0].as_toml()) != digest(seen[1].as_toml())

@@ -240,4 +240,6 @@ def test_nothing_in_the_package_unpickles():
         file.name: used(file) & {*UNSAFE_MODULES, *UNSAFE_CALLS, "allow_pickle="} for file in files
     }
     assert {name: bad for name, bad in found.items() if bad} == {}
-    assert "torch" in used(Path(fedfm.__file__).parent / "rounds" / "costs.py"), "the search does find names"
+    assert "torch" in used(Path(fedfm.__file__).parent / "rounds" / "costs.py"), (
+        "the search does find names"
+    )

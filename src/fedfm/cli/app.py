@@ -48,10 +48,10 @@ def options(
     ] = None,
 ) -> None:
     """Federated learning for parties whose data differ: FedFM, its baselines, exact costs."""
-    from fedfm.plugins import load_methods, name_methods
+    from fedfm.plugins import add_plugins, load_plugins
 
-    name_methods(methods or [])
-    load_methods()
+    add_plugins(methods or [])
+    load_plugins()
 
 
 app.command("run")(run.run)

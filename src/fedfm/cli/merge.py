@@ -7,7 +7,7 @@ import typer
 
 from fedfm.grid.merge import merge as merge_results
 from fedfm.grid.repeats import Repeat
-from fedfm.run.console import log
+from fedfm.run.console import log_to_console
 
 
 def merge(
@@ -21,7 +21,7 @@ def merge(
 
     Runs that are there already are compared: the same config and seed should give the same.
     """
-    log()
+    log_to_console()
     for folder in folders:
         done = merge_results(folder, into, models)
         print(f"{folder}: {done.results} results and {done.runs} run folders added to {into}")

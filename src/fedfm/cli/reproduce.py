@@ -16,7 +16,7 @@ from fedfm.grid.jobs import Job, adopt, missing
 from fedfm.grid.settings import settings_in
 from fedfm.grid.store import Store
 from fedfm.paper.plan import Plan, adopted, load_plan
-from fedfm.run.console import log
+from fedfm.run.console import log_to_console
 
 
 def reproduce(
@@ -42,7 +42,7 @@ def reproduce(
     require(not (quick and document), "--quick has no results that a document could show")
     time = Budget.parse(budget, whole=collect is not None)
     changes = [*settings_in(settings or []), *(overrides or [])]
-    log()
+    log_to_console()
     plan, store = load_plan(), Store(results)
     grid, left = None, []
     if run:

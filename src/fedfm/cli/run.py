@@ -14,7 +14,13 @@ from fedfm.cli.options import Format, Overrides
 from fedfm.config import Config, builtin_names, load_config
 from fedfm.core.errors import require
 from fedfm.engine.profile import Profile, phase
-from fedfm.run.console import describe_result, log, numeric_table, print_table, watching
+from fedfm.run.console import (
+    describe_result,
+    log_to_console,
+    numeric_table,
+    print_table,
+    show_rounds,
+)
 from fedfm.run.folder import RunFolder, summary
 from fedfm.run.prepare import build_model, device_of, load_data, use_threads
 from fedfm.run.records import Result, RoundRecord
@@ -49,7 +55,7 @@ def run_configs(
     title = title or f"{first.composed.name}, {first.training.clients} clients"
     titles = [title if len(configs) == 1 else f"{title}, seed {c.seed}" for c in configs]
     with ExitStack() as stack:
-        watchers = stack.enter_context(watching(titles, first.training.rounds))
+        watchers = stack.enter_context(show_rounds(titles, first.training.rounds))
         if track:
             watchers = [
                 _both(watch, stack.enter_context(tracking(track, config.as_toml(), out)))
@@ -95,7 +101,7 @@ def run(
     format: Format = "text",
 ) -> None:
     """Run an experiment and keep everything about it in a folder."""
-    log()
+    log_to_console()
     logging.getLogger("fedfm").setLevel(logging.INFO)
     begun = Path(source) / "config.toml"
     if begun.is_file() and (resume or source not in builtin_names()):

@@ -19,7 +19,7 @@ from fedfm.grid.settings import settings_in
 from fedfm.grid.store import Store, Summary
 from fedfm.paper.catalogue import load_recipe, recipe_names
 from fedfm.paper.partition_pictures import draw_partitions
-from fedfm.run.console import log, print_table
+from fedfm.run.console import log_to_console, print_table
 
 TableFormat = Annotated[
     Literal["text", "markdown", "latex", "csv", "json"],
@@ -63,7 +63,7 @@ def table(
     time = Budget.parse(budget, whole=collect is not None)
     changes = [*settings_in(settings or []), *(overrides or [])]
     require(engine == "ray" or ray_address is None, "--ray-address goes with --engine ray")
-    log()
+    log_to_console()
     if name is None:
         list_recipes(Store(results), changes, format)
         return

@@ -47,7 +47,7 @@ def verified(methods: list[str] | None) -> Report:
     names = list(dict.fromkeys(methods or PIECES))
     for name in names:
         piece_class(name)
-    with watching(len(names) + len(suite.mistakes_in(names))) as step:
+    with show_progress(len(names) + len(suite.mistakes_in(names))) as step:
         return suite.verify_all(names, step)
 
 
@@ -61,7 +61,7 @@ def conclude(report: Report | analysis.TheoryReport, format: Format) -> None:
 
 
 @contextmanager
-def watching(steps: int) -> Iterator[Callable[[str], None]]:
+def show_progress(steps: int) -> Iterator[Callable[[str], None]]:
     """A bar on a terminal; elsewhere nothing."""
     if not sys.stderr.isatty():
         yield lambda what: None

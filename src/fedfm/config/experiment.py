@@ -12,7 +12,7 @@ from fedfm.core.ledger import bytes_of
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.methods import Method, Model, Piece, Task
-from fedfm.plugins import code_of
+from fedfm.plugins import digest_sources
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, keyed
 
@@ -79,7 +79,7 @@ class Experiment:
             "partition": asdict(self.partition),
             "training": asdict(self.training),
             **({"privacy": asdict(self.privacy)} if self.privacy else {}),
-            **({"code": code} if (code := code_of(self.method.pieces)) else {}),
+            **({"code": code} if (code := digest_sources(self.method.pieces)) else {}),
         }
 
     def states_on_disk(self, model: Model) -> bool:

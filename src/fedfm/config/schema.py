@@ -20,7 +20,7 @@ from fedfm.config.training import Training
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.partition import Partition
 from fedfm.methods import Method, Piece, compose, piece_class
-from fedfm.plugins import CODE
+from fedfm.plugins import CODE_DIGESTS
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources
 
@@ -100,7 +100,11 @@ class Config(BaseModel):
     @classmethod
     def _of_ones_own(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         model = [f"model.{info.data['model'].name}"] if "model" in info.data else []
-        return {name: CODE[name] for name in (*info.data.get("method", {}), *model) if name in CODE}
+        return {
+            name: CODE_DIGESTS[name]
+            for name in (*info.data.get("method", {}), *model)
+            if name in CODE_DIGESTS
+        }
 
     @model_validator(mode="after")
     def _hides_what_it_should(self) -> Self:

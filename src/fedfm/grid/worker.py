@@ -19,7 +19,7 @@ from fedfm.grid.budget import Budget
 from fedfm.grid.harvest import summary_of
 from fedfm.grid.jobs import Job, missing
 from fedfm.grid.store import Store, Summary
-from fedfm.plugins import load_methods
+from fedfm.plugins import load_plugins
 from fedfm.run.folder import finished
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import Run, run_together
@@ -59,7 +59,7 @@ def work(
 ) -> Outcome:
     """Run what a job still needs; whatever goes wrong with it is in the outcome."""
     began = time.perf_counter()
-    load_methods()
+    load_plugins()
     with claimed(job, results) as own:
         outcome = Outcome(job, elsewhere=len(job.seeds) - len(own))
         left = replace(job, seeds=_left(job, own, results))

@@ -23,7 +23,7 @@ from fedfm.run.records import Result, RoundRecord
 from fedfm.run.runner import Watcher
 
 
-def log() -> None:
+def log_to_console() -> None:
     """Warnings of the library on standard error."""
     logging.basicConfig(
         format="%(message)s",
@@ -64,26 +64,26 @@ def describe_result(result: Result) -> str:
     return f"{said}\n{result.privacy}" if result.privacy else said
 
 
-def bars(last: ProgressColumn) -> Progress:
-    """Bars on standard error: what it is, how far, what there is to say (`said`), and `last`."""
+def make_bars(last: ProgressColumn) -> Progress:
+    """Bars on standard error: what it is, how far, what there is to say (`status`), and `last`."""
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[status]}"),
         last,
         console=Console(stderr=True),
     )
 
 
 @contextmanager
-def watching(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
+def show_rounds(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
     """Show the rounds of one or several runs as they come in, on standard error."""
     if not sys.stderr.isatty():
         yield [partial(_say, title, rounds) for title in titles]
         return
-    with bars(TimeRemainingColumn()) as bar:
-        tasks = [bar.add_task(title, total=rounds, said="") for title in titles]
+    with make_bars(TimeRemainingColumn()) as bar:
+        tasks = [bar.add_task(title, total=rounds, status="") for title in titles]
         yield [partial(_move, bar, task) for task in tasks]
 
 
@@ -96,4 +96,4 @@ def _say(title: str, rounds: int, record: RoundRecord) -> None:
 
 
 def _move(bar: Progress, task: TaskID, record: RoundRecord) -> None:
-    bar.update(task, completed=record.round, said=describe(record))
+    bar.update(task, completed=record.round, status=describe(record))
