@@ -196,7 +196,7 @@ RUN = ("run", "digits", *TINY, *sets("rounds=3", "method=fedavg"), "--out", "run
 def test_a_folder_that_holds_a_run_stays_as_it_is(command):
     assert command(*RUN).code == 0
     assert "run already holds a run; go on with --resume" in refused(command, *RUN)
-    again = "run is the folder of a run; go on with it with --resume"
+    again = "run is the folder of a run; continue it with --resume"
     assert again in refused(command, "run", "run")
     several = ("run", "run", "--resume", "--seeds", "2")
     assert "run is the folder of one seed: leave out --seeds" in refused(command, *several)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from fedfm.core import locks
 
 RUN_WITHOUT = """
 import sys
+import time
 sys.modules["fcntl"] = None
 import importlib, pkgutil
 import fedfm, fedfm.cli, fedfm.grid, fedfm.run
@@ -64,7 +66,7 @@ def test_waiting_on_windows_tries_again(tmp_path, monkeypatch):
     other = Msvcrt(held=True)
     monkeypatch.setattr(locks, "_fcntl", None)
     monkeypatch.setattr(locks, "_msvcrt", other)
-    monkeypatch.setattr(locks.time, "sleep", lambda seconds: setattr(other, "held", False))
+    monkeypatch.setattr(time, "sleep", lambda seconds: setattr(other, "held", False))
     with (tmp_path / "file").open("w") as file, locks.lock(file, wait=True):
         assert other.held
 

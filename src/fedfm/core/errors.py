@@ -42,6 +42,11 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserE
     return UserError(f"unknown {kind} '{name}': {hint}" + (f" {more}" if more else ""))
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 client", "2 clients"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def not_installed(what: str, extra: str) -> UserError:
     """An error for an optional part that is not there: what lacks, and the extra that brings it."""
     return UserError(f"{what}: pip install '.[{extra}]' in a checkout of FedFM")
