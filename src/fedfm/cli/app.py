@@ -28,6 +28,7 @@ from fedfm.plugins import add_plugins, load_plugins
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -22,14 +22,16 @@ def features(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The picture, a .png or .svg file.")
     ] = Path("features.png"),
-    points: Annotated[int, typer.Option(help="Most samples to draw per run.", min=10)] = 2000,
+    points: Annotated[
+        int, typer.Option(help="Draw at most this many samples of a run.", min=10)
+    ] = 2000,
     format: Format = "text",
 ) -> None:
     """Measure how well the best models separate the classes, and draw their features by t-SNE.
 
     The measures are the NMI of k-means clusters with the labels, and the silhouette of the labels,
-    both on test data. Each run's folder keeps its own in features.json. Stars in the picture are
-    the mean features of the classes.
+    both on test data. Every run's folder gets its measures as features.json. Stars in the picture
+    are the mean features of the classes.
     """
     from fedfm.metrics.feature_space import features_of, finished_config, measures, record
     from fedfm.report.features import Panel, draw_methods
