@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedfm import FedAvg, FedFM, Partition, Piece, Training, compose, models
-from fedfm.config.experiment import Experiment
+from fedfm import FedAvg, FedFM, Partition, Piece, Training, models
+from fedfm.config import make_config
 from fedfm.data.dataset import Dataset, Split
 from fedfm.methods import FedProx, Moon, Scaffold
 from fedfm.rounds.round import opened
@@ -68,10 +68,15 @@ def simulation(
 ) -> Simulation:
     """Ten clients by the paper's protocol."""
     training = Training(clients=CLIENTS, rounds=100, batch_size=BATCH)
-    experiment = Experiment(
-        compose(piece), partition or Partition("iid"), training, seed, executor, precision=precision
+    config = make_config(
+        piece,
+        partition=partition or Partition("iid"),
+        training=training,
+        seed=seed,
+        executor=executor,
+        precision=precision,
     )
-    return Simulation(module, data, experiment, sibling=sibling)
+    return Simulation(module, data, config, sibling=sibling)
 
 
 # ---- the yardstick -------------------------------------------------------------------------------

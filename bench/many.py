@@ -20,8 +20,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedfm import FedAvg, Partition, Piece, Training, compose, models
-from fedfm.config.experiment import Experiment
+from fedfm import FedAvg, Partition, Piece, Training, models
+from fedfm.config import make_config
 from fedfm.core.client_states import OnDisk
 from fedfm.data.dataset import Dataset, Split
 from fedfm.methods import Scaffold
@@ -49,8 +49,10 @@ def measured(method: str, clients: int, folder: Path) -> dict[str, float]:
     torch.set_num_threads(1)
     model = models.build("cnn", shape=(1, 8, 8), classes=10)
     training = Training(clients=clients, participation=COHORT / clients, epochs=2, batch_size=8)
-    experiment = Experiment(compose(METHODS[method]), Partition("iid"), training, 0, "stacked")
-    simulation = Simulation(model, images(clients), experiment, OnDisk(folder))
+    config = make_config(
+        METHODS[method], partition=Partition("iid"), training=training, seed=0, executor="stacked"
+    )
+    simulation = Simulation(model, images(clients), config, OnDisk(folder))
     state, times = simulation.start, []
     for _ in range(ROUNDS):
         began = time.perf_counter()

@@ -11,8 +11,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedfm import FedAvg, FedFM, Partition, Piece, Training, compose, data, models
-from fedfm.config.experiment import Experiment
+from fedfm import FedAvg, FedFM, Partition, Piece, Training, data, models
+from fedfm.config import make_config
 from fedfm.data.dataset import Dataset, Split
 from fedfm.run.records import Progress
 from fedfm.run.simulation import Simulation
@@ -42,8 +42,10 @@ def rounds(source: Dataset, method: Piece, training: Training) -> Iterator[int]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = models.build("cnn", shape=source.shape, classes=len(source.classes))
-    experiment = Experiment(compose(method), Partition("iid"), training, 0, "stacked")
-    simulation = Simulation(model, source, experiment)
+    config = make_config(
+        method, partition=Partition("iid"), training=training, seed=0, executor="stacked"
+    )
+    simulation = Simulation(model, source, config)
     progress = Progress(simulation.start)
     for _ in range(training.rounds):
         progress = simulation.advance(progress)

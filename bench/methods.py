@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fedfm import Partition, Piece, Training, compose, data, models
-from fedfm.config.experiment import Experiment
+from fedfm import Partition, Piece, Training, data, models
+from fedfm.config import make_config
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import Plan
@@ -33,8 +33,10 @@ def prepared(piece: Piece, executor: str) -> Simulation:
     torch.manual_seed(0)
     digits = data.load("digits")
     model = models.build("cnn", shape=digits.shape, classes=10, channels=[32, 64], norm="batch")
-    experiment = Experiment(compose(piece), Partition("iid"), PROTOCOL, 0, executor)
-    return Simulation(model, digits, experiment)
+    config = make_config(
+        piece, partition=Partition("iid"), training=PROTOCOL, seed=0, executor=executor
+    )
+    return Simulation(model, digits, config)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from fedfm import FedAvg, FedFM, Partition, Piece, Training, compose, data, models
-from fedfm.config.experiment import Experiment
+from fedfm.config import make_config
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.rounds.federation import Federation
@@ -154,8 +154,10 @@ class Ours:
 
     def __init__(self, workload: Workload, executor: str, method: str) -> None:
         pieces, clients = compose(METHODS[method]), Partition("iid")
-        experiment = Experiment(pieces, clients, workload.training, SEED, executor)
-        simulation = Simulation(workload.module(), workload.data, experiment)
+        config = make_config(
+            pieces, partition=clients, training=workload.training, seed=SEED, executor=executor
+        )
+        simulation = Simulation(workload.module(), workload.data, config)
         self.fed, self.state = simulation.federation, simulation.start
         assert type(self.fed.executor) is EXECUTORS[executor], "the network was not stacked"
 

@@ -33,7 +33,6 @@ from fedfm.deploy.client.storage import Desk
 from fedfm.deploy.inprocess import InProcessGrid
 from fedfm.deploy.masking import Hiding
 from fedfm.deploy.server import messaging, server, sums
-from fedfm.deploy.server.scores import Score
 from fedfm.deploy.server.server import Server
 from fedfm.deploy.wire import FACTS
 from fedfm.engine.executors import LoopExecutor
@@ -41,7 +40,7 @@ from fedfm.engine.profile import Profile, phase
 from fedfm.methods.base import Model
 from fedfm.rounds.state import State
 from fedfm.run.folder import RunFolder
-from fedfm.run.records import Progress
+from fedfm.run.records import Progress, Score
 
 CLIENTS, ROUNDS, FIRST_NODE = 10, 3, 100
 SETTINGS = (

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedfm import FedAvg, Partition, Training, compose, data, models
-from fedfm.config.experiment import Experiment
+from fedfm import FedAvg, Partition, Training, data, models
+from fedfm.config import make_config
 from fedfm.core.sgd import Sgd
 from fedfm.methods import Model
 from fedfm.report.picture import COLOURS
@@ -64,13 +64,15 @@ def buffer_curves(rounds: int = 12) -> np.ndarray:
     torch.manual_seed(0)
     module = models.build("cnn", shape=digits.shape, classes=10, norm="batch")
     training = Training(rounds=rounds, epochs=2, batch_size=16)
-    experiment = Experiment(compose(FedAvg()), Partition("niid2"), training, 0, "stacked")
-    simulation = Simulation(module, digits, experiment)
+    config = make_config(
+        FedAvg(), partition=Partition("niid2"), training=training, seed=0, executor="stacked"
+    )
+    simulation = Simulation(module, digits, config)
     progress, left_alone = Progress(simulation.start), []
     for _ in range(rounds):
         progress = simulation.advance(progress)
         stale = Model(progress.state.model.params, simulation.start.model.buffers)
-        left_alone.append(simulation.evaluate(stale).test)
+        left_alone.append(simulation.evaluate(stale)[1])
     return np.array([[record.test_accuracy for record in progress.records], left_alone])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.core.checkpoint import load_checkpoint
-from fedfm.run import prepare
+from fedfm.run import runner
 from tests.cli.tools import TINY, Answer, Command, sets
 from tests.folders import contents, lines
 
@@ -196,13 +196,13 @@ RUN = ("run", "digits", *TINY, *sets("rounds=3", "method=fedavg"), "--out", "run
 
 def test_a_folder_that_holds_a_run_stays_as_it_is(command):
     assert command(*RUN).code == 0
-    assert "run already holds a run; go on with --resume" in refused(command, *RUN)
+    assert "run already holds a run; continue it with --resume" in refused(command, *RUN)
     again = "run is the folder of a run; continue it with --resume"
     assert again in refused(command, "run", "run")
     several = ("run", "run", "--resume", "--seeds", "2")
     assert "run is the folder of one seed: leave out --seeds" in refused(command, *several)
     other = (*RUN, *sets("seed=1", "lr=0.5"))
-    assert "run already holds a run; go on with --resume" in refused(command, *other)
+    assert "run already holds a run; continue it with --resume" in refused(command, *other)
     differences = refused(command, *other, "--resume")
     assert "training.lr (there 0.01, here 0.5)" in differences
     assert "seed (there 0, here 1)" in differences
@@ -217,12 +217,12 @@ def test_a_folder_that_holds_other_things_stays_as_it_is(command):
 
 def test_a_file_where_the_folder_should_be_stays_as_it_is(command):
     Path("run").write_text("ten years")
-    assert "run is a file; choose another --out" in refused(command, *RUN)
+    assert "run is a file" in refused(command, *RUN)
     assert "run/inside" in refused(command, *RUN, "--out", "run/inside")
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_data_are_read(command, monkeypatch):
-    monkeypatch.setattr(prepare, "load_data", lambda config: pytest.fail("data were read"))
+    monkeypatch.setattr(runner, "load_data", lambda config: pytest.fail("data were read"))
     assert "cannot write to /dev/null/run" in refused(command, *RUN, "--out", "/dev/null/run")
 
 

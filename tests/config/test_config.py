@@ -3,6 +3,7 @@
 import string
 import tomllib
 from dataclasses import asdict, dataclass, fields
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,17 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfm import FedAvg, FedFM, FedFMLite, Partition, Training, UserError, data, models
-from fedfm.config import Config, builtin_names, full_key, load_config, parse, plain_value
+from fedfm import FedAvg, FedFM, FedFMLite, Partition, Training, UserError, data, models, simulate
+from fedfm.config import (
+    Config,
+    builtin_names,
+    full_key,
+    keys,
+    load_config,
+    make_config,
+    parse,
+    plain_value,
+)
 from fedfm.methods import PIECES
 
 
@@ -85,7 +95,7 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest(written):
     )
     assert (config.seed, config.executor) == (3, "loop")
     assert (config.data.name, config.data.path, config.data.label) == ("csv", "table.csv", None)
-    assert (config.model.name, config.model.options) == ("mlp", {"hidden": [5, 6]})
+    assert (config.model.name, config.model.options) == ("mlp", {"hidden": [5, 6], "norm": "none"})
     assert config.partition == Partition("niid3", missing=4)
     assert config.training == Training(rounds=7, lr=1.0)
 
@@ -154,8 +164,8 @@ OVERRIDES = {
     "seed=9": lambda config: config.seed == 9,
     "executor=loop": lambda config: config.executor == "loop",
     "data.dir=~/data=1": lambda config: config.data.dir == "~/data=1",
-    "model.channels=[4, 8]": lambda config: config.model.options == {"channels": [4, 8]},
-    "model.norm=batch": lambda config: config.model.options == {"norm": "batch"},
+    "model.channels=[4, 8]": lambda config: config.model.options["channels"] == [4, 8],
+    "model.norm=batch": lambda config: config.model.options["norm"] == "batch",
     "method=fedavg": lambda config: config.composed.pieces == (FedAvg(),),
     "method=['fedavg', 'fedfm']": lambda config: config.composed.name == "fedavg+fedfm",
     "fedfm.strength=7": lambda config: config.composed.pieces == (FedFM(strength=7.0),),
@@ -306,3 +316,45 @@ def test_a_setting_that_may_be_a_flag_or_a_number_takes_both(monkeypatch):
     for value in (True, 2):
         found = parse({"method": {"either": {"amount": value}}}).method
         assert found["either"]["amount"] is value
+
+
+def test_a_recorded_config_has_the_defaults_of_its_model():
+    table = load_config("digits").as_toml()
+    assert table["model"] == {
+        "name": "cnn",
+        "channels": [16, 32],
+        "features": 64,
+        "norm": "none",
+        "groups": 8,
+    }
+
+
+def test_the_old_name_of_a_section_is_read_with_a_note(tmp_path, caplog):
+    keys._note.cache_clear()
+    (tmp_path / "old.toml").write_text("[protocol]\nrounds = 7\n")
+    config = load_config(str(tmp_path / "old.toml"), ["protocol.lr=0.5"])
+    assert (config.training.rounds, config.training.lr) == (7, 0.5)
+    assert [each for each in caplog.messages if "[protocol] is now called [training]" in each]
+
+
+def test_every_key_can_be_given_to_simulate_in_the_same_words():
+    accepted = set(signature(simulate).parameters)
+    assert set(Config.model_fields) - accepted == {"code"}
+    assert accepted - set(Config.model_fields) == {"out", "resume", "watch"}
+
+
+def test_words_and_objects_make_the_same_config():
+    words = make_config({"fedfm": {"strength": 3.0}}, training={"rounds": 4}, partition={"beta": 1})
+    objects = make_config(
+        FedFM(strength=3.0), training=Training(rounds=4), partition=Partition(beta=1)
+    )
+    assert words == objects
+    assert words.composed == objects.composed
+
+
+def test_objects_are_recorded_by_name_and_digest():
+    digits, model = data.load("digits"), models.build("mlp", shape=(1, 8, 8), classes=10)
+    table = make_config(FedAvg(), model=model, data=digits).as_toml()
+    assert table["data"]["digest"] == digits.digest
+    assert table["model"].keys() == {"name", "digest"}
+    assert parse(table).as_toml() == table

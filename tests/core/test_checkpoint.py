@@ -15,7 +15,6 @@ import fedfm
 from fedfm.core.checkpoint import (
     MANIFEST,
     load_checkpoint,
-    require_writable,
     save_checkpoint,
     to_bytes,
     write_atomically,
@@ -244,13 +243,3 @@ def test_nothing_in_the_package_unpickles():
     assert "torch" in used(Path(fedfm.__file__).parent / "rounds" / "costs.py"), (
         "the search does find names"
     )
-
-
-def test_asking_whether_a_folder_can_be_written_leaves_nothing_behind(tmp_path):
-    (tmp_path / "file").touch()
-    (tmp_path / "kept").mkdir()
-    for folder in ("kept", "new", "new/inside"):
-        require_writable(tmp_path / folder)
-    with pytest.raises(UserError, match="file/inside"):
-        require_writable(tmp_path / "file" / "inside")
-    assert {path.name for path in tmp_path.iterdir()} == {"file", "kept"}

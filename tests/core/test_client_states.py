@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedfm import Partition, Training, UserError, compose, models, simulate
-from fedfm.config.experiment import Experiment
+from fedfm.config import make_config
 from fedfm.core.client_states import InMemory, OnDisk
 from fedfm.engine.networks import model_of
 from fedfm.methods import FedFMLite, FedProx, Moon, Scaffold
@@ -79,12 +79,13 @@ def test_a_store_is_a_value(tmp_path):
 
 def test_the_disk_is_chosen_where_memory_would_not_do():
     model = model_of(network())
-    experiment = Experiment(compose(Scaffold()), Partition(), SHORT, 0, "loop")
-    assert not experiment.states_on_disk(model)
-    assert replace(experiment, training=replace(SHORT, clients=10**9)).states_on_disk(model)
-    assert replace(experiment, client_states="disk").states_on_disk(model)
-    with pytest.raises(UserError, match="'auto', 'memory' or 'disk', not 'tape'"):
-        replace(experiment, client_states="tape")
+    config = make_config(Scaffold(), partition=Partition(), training=SHORT, seed=0, executor="loop")
+    assert not config.keeps_states_on_disk(model)
+    many = config.model_copy(update={"training": replace(SHORT, clients=10**9)})
+    assert many.keeps_states_on_disk(model)
+    assert config.model_copy(update={"client_states": "disk"}).keeps_states_on_disk(model)
+    with pytest.raises(UserError, match=r"client_states: .*'auto', 'memory' or 'disk'"):
+        make_config(Scaffold(), client_states="tape")
 
 
 def test_a_piece_of_ones_own_that_keeps_something_refuses_rare_exchanges():

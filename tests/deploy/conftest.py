@@ -147,7 +147,7 @@ class Federation:
     def simulation(self) -> Simulation:
         """The same federation, simulated."""
         data = load_data(self.config)
-        return Simulation(build_model(self.config, data), data, self.config.experiment)
+        return Simulation(build_model(self.config, data), data, self.config)
 
     def simulated(self) -> Progress:
         """The simulation from beginning to end."""

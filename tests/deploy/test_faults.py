@@ -15,9 +15,9 @@ from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
 from fedfm.deploy.inprocess import InProcessGrid
 from fedfm.deploy.packets import Packet
-from fedfm.deploy.server.scores import Score
 from fedfm.deploy.server.server import TooFew
 from fedfm.deploy.wire import FACTS, TREES, packed
+from fedfm.run.records import Score
 from tests.deploy.conftest import NODES, Fault, assert_same, changed, facts_of, silent, unheard
 
 EXACT = {"rtol": 1e-5, "atol": 1e-6}

@@ -13,12 +13,12 @@ from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.secure import numbers
-from fedfm.deploy.server.scores import Score
 from fedfm.deploy.wire import packed, unpacked
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret
 from fedfm.rounds import round as rounds
 from fedfm.run.prepare import build_model, load_data
+from fedfm.run.records import Score
 from fedfm.run.runner import Run, run_together
 from tests.deploy.conftest import LIMIT, Fault, Federation, silent
 
@@ -41,7 +41,7 @@ def data(federation):
 
 def simulated(config):
     data = load_data(config)
-    return run_together([Run(build_model(config, data), config.experiment)], data)[0]
+    return run_together([Run(build_model(config, data), config)], data)[0]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedfm", "fedfm-lite", "scaffold", "feddyn", "moon"])
@@ -318,8 +318,8 @@ def test_a_sum_of_too_few_is_never_unmasked(federation, data, monkeypatch):
 def test_a_simulation_whose_rounds_are_too_small_for_their_noise_is_refused(data):
     few = ("clients=10", "participation=0.3", "deployment.minimum=4", "privacy.noise=1.0")
     with pytest.raises(UserError, match=r"counts on 4 clients in every sum .* rounds have 3"):
-        _ = load_config("digits", few).experiment
-    assert load_config("digits", (*few, "deployment.minimum=3")).experiment.guard
+        load_config("digits", few)
+    assert load_config("digits", (*few, "deployment.minimum=3")).guard()
 
 
 def test_a_class_that_nobody_has_is_not_believed_in_however_many_add_noise():

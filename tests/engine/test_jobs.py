@@ -16,10 +16,10 @@ from fedfm import (
     simulate,
     simulate_seeds,
 )
-from fedfm.config.experiment import Experiment
+from fedfm.config import make_config
 from fedfm.core import trees
 from fedfm.engine.jobs import train_together
-from fedfm.methods import FedFMLite, Moon, Piece, Scaffold, compose
+from fedfm.methods import FedFMLite, Moon, Piece, Scaffold
 from fedfm.rounds.round import opened, run_round, run_rounds
 from fedfm.rounds.server import Diverged
 from fedfm.rounds.state import to_tree
@@ -171,11 +171,10 @@ def test_runs_are_watched_when_all_have_saved_the_round(tmp_path, monkeypatch, a
         saved = [len(lines(tmp_path / f"seed-{seed}")) for seed in left]
         seen.append((record.round, set(saved) == {record.round}))
 
-    experiment = Experiment(compose(LITE), Partition("iid"), PROTOCOL, 0, "loop")
-    runs = [
-        Run(build(s), replace(experiment, seed=s), tmp_path / f"seed-{s}", watch=watch)
-        for s in SEEDS
-    ]
+    config = make_config(
+        LITE, partition=Partition("iid"), training=PROTOCOL, seed=0, executor="loop"
+    )
+    runs = [Run(build(s), config.with_seed(s), tmp_path / f"seed-{s}", watch=watch) for s in SEEDS]
     monkeypatch.setattr("fedfm.run.simulation.run_rounds", some_diverge)
     with nullcontext() if len(alive) == 3 else pytest.raises(UserError, match="diverged"):
         run_together(runs, worlds.images())
@@ -198,9 +197,13 @@ def test_a_seed_that_was_left_behind_catches_up(tmp_path, singles, monkeypatch, 
         if (folder.path.name, progress.state.round) == (f"seed-{SEEDS[last]}", round):
             raise Stop
 
-    experiment = Experiment(compose(LITE), Partition("iid"), PROTOCOL, 0, "loop")
+    shared = {"data": worlds.images(), "executor": "loop", **settings()}
     runs = [
-        Run(build(seed), replace(experiment, seed=seed), tmp_path / f"seed-{seed}")
+        Run(
+            build(seed),
+            make_config(LITE, model=build(seed), seed=seed, **shared),
+            tmp_path / f"seed-{seed}",
+        )
         for seed in SEEDS
     ]
     monkeypatch.setattr(RunFolder, "save", dies)

@@ -12,12 +12,10 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from fedfm import FedAvg, Partition, Training, data, models, simulate
-from fedfm.config import load_config
-from fedfm.config.experiment import Experiment
+from fedfm.config import load_config, make_config
 from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
 from fedfm.grid.points import write_measures
-from fedfm.methods import compose
 from fedfm.metrics import feature_space
 from fedfm.metrics.feature_space import (
     LocalSpaces,
@@ -32,6 +30,7 @@ from fedfm.metrics.feature_space import (
 from fedfm.paper.motivation import local_models
 from fedfm.rounds.clients import sizes
 from fedfm.rounds.round import run_round
+from fedfm.run.runner import run_configs
 from fedfm.run.simulation import Simulation
 
 DIGITS = data.load("digits")
@@ -54,17 +53,7 @@ def run(tmp_path_factory):
     """The folder of a finished run of a network with batch norm."""
     folder, config = tmp_path_factory.mktemp("runs") / "run", load_config("digits", SETTINGS)
     model = models.build("cnn", shape=DIGITS.shape, classes=10, **config.model.options)
-    simulate(
-        model,
-        DIGITS,
-        config.composed.pieces,
-        partition=config.partition,
-        training=config.training,
-        seed=config.seed,
-        executor="stacked",
-        out=folder,
-        config=config.as_toml(),
-    )
+    run_configs([config], outs=[folder], data=DIGITS, networks=[model])
     return folder
 
 
@@ -233,13 +222,15 @@ def test_the_average_of_the_local_models_is_the_next_global_model():
     model = models.build("mlp", shape=DIGITS.shape, classes=10, hidden=[6])
     training = Training(clients=2, rounds=2, epochs=1)
     partition = Partition("niid2", dominance=9)
-    experiment = Experiment(compose(FedAvg()), partition, training, 0, "stacked")
-    simulation = Simulation(model, DIGITS, experiment)
+    config = make_config(
+        FedAvg(), partition=partition, training=training, seed=0, executor="stacked"
+    )
+    simulation = Simulation(model, DIGITS, config)
     state = simulation.start
     for _ in range(2):
         state, _ = run_round(state, simulation.federation)
     n = sizes(simulation.federation.samples)
-    locals_ = [dict(own.named_parameters()) for own in local_models(model, DIGITS, experiment)]
+    locals_ = [dict(own.named_parameters()) for own in local_models(model, DIGITS, config)]
     for name, expected in state.model.params.items():
         mean = sum(share * own[name] for share, own in zip(n / n.sum(), locals_, strict=True))
         torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-6)

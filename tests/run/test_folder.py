@@ -9,10 +9,12 @@ import torch
 from safetensors.torch import load_file
 
 from fedfm import FedAvg, FedFM, FedFMLite, Partition, Piece, Result, Training, UserError, simulate
+from fedfm.config import make_config
 from fedfm.core.checkpoint import load_checkpoint
 from fedfm.methods import PIECES
 from fedfm.run.folder import differences
 from fedfm.run.records import RoundRecord
+from fedfm.run.runner import run_configs
 from fedfm.run.simulation import Simulation
 from tests.folders import FullDisk, PowerFailure, contents, failing, lines, summary, timeless
 from tests.worlds import images, network
@@ -157,8 +159,8 @@ def refused(out: Path, match: str, piece: Piece = LITE, **options) -> str:
 
 def test_a_folder_with_a_run_is_not_written_over(tmp_path):
     run(tmp_path / "run")
-    refused(tmp_path / "run", "already holds a run; go on with --resume", FedAvg())
-    refused(tmp_path / "run", "already holds a run; go on with --resume")
+    refused(tmp_path / "run", "already holds a run: resume it", FedAvg())
+    refused(tmp_path / "run", "already holds a run: resume it")
 
 
 def test_a_run_of_another_config_is_refused_with_the_keys_and_both_values(tmp_path):
@@ -166,8 +168,8 @@ def test_a_run_of_another_config_is_refused_with_the_keys_and_both_values(tmp_pa
     other = replace(PROTOCOL, rounds=6, batch_size=8)
     message = refused(tmp_path / "run", "another config", resume=True, seed=5, training=other)
     assert message.endswith(
-        "it differs in training.batch_size (there 4, here 8); training.rounds (there 4, here 6); "
-        "seed (there 0, here 5)"
+        "It differs in seed (there 0, here 5); training.batch_size (there 4, here 8); "
+        "training.rounds (there 4, here 6)"
     )
 
 
@@ -180,27 +182,25 @@ def test_a_run_of_another_method_is_refused(tmp_path):
 
 def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
     stopped_after(tmp_path / "run", 2)
-    other, config = images(), {"mine": 1}
+    other = images()
     other.train.inputs[0, 0] += 1
-    with pytest.raises(UserError, match=r"differs in data.digest"):
+    with pytest.raises(UserError, match=r"differs in data\.digest"):
         simulate(
             network("mlp", hidden=[8], norm="batch"), other, LITE,
             partition=Partition("iid"), training=PROTOCOL, executor="stacked",
             out=tmp_path / "run", resume=True,
         )  # fmt: skip
-    run(tmp_path / "named", config=config)
+    config = make_config(LITE, partition=Partition("iid"), training=PROTOCOL, executor="stacked")
+    networks, outs = [network("mlp", hidden=[8], norm="batch")], [tmp_path / "named"]
+    run_configs([config], outs=outs, data=images(), networks=networks)
     with pytest.raises(UserError, match="was begun with other data"):
-        simulate(
-            network("mlp", hidden=[8], norm="batch"), other, LITE,
-            partition=Partition("iid"), training=PROTOCOL, executor="stacked",
-            out=tmp_path / "named", resume=True, config=config,
-        )  # fmt: skip
+        run_configs([config], outs=outs, data=other, networks=networks, resume=True)
 
 
 def test_what_came_out_of_a_run_is_not_run_over(tmp_path):
     run(tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoint")
-    refused(tmp_path / "run", "not its checkpoint, so that it cannot go on", resume=True)
+    refused(tmp_path / "run", "without its checkpoint", resume=True)
 
 
 def test_a_deployment_is_not_gone_on_with_as_a_simulation(tmp_path):

@@ -18,8 +18,8 @@ from fedfm.core.errors import plural, require
 if TYPE_CHECKING:
     from fedfm.config import Config
     from fedfm.engine.profile import Profile
+    from fedfm.run.bookkeeper import Watcher
     from fedfm.run.records import Result, RoundRecord
-    from fedfm.run.runner import Watcher
 
 
 def run(
@@ -67,6 +67,11 @@ def run(
     config = load_config(source, overrides or [])
     configs = [config.with_seed(config.seed + i) for i in range(seeds)]
     folders = [_folder(source, config, out, seeds) for config in configs]
+    for folder in folders:
+        require(
+            resume or not (folder / "config.toml").exists(),
+            f"{folder} already holds a run; continue it with --resume, or choose another --out",
+        )
     with Profile() if profile else nullcontext() as seconds:
         results = _run_or_interrupt(configs, folders, resume, track or [])
     if seconds:
@@ -88,23 +93,11 @@ def run_configs(
     track: Sequence[str] = (),
 ) -> list[Result]:
     """Run configs that differ in their seeds together; show their rounds and track them."""
-    from fedfm.core.checkpoint import require_writable
-    from fedfm.engine.profile import phase
     from fedfm.run.console import show_rounds
-    from fedfm.run.folder import RunFolder
-    from fedfm.run.prepare import build_model, device_of, load_data, use_threads
-    from fedfm.run.runner import Run, run_together
+    from fedfm.run.runner import run_configs as run_together
     from fedfm.run.tracking import tracking
 
     first = configs[0]
-    for config, out in zip(configs, outs, strict=True):
-        if out:
-            RunFolder.check(out, config.as_toml(), resume)
-            require_writable(out)
-    with phase("set-up"):
-        dataset, device = load_data(first), device_of(first)
-        models = [build_model(config, dataset).to(device) for config in configs]
-        use_threads(first.threads, models[0])
     title = title or f"{first.composed.name}, {plural(first.training.clients, 'client')}"
     titles = [title if len(configs) == 1 else f"{title}, seed {c.seed}" for c in configs]
     with ExitStack() as stack:
@@ -115,11 +108,7 @@ def run_configs(
                 for watch, config, out in zip(watchers, configs, outs, strict=True)
                 if out
             ]
-        runs = [
-            Run(model, config.experiment, out, config.as_toml(), watch)
-            for model, config, out, watch in zip(models, configs, outs, watchers, strict=True)
-        ]
-        return run_together(runs, dataset, resume)
+        return run_together(configs, outs=outs, watchers=watchers, resume=resume)
 
 
 def _call_both(show: Watcher, track: Watcher) -> Watcher:

@@ -5,8 +5,9 @@ import tomllib
 from functools import cache
 from typing import Any
 
-from fedfm.config.schema import Config, field_names
+from fedfm.config.schema import Config
 from fedfm.config.training import Training
+from fedfm.config.validation import field_names
 from fedfm.core.errors import require
 from fedfm.data.partition import Partition
 from fedfm.methods import PIECES

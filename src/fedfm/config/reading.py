@@ -1,18 +1,24 @@
 """Configs: a TOML file or a built-in name, plus overrides."""
 
+import difflib
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from torch import nn
 
-from fedfm.config.keys import merged, normalised, override
-from fedfm.config.mistakes import first_mistake
-from fedfm.config.schema import Config
+from fedfm.config.keys import full_key, merged, normalised, override
+from fedfm.config.schema import SECTIONS, Config, DataConfig, ModelConfig
+from fedfm.config.training import Training
+from fedfm.config.validation import describe_error, field_names, piece_settings
 from fedfm.core.errors import UserError, require, unknown
+from fedfm.data.dataset import Dataset
+from fedfm.data.partition import Partition
+from fedfm.methods import PIECES, Method, Piece, compose
 
 
 def builtin_names() -> list[str]:
@@ -54,12 +60,92 @@ def _check_chosen(table: dict[str, Any], chosen: list[str]) -> None:
         )
 
 
-def parse(table: dict[str, Any]) -> Config:
-    """A config from nested plain values; says what is wrong with them in a line or two."""
+def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> Config:
+    """Return the config of nested values; a `UserError` says what is wrong with them.
+
+    `pieces` are those of the method that were given from Python.
+    """
     try:
-        return Config.model_validate(normalised(table))
+        return Config.model_validate(normalised(table), context=pieces)
     except ValidationError as problem:
-        raise UserError(first_mistake(problem)) from problem
+        raise UserError(_describe_first(problem)) from problem
+
+
+def make_config(method: Any, *, model: Any = None, data: Any = None, **settings: Any) -> Config:
+    """Return the config of a run whose parts are Python objects, or words as in a TOML file.
+
+    `method` is a piece, several pieces, or names; `model` a network, a name or a table; `data` a
+    data set, a name or a table. Objects are recorded by name and digest.
+    """
+    table = {key: value for key, value in settings.items() if value is not None}
+    pieces: dict[str, Piece] = {}
+    if isinstance(method, Method):
+        method = method.pieces
+    elif isinstance(method, Iterable) and not isinstance(method, str | Mapping):
+        method = list(method)
+    if isinstance(method, Piece) or (isinstance(method, list | tuple) and _has_pieces(method)):
+        pieces = {piece.name: piece for piece in compose(method).pieces}
+        method = {name: piece_settings(piece) for name, piece in pieces.items()}
+    table["method"] = method
+    for key, value in (("model", model), ("data", data)):
+        if value is not None:
+            table[key] = _record(value)
+    return parse(table, pieces)
+
+
+def _has_pieces(method: Sequence[Any]) -> bool:
+    """Return whether a method is given as pieces; refuse a mixture of pieces and names."""
+    pieces = [isinstance(each, Piece) for each in method]
+    require(all(pieces) or not any(pieces), "a method is made of pieces or of names, not of both")
+    return any(pieces)
+
+
+def _record(part: Any) -> Any:
+    """Return the section of a config that stands for a network, a data set or a name."""
+    if isinstance(part, nn.Module):
+        return ModelConfig.of(part)
+    if isinstance(part, Dataset):
+        return DataConfig.of(part)
+    return {"name": part} if isinstance(part, str) else part
+
+
+def resolve(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded config with the defaults of keys that it lacks, where it can be read.
+
+    An older version, or another machine's methods, may have written it.
+    """
+    try:
+        return parse(table).as_toml() | {"code": table.get("code", {})}
+    except UserError:
+        return table
+
+
+def _describe_first(problem: ValidationError) -> str:
+    """Return the first thing that is wrong, with its key."""
+    error = problem.errors()[0]
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        *sections, key = map(str, error["loc"])
+        return _describe_unknown(sections, key)
+    return describe_error(error)
+
+
+def _describe_unknown(sections: list[str], key: str) -> str:
+    """Return where a key belongs, or the nearest right one."""
+    if full_key(key) != key:
+        return f"unknown key '{key}': it is called {full_key(key)}"
+    if sections:
+        known = field_names(SECTIONS[sections[0]])
+        return str(unknown(f"key in [{sections[0]}]:", key, known))
+    pieces = [name for name, kind in PIECES.items() if key in field_names(kind)]
+    if pieces:
+        example = f"{pieces[-1]}.{key}"
+        return f"unknown key '{key}': a setting of {', '.join(pieces)}, so e.g. {example}"
+    known = [name for name in Config.model_fields if name != "code"]
+    short = [*PIECES, *field_names(Training), *field_names(Partition)]
+    near = difflib.get_close_matches(key, [*known, *short], n=1)
+    if near:
+        return f"unknown key '{key}': did you mean '{full_key(near[0])}'?"
+    return str(unknown("key", key, known))
 
 
 def _read(source: str) -> dict[str, Any]:

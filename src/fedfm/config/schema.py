@@ -1,28 +1,33 @@
-"""What a config consists of, and what is checked before anything runs."""
+"""The spec of a run: every key of a config, and what is checked before anything runs."""
 
-from dataclasses import fields
-from typing import Any, Literal, Self, get_args, get_type_hints
+from collections.abc import Iterable
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    TypeAdapter,
-    ValidationError,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+from torch import nn
 
+from fedfm import models
 from fedfm.config.deployment import Deployment
-from fedfm.config.experiment import Experiment, settings
 from fedfm.config.training import Training
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.config.validation import check_piece_settings, piece_settings, refuse_flags
+from fedfm.core.errors import require
+from fedfm.core.ledger import bytes_of
+from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
-from fedfm.methods import Method, Piece, compose, piece_class
-from fedfm.plugins import CODE_DIGESTS
+from fedfm.methods import Method, Model, Piece, Task, compose, piece_class
+from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
-from fedfm.privacy.guard import Guard, Sources
+from fedfm.privacy.guard import Guard, Sources, keyed
+
+GIGABYTE = 2**30
 
 
 class DataConfig(BaseModel):
@@ -39,6 +44,21 @@ class DataConfig(BaseModel):
     mean: tuple[float, ...] | None = None
     """Of each channel or column, in units of the stored values; by default the source's own."""
     std: tuple[float, ...] | None = None
+    augment: bool | None = None
+    """Whether training images are cropped, flipped and rotated; by default as the source says."""
+    digest: str | None = None
+    """Of data that were given from Python: recorded, never set."""
+
+    @staticmethod
+    def of(data: Dataset) -> "DataConfig":
+        """Return the record of data that were given from Python: name, digest, normalisation."""
+        return DataConfig(
+            name=data.name,
+            digest=data.digest,
+            mean=_round(data.mean) if data.mean != (0.0,) else None,
+            std=_round(data.std) if data.std != (1.0,) else None,
+            augment=data.augment or None,
+        )
 
 
 class ModelConfig(BaseModel):
@@ -47,6 +67,22 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = "cnn"
+
+    @staticmethod
+    def of(model: nn.Module) -> "ModelConfig":
+        """Return the record of a model that was given from Python: name, digest of its weights."""
+        digest = fingerprint(model.state_dict().values())
+        return ModelConfig.model_validate({"name": type(model).__name__, "digest": digest})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_defaults(cls, given: Any) -> Any:
+        """Add the defaults of a known model's options, so that a record of them is complete."""
+        table = given if isinstance(given, dict) else {}
+        name = table.get("name", "cnn")
+        if "digest" in table or not isinstance(name, str) or name not in models.MODELS:
+            return given
+        return models.default_options(name) | table
 
     @property
     def options(self) -> dict[str, Any]:
@@ -63,7 +99,7 @@ class Config(BaseModel):
     executor: Literal["auto", "loop", "stacked", "lanes", "graph"] = "auto"
     """How clients are packed onto the machine; "auto" finds out what is fastest."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """"auto": the GPU if there is one."""
+    """"auto": the GPU if there is one; a model given from Python stays where it is."""
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     """Of the network's products; "auto": bf16 on a GPU that has it, else fp32."""
     client_states: Literal["auto", "memory", "disk"] = "auto"
@@ -73,7 +109,7 @@ class Config(BaseModel):
     checkpoint_every: int = Field(default=1, ge=1)
     """Rounds between two checkpoints: what a crash costs at most."""
     data: DataConfig = DataConfig()
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = ModelConfig.model_validate({})
     method: dict[str, dict[str, Any]] = {"fedfm": {}}
     partition: Partition = Partition()
     training: Training = Training()
@@ -82,23 +118,31 @@ class Config(BaseModel):
     """Differential privacy; none by default."""
     code: dict[str, str] = {}
     """Digests of the files that methods and a model of your own are in: found out, never set."""
+    _pieces: dict[str, Piece] = PrivateAttr(default_factory=dict)
+    """Pieces that were given from Python, by name."""
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_are_numbers(cls, given: Any) -> Any:
-        _refuse_flags(cls, given)
+    def _refuse_flags(cls, given: Any) -> Any:
+        refuse_flags(cls, given)
         for section, kind in SECTIONS.items() if isinstance(given, dict) else ():
-            _refuse_flags(kind, given.get(section), section)
+            refuse_flags(kind, given.get(section), section)
         return given
 
     @field_validator("method")
     @classmethod
-    def _known_pieces(cls, method: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {name: settings(_piece(name, options)) for name, options in method.items()}
+    def _check_pieces(cls, method: Any, info: ValidationInfo) -> dict[str, dict[str, Any]]:
+        given = info.context or {}
+        return {
+            name: piece_settings(given.get(name) or check_piece_settings(name, options))
+            for name, options in method.items()
+        }
 
     @field_validator("code")
     @classmethod
-    def _of_ones_own(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+    def _find_code(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        if info.context:
+            return digest_sources(info.context.values())
         model = [f"model.{info.data['model'].name}"] if "model" in info.data else []
         return {
             name: CODE_DIGESTS[name]
@@ -107,47 +151,66 @@ class Config(BaseModel):
         }
 
     @model_validator(mode="after")
-    def _hides_what_it_should(self) -> Self:
-        """Refuse a secure sum of anchors that would show how many clients hold each class."""
-        uniform = [name for name, own in self.method.items() if own.get("anchors") == "uniform"]
+    def _check_together(self, info: ValidationInfo) -> Self:
+        """Refuse settings that are right by themselves and wrong together."""
+        self._pieces.update(info.context or {})
+        self._check_rounds()
+        self._check_secrecy()
+        return self
+
+    def _check_rounds(self) -> None:
+        every, rounds = self.composed.share_every, self.training.rounds
         require(
-            not (uniform and self.deployment.secure),
-            f"{', '.join(uniform)}: uniform anchors need to know how many clients hold each class, "
+            rounds % every == 0,
+            f"rounds must be a multiple of models_every = {every}, not {rounds}: "
+            "what is trained after the last sharing would be lost",
+        )
+
+    def _check_secrecy(self) -> None:
+        """Refuse sums that would show more than they are meant to."""
+        telling = [piece.name for piece in self.composed.pieces if piece.needs_class_holders]
+        require(
+            not (telling and self.deployment.secure),
+            f"{', '.join(telling)}: uniform anchors need to know how many clients hold each class, "
             "which a secure sum is to hide; use anchors = 'weighted', whose counts are summed too",
         )
-        return self
+        fewest, cohort = self.deployment.minimum, self.training.cohort
+        require(
+            self.privacy is None or fewest <= cohort,
+            f"[privacy] counts on {fewest} clients in every sum (deployment.minimum), rounds "
+            f"have {cohort}: lower it, or their noise is less than epsilon says",
+        )
 
     @property
     def composed(self) -> Method:
         """The method, composed of its pieces."""
-        return compose(piece_class(name)(**options) for name, options in self.method.items())
-
-    @property
-    def experiment(self) -> Experiment:
-        """What `fedfm.run.runner` runs."""
-        return Experiment(
-            self.composed,
-            self.partition,
-            self.training,
-            seed=self.seed,
-            executor=self.executor,
-            client_states=self.client_states,
-            precision=self.precision,
-            privacy=self.privacy,
-            fewest=self.deployment.minimum,
-            checkpoint_every=self.checkpoint_every,
+        return compose(
+            self._pieces.get(name) or piece_class(name)(**options)
+            for name, options in self.method.items()
         )
 
-    def guard(self, sources: Sources) -> Guard | None:
-        """Privacy in a deployment, with noise from `sources`."""
-        return Guard(self.privacy, self.deployment.minimum, sources) if self.privacy else None
+    def guard(self, sources: Sources | None = None) -> Guard | None:
+        """Return privacy at work, with noise from `sources`; by default a simulation's."""
+        if self.privacy is None:
+            return None
+        return Guard(self.privacy, self.deployment.minimum, sources or keyed(self.seed))
+
+    def keeps_states_on_disk(self, model: Model) -> bool:
+        """Return whether what the clients keep is held on disk, given a model [...]."""
+        method, task = self.composed, Task(model, classes=1, features=1)
+        each = bytes_of({piece.name: piece.client_state(task) for piece in method.pieces})
+        if method.share_every > 1:
+            each += bytes_of(model._asdict())
+        if self.client_states == "auto":
+            return each * self.training.clients > GIGABYTE
+        return self.client_states == "disk"
 
     def with_seed(self, seed: int) -> "Config":
-        """The same with another seed."""
+        """Return the same with another seed."""
         return self.model_copy(update={"seed": seed})
 
     def as_toml(self) -> dict[str, Any]:
-        """Everything resolved, as plain values."""
+        """Return everything resolved, as plain values."""
         left_out = None if self.code else {"code"}
         return self.model_dump(mode="json", exclude_none=True, exclude=left_out)
 
@@ -162,38 +225,6 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def field_names(kind: Any) -> list[str]:
-    """The names of a section's or a method's settings."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return list(kind.model_fields)
-    return [field.name for field in fields(kind)]
-
-
-def in_words(error: Any, *inside: str) -> str:
-    """What pydantic says of a value, with its key."""
-    said: str = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return said
-    return f"{'.'.join([*inside, *map(str, error['loc'])])}: {said}"
-
-
-def _refuse_flags(kind: type, given: Any, *inside: str) -> None:
-    """Refuse true and false where a number belongs: pydantic takes them for 1 and 0."""
-    hints = get_type_hints(kind)
-    for name, value in given.items() if isinstance(given, dict) else ():
-        wanted = (hints.get(name), *get_args(hints.get(name)))
-        number = bool not in wanted and (int in wanted or float in wanted)
-        key, wrong = ".".join([*inside, name]), isinstance(value, bool) and number
-        require(not wrong, f"{key} must be a number, not {str(value).lower()}")
-
-
-def _piece(name: str, options: dict[str, Any]) -> Piece:
-    chosen = piece_class(name)
-    for option in options:
-        if option not in field_names(chosen):
-            raise unknown(f"key in method.{name}:", option, field_names(chosen))
-    _refuse_flags(chosen, options, "method", name)
-    try:
-        return TypeAdapter(chosen).validate_python(options)
-    except ValidationError as problem:
-        raise UserError(in_words(problem.errors()[0], "method", name)) from problem
+def _round(values: Iterable[float]) -> tuple[float, ...]:
+    """Round to five digits: the last ones depend on how many threads computed them."""
+    return tuple(float(f"{value:.5g}") for value in values)

@@ -7,9 +7,7 @@ that nothing names any more are removed last. A crash at any moment leaves the l
 import json
 import os
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from safetensors import SafetensorError
@@ -38,22 +36,6 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
-
-
-def require_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be created or written to; leave nothing behind."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise UserError(f"cannot write to {folder} ({reason}); choose another folder") from problem
-    finally:
-        for path in missing:
-            with suppress(OSError):
-                path.rmdir()
 
 
 def unfinished(path: Path) -> Path:

@@ -45,6 +45,7 @@ def load(
     label: str | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    augment: bool | None = None,
     download: bool = True,
 ) -> Dataset:
     """The data set `name`, its files taken from (or downloaded into) `dir`.
@@ -52,7 +53,8 @@ def load(
     `path` is where the user's own data are ('folder' and 'csv'), `size` scales the images of
     'folder', `label` names the column of classes of 'csv'; `dir` is as in `data_folder`. `mean`
     and `std`, one number per channel (or column), replace the source's own normalisation; they are
-    in units of the stored values, 0 to 255 for images.
+    in units of the stored values, 0 to 255 for images. `augment` says whether training images are
+    cropped, flipped and rotated, where the source's own default does not fit.
     """
     require((mean is None) == (std is None), "data.mean and data.std go together: give both")
     if name not in SOURCES:
@@ -62,7 +64,9 @@ def load(
     options = {option: value for option, value in given.items() if value is not None}
     source.check(options)
     data = source.read(fetch(source, data_folder(dir), download=download), **options)
-    return data if mean is None or std is None else replace(data, mean=mean, std=std)
+    if mean is not None and std is not None:
+        data = replace(data, mean=mean, std=std)
+    return data if augment is None else replace(data, augment=augment)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
     """A short digest of tensors' values."""
     found = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        values = tensor.detach().cpu().contiguous().flatten()
+        found.update(values.view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 

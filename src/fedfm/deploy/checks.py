@@ -53,7 +53,7 @@ def check_deployable(config: Config) -> None:
         "public data or by convention; one number for each channel or column",
     )
     check_accountable(config)
-    if guard := config.experiment.guard:
+    if guard := config.guard():
         guard.check(config.composed)
 
 

@@ -1,7 +1,6 @@
 """The accuracy of the global model: on each client's validation samples, and on the test set."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +20,9 @@ class Evaluator:
         self.executor, self.validation, self.test = executor, validation, test
         self.whole = [torch.arange(len(test.labels))]
 
-    def __call__(self, model: Model) -> "Score":
-        """How good a model is."""
-        return Score(self.clients(model), float(shares(self.tested(model))))
+    def __call__(self, model: Model) -> tuple[Tensor, float]:
+        """Return the accuracy on each client's validation samples [N], and on the test set."""
+        return self.clients(model), float(shares(self.tested(model)))
 
     def clients(self, model: Model) -> Tensor:
         """Its accuracy on the validation samples of every client [N]."""
@@ -32,18 +31,6 @@ class Evaluator:
     def tested(self, model: Model) -> Tree:
         """How many test samples it gets right, and how many there are [1]."""
         return self.executor.measure(model.map(trees.share), self.whole, accuracy, self.test)
-
-
-class Score(NamedTuple):
-    """Accuracies of a model: on the validation samples of every client [N], and on the test set."""
-
-    clients: Tensor
-    test: float
-
-    @property
-    def validation(self) -> float:
-        """The mean of the clients' accuracies."""
-        return float(self.clients.mean())
 
 
 def shares(counts: Tree) -> Tensor:

@@ -16,8 +16,6 @@ from fedfm.grid.store import Summary
 
 MODELS = {"mlp": 0.001, "cnn": 0.01, "resnet18": 1.0, "resnet50": 35.0}
 """Multiplications per sample in units of ResNet18 on 32x32 images, in orders of magnitude."""
-METHODS = {"moon": 2.0, "fedprox": 1.1, "scaffold": 1.1, "feddyn": 1.1, "fedfm": 1.1}
-"""What a step takes in units of plain training (bench/results/h200.txt); unnamed methods: 1."""
 MARGIN = 1.1
 """A job may take so much longer than jobs like it took."""
 UNCOUNTED = 1.2
@@ -31,7 +29,7 @@ def cost(config: Config) -> float:
     """The work of a run, in samples that a ResNet18 is trained on."""
     training, source = config.training, SOURCES.get(config.data.name)
     samples = (source and source.train) or SAMPLES
-    passes = max(METHODS.get(piece, 1.0) for piece in config.method)
+    passes = max(piece.step_cost for piece in config.composed.pieces)
     trained = samples * (1 - training.validation) * training.participation * training.epochs
     return trained * training.rounds * passes * MODELS.get(config.model.name, 1.0)
 

@@ -22,7 +22,7 @@ from fedfm.grid.store import Store, Summary
 from fedfm.plugins import load_plugins
 from fedfm.run.folder import finished
 from fedfm.run.records import RoundRecord
-from fedfm.run.runner import Run, run_together
+from fedfm.run.runner import run_configs
 
 logger = logging.getLogger(__name__)
 THREADS = torch.get_num_threads()
@@ -116,20 +116,16 @@ def _run(
     seeds = [seed for seed, folder in folders.items() if not finished(folder)]
     if not seeds:
         return
-    from fedfm.run.prepare import build_model, device_of, use_threads
-
-    dataset, device = _dataset(job.config.data), device_of(job.config)
-    configs = [job.config.with_seed(seed) for seed in seeds]
-    networks = [build_model(config, dataset).to(device) for config in configs]
     torch.set_num_threads(threads or THREADS)
-    use_threads(job.config.threads, networks[0])
     every = job.config.checkpoint_every
     watch = Watch(len(seeds), job.config.training.rounds, every, budget, stop, told)
-    runs = [
-        Run(network, c.experiment, folders[c.seed], c.as_toml(), watch)
-        for network, c in zip(networks, configs, strict=True)
-    ]
-    run_together(runs, dataset, resume=True)
+    run_configs(
+        [job.config.with_seed(seed) for seed in seeds],
+        outs=[folders[seed] for seed in seeds],
+        watchers=[watch] * len(seeds),
+        data=_dataset(job.config.data),
+        resume=True,
+    )
 
 
 @lru_cache(maxsize=2)

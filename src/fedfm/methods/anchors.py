@@ -51,6 +51,11 @@ class Anchored(Piece):
         """The first one with the loss."""
         return self.start_round
 
+    @property
+    def needs_class_holders(self) -> bool:
+        """Whether the server must know how many clients hold each class."""
+        return self.anchors == "uniform"
+
     def server_state(self, task: Task) -> Tree:
         """Global anchors [C, d] and which classes have one [C]."""
         like = next(iter(task.params.values()))

@@ -125,6 +125,8 @@ class Piece:
     """What configs and tables call it."""
     claims: ClassVar[frozenset[str]] = frozenset()
     """Roles of which a method has one at most, e.g. "anchors"; two claims of one contradict."""
+    step_cost: ClassVar[float] = 1.0
+    """About how long a local step takes, in units of plain training; for estimates of time."""
     shares_every_round: ClassVar[bool] = False
     """Whether its maths needs models to be exchanged in every round."""
     measures: ClassVar[Literal["before", "after"] | None] = None
@@ -146,6 +148,11 @@ class Piece:
     def first_round(self) -> int:
         """The first round (from 0) in which this piece takes part."""
         return 0
+
+    @property
+    def needs_class_holders(self) -> bool:
+        """Whether the server must know how many clients hold each class."""
+        return False
 
     @property
     def pull(self) -> float:

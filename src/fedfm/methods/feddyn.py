@@ -23,6 +23,7 @@ class FedDyn(Piece):
     """
 
     name = "feddyn"
+    step_cost = 1.1
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
     shares_every_round = True
 

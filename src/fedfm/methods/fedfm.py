@@ -52,6 +52,7 @@ class FedFM(Anchored):
     """FedFM with anchors taken before local training: two handshakes a round (Algorithm 1)."""
 
     name = "fedfm"
+    step_cost = 1.1
 
     strength: float = 50.0
     start_round: int = 20

@@ -16,6 +16,7 @@ class FedProx(Piece):
     """A pull towards the received model: gradient + mu (w - x)."""
 
     name = "fedprox"
+    step_cost = 1.1
 
     mu: float = 0.01
     """The pull, of the paper's {0.001, 0.01, 0.1, 1}."""

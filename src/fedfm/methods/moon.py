@@ -25,6 +25,7 @@ class Moon(Piece):
     """
 
     name = "moon"
+    step_cost = 2.0
     shares_every_round = True
 
     mu: float = 5.0

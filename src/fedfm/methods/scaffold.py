@@ -25,6 +25,7 @@ class Scaffold(Piece):
     """
 
     name = "scaffold"
+    step_cost = 1.1
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
     shares_every_round = True
 

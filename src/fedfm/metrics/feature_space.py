@@ -8,7 +8,6 @@ import, so that is done where it is used.
 import copy
 import json
 import logging
-import tomllib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,22 +96,15 @@ def finished_config(folder: Path) -> Config:
         f"the run in {folder} is not finished; go on with fedfm run ... --resume",
     )
     try:
-        return load_config(str(recorded))
+        config = load_config(str(recorded))
     except UserError as problem:
-        require(
-            not _is_of_python(recorded),
-            f"the run in {folder} was given its model and data in Python: take its features there, "
-            "as docs/own-data-and-model.md shows",
-        )
         raise UserError(f"{recorded} is no config here: {problem}") from problem
-
-
-def _is_of_python(recorded: Path) -> bool:
-    """Whether a config names its data by a digest, as `simulate` does."""
-    try:
-        return "digest" in tomllib.loads(recorded.read_text()).get("data", {})
-    except ValueError:
-        return False
+    require(
+        config.data.digest is None,
+        f"the run in {folder} was given its model and data in Python: take its features there, "
+        "as docs/own-data-and-model.md shows",
+    )
+    return config
 
 
 def measures(features: NDArray[Any], labels: NDArray[Any], seed: int) -> dict[str, float]:

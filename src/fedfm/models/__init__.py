@@ -7,6 +7,7 @@ to use it by name: a callable (shape, classes, *, option=default, ...) -> such a
 import copy
 import inspect
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ __all__ = [
     "build",
     "check_options",
     "checked_features",
+    "default_options",
     "export_state_dict",
     "feature_dim",
     "option_names",
@@ -58,11 +60,24 @@ def check_options(name: str, options: Iterable[str]) -> None:
 
 
 def option_names(name: str) -> list[str]:
-    """The options of the model `name`: the keyword-only parameters of its maker."""
+    """Return the options of the model `name`: the keyword-only parameters of its maker."""
+    return [parameter.name for parameter in _options(name)]
+
+
+def default_options(name: str) -> dict[str, Any]:
+    """Return the options of the model `name` that have a default, as TOML has them."""
+    return {
+        parameter.name: list(default) if isinstance(default, tuple) else default
+        for parameter in _options(name)
+        if (default := parameter.default) is not parameter.empty and default is not None
+    }
+
+
+def _options(name: str) -> list[inspect.Parameter]:
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     parameters = inspect.signature(MODELS[name]).parameters.values()
-    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    return [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -8,22 +8,22 @@ import torch
 from torch import nn
 
 from fedfm import data, models
-from fedfm.config.experiment import Experiment
+from fedfm.config import Config, make_config
 from fedfm.config.training import Training
 from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
-from fedfm.methods import FedAvg, FedFM, Piece, compose
+from fedfm.methods import FedAvg, FedFM, Piece
 from fedfm.metrics.feature_space import LocalSpaces, features_by
 from fedfm.rounds.round import opened, run_round
 from fedfm.run.simulation import Simulation
 
 
-def local_models(model: nn.Module, dataset: Dataset, experiment: Experiment) -> Iterator[nn.Module]:
+def local_models(model: nn.Module, dataset: Dataset, config: Config) -> Iterator[nn.Module]:
     """The clients' models after the local training of the last round, before they are averaged."""
-    simulation = Simulation(model, dataset, experiment)
+    simulation = Simulation(model, dataset, config)
     state, federation = simulation.start, simulation.federation
-    for _ in range(experiment.training.rounds - 1):
+    for _ in range(config.training.rounds - 1):
         state, _ = run_round(state, federation)
     last = opened(state, federation)
     trained = last.job.done_by(federation.executor).model
@@ -34,11 +34,9 @@ def local_models(model: nn.Module, dataset: Dataset, experiment: Experiment) -> 
         yield own
 
 
-def local_spaces(
-    title: str, model: nn.Module, dataset: Dataset, experiment: Experiment
-) -> LocalSpaces:
+def local_spaces(title: str, model: nn.Module, dataset: Dataset, config: Config) -> LocalSpaces:
     """The test samples through the local models of all clients."""
-    found = [features_by(own, dataset) for own in local_models(model, dataset, experiment)]
+    found = [features_by(own, dataset) for own in local_models(model, dataset, config)]
     return LocalSpaces(title, np.stack([features for features, _ in found]), found[0][1])
 
 
@@ -57,9 +55,8 @@ def two_clients_on_digits(seed: int = 0, rounds: int = 1) -> list[LocalSpaces]:
     pieces: dict[str, Piece] = {"FedAvg": FedAvg(), "FedFM": FedFM(strength=5.0, start_round=0)}
     partition = Partition("niid2", dominance=9)
     training = Training(clients=2, rounds=rounds, batch_size=32)
+    settings = {"partition": partition, "training": training, "executor": "stacked"}
     return [
-        local_spaces(
-            title, model, digits, Experiment(compose(piece), partition, training, seed, "stacked")
-        )
+        local_spaces(title, model, digits, make_config(piece, seed=seed, **settings))
         for title, piece in pieces.items()
     ]

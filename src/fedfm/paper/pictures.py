@@ -77,7 +77,7 @@ def draw_local_models(
         config = cell.resolved
         dataset = load_data(config)
         model = build_model(config, dataset).to(device_of(config))
-        spaces.append(local_spaces(cell.title, model, dataset, config.experiment))
+        spaces.append(local_spaces(cell.title, model, dataset, config))
     path = draw_clients(
         spaces, dataset.classes, _path(recipe, results, quick), title=_title(recipe, quick)
     )

@@ -82,8 +82,8 @@ class Guard:
         for piece in method.pieces:
             private = type(piece).rescale is Piece.rescale
             require(private, f"{piece.name} weighs clients by their own work: not with [privacy]")
-            uniform = getattr(piece, "anchors", "weighted") == "uniform"
-            require(not uniform, f"{piece.name}: with [privacy] anchors must be 'weighted'")
+            telling = piece.needs_class_holders
+            require(not telling, f"{piece.name}: with [privacy] anchors must be 'weighted'")
 
     def statement(self, method: Method, rounds: int, secure: bool) -> str:
         """What a client that took part in every round has given away, in words."""

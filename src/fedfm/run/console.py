@@ -20,8 +20,8 @@ from rich.progress import (
 from rich.table import Table
 
 from fedfm.core.errors import plural
+from fedfm.run.bookkeeper import Watcher
 from fedfm.run.records import Result, RoundRecord
-from fedfm.run.runner import Watcher
 
 
 @cache

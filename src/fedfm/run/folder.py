@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy
 import torch
 
 from fedfm import __version__
+from fedfm.config import resolve
 from fedfm.config.keys import use_new_names
 from fedfm.core.checkpoint import (
     Damaged,
@@ -66,27 +68,27 @@ class RunFolder:
         """Whether the run is there already; refuse a folder that `open` would not take."""
         recorded = path / "config.toml"
         if not recorded.exists():
-            require(not path.exists() or path.is_dir(), f"{path} is a file; choose another --out")
+            require(not path.exists() or path.is_dir(), f"{path} is a file; choose another folder")
             require(
                 not path.exists() or _names(path) <= {unfinished(recorded).name, *beside},
-                f"{path} is not empty and holds no run; choose another folder with --out",
+                f"{path} is not empty and holds no run; choose another folder",
             )
             return False
-        require(resume, f"{path} already holds a run; go on with --resume or choose another --out")
+        require(resume, f"{path} already holds a run: resume it, or choose another folder")
         try:
-            before = use_new_names(tomllib.loads(recorded.read_text()), note=False)
+            before = resolve(use_new_names(tomllib.loads(recorded.read_text()), note=False))
         except ValueError as problem:
             raise Damaged(recorded, problem) from problem
-        differing = list(differences(before, config))
+        differing = list(differences(before, {"code": {}} | config))
         require(
             not differing,
-            f"{path} holds a run of another config: give its settings, or choose another --out; it "
-            "differs in " + "; ".join(differing),
+            f"{path} holds a run of another config: give its settings, or choose another folder. "
+            "It differs in " + "; ".join(differing),
         )
         require(
             not finished(path) or (path / CHECKPOINT).exists(),
-            f"{path} holds what came out of a run, not its checkpoint, so that it cannot go on; to "
-            "run it again, choose another --out",
+            f"{path} holds the results of a run without its checkpoint, so it cannot be resumed: "
+            "choose another folder to run it again",
         )
         return True
 
@@ -132,7 +134,7 @@ class RunFolder:
         """Refuse to go on with other data than the run was begun with, where that is known."""
         known = json.loads((self.path / MACHINE).read_text()).get("data", data)
         said = "was begun with other data: what it reads has changed since, or is read otherwise"
-        require(known == data, f"{self.path} {said}; begin anew with another --out")
+        require(known == data, f"{self.path} {said}; start again in another folder")
 
     def save(self, progress: Progress, rounds: int = 1) -> None:
         """Add the lines of the last `rounds` rounds, then replace the checkpoint."""
@@ -189,6 +191,17 @@ class RunFolder:
         write_atomically(self.path / "rounds.csv", as_csv(result.rounds).encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a folder that nothing can be written to, and leave no trace."""
+    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    try:
+        with TemporaryDirectory(dir=nearest):
+            pass
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise UserError(f"cannot write to {path} ({reason}); choose another folder") from problem
 
 
 def finished(folder: Path) -> bool:

@@ -1,6 +1,7 @@
 """What a config names, put together: its data, its model, where it runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -51,12 +52,17 @@ def build_model(config: Config, dataset: Described) -> torch.nn.Module:
         )
 
 
-def use_threads(wanted: int, model: torch.nn.Module) -> None:
+@contextmanager
+def use_threads(wanted: int, model: torch.nn.Module) -> Iterator[None]:
     """Set the number of CPU threads; small networks want one, above all on a busy machine."""
+    before = torch.get_num_threads()
     if not wanted and models.parameter_count(model) < SMALL:
         wanted = 1
-    if wanted:
-        torch.set_num_threads(wanted)
+    torch.set_num_threads(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def device_of(config: Config) -> torch.device:

@@ -1,8 +1,8 @@
 """What a run reports: a line per round, and a summary."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 from fedfm.core.ledger import Traffic
 from fedfm.methods.base import Model
@@ -81,6 +81,18 @@ class Best:
     """The clients of a deployment that measured it."""
 
 
+class Score(NamedTuple):
+    """How good a model is."""
+
+    validation: float
+    """The mean of the clients' validation accuracies."""
+    test: float
+    clients: tuple[float, ...] = ()
+    """The validation accuracy of each client, where they are known."""
+    judges: tuple[int, ...] = ()
+    """The clients of a deployment that measured it."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a run has come: everything that a checkpoint must hold."""
@@ -90,6 +102,36 @@ class Progress:
     records: tuple[RoundRecord, ...] = ()
     pending: RoundRecord | None = None
     """The last round, where its model is not evaluated yet."""
+
+    def add_round(self, state: State, log: RoundLog, seconds: float) -> "Progress":
+        """Return the progress after one more round, whose model is not evaluated yet."""
+        record = RoundRecord.of(state.round, log, seconds, (0.0, 0.0))
+        return replace(self, state=state, pending=record)
+
+    def set_seconds(self, seconds: float) -> "Progress":
+        """Return the progress with the time that its last round took."""
+        *before, last = self.records
+        return replace(self, records=(*before, replace(last, seconds=seconds)))
+
+    def add_score(self, score: Score | None, better: bool | None = None) -> "Progress":
+        """Return the progress with the pending round evaluated; None: as good as the one before.
+
+        The best model is the one with the highest validation accuracy; of equals, the first.
+        `better` decides instead where it is given.
+        """
+        assert self.pending is not None
+        if score is None:
+            last = self.records[-1]
+            validation, test, best = last.val_accuracy, last.test_accuracy, self.best
+        else:
+            validation, test, best = score.validation, score.test, self.best
+            if better is None:
+                better = best is None or validation > best.val_accuracy
+            if better:
+                judged = validation, test, self.state.model, score.clients, score.judges
+                best = Best(self.pending.round, *judged)
+        record = replace(self.pending, val_accuracy=validation, test_accuracy=test)
+        return Progress(self.state, best, (*self.records, record))
 
 
 @dataclass(frozen=True)

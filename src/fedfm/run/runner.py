@@ -1,9 +1,9 @@
-"""Runs from beginning to end: one, or several seeds of one experiment together."""
+"""Runs from beginning to end: one, or several seeds of one config together."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedfm.config.experiment import Experiment, describe
+from fedfm.config import Config
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
 from fedfm.core.errors import UserError
 from fedfm.data.dataset import Dataset
@@ -19,48 +19,42 @@ from fedfm.engine.choice import Choice
 from fedfm.engine.networks import model_of
 from fedfm.engine.profile import phase
 from fedfm.rounds.server import Diverged
-from fedfm.run.folder import RunFolder
-from fedfm.run.records import Progress, Result, RoundRecord
+from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
+from fedfm.run.folder import RunFolder, check_writable
+from fedfm.run.prepare import build_model, device_of, load_data, use_threads
+from fedfm.run.records import Progress, Result
 from fedfm.run.simulation import Simulation, advance
 
 logger = logging.getLogger(__name__)
-Watcher = Callable[[RoundRecord], None]
-"""Called after every round, when all runs that are trained together have saved it."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """An experiment with its model, and where its files go."""
+    """A config with its model, and where its files go."""
 
     model: nn.Module
-    experiment: Experiment
+    config: Config
     out: Path | None = None
-    config: dict[str, Any] | None = None
-    """What the folder records about the run; by default the arguments."""
     watch: Watcher | None = None
 
     @property
-    def settled(self) -> Experiment:
-        """The experiment with the executor that the folder knows, if it does."""
+    def settled(self) -> Config:
+        """The config with the executor that the folder knows, if it does."""
         known = self.out and RunFolder(self.out).choice()
-        if known and self.experiment.executor == "auto":
-            return replace(self.experiment, executor=known.name)
-        return self.experiment
+        if known and self.config.executor == "auto":
+            return self.config.model_copy(update={"executor": known.name})
+        return self.config
 
-    def described(self, data: Dataset) -> dict[str, Any]:
-        """What the folder records about the run."""
-        return self.config or describe(self.model, data) | self.experiment.describe()
-
-    def check_folder(self, data: Dataset, resume: bool) -> None:
+    def check_folder(self, resume: bool) -> None:
         """Refuse a folder that the run could not have, before anything takes time."""
-        if self.out and RunFolder.check(self.out, self.described(data), resume):
+        if self.out and RunFolder.check(self.out, self.config.as_toml(), resume):
             RunFolder(self.out).check_simulated()
 
     def folder(self, data: Dataset, resume: bool, choice: Choice) -> RunFolder | None:
-        """The run's folder, new or the same run's."""
+        """Return the run's folder, new or the same run's."""
         if self.out is None:
             return None
-        folder = RunFolder.open(self.out, self.described(data), resume)
+        folder = RunFolder.open(self.out, self.config.as_toml(), resume)
         if folder.choice():
             folder.check_data(data.digest)
         else:
@@ -68,12 +62,38 @@ class Run:
         return folder
 
     def client_states(self, stack: ExitStack) -> ClientStates:
-        """An empty store for what clients keep, as large as the experiment needs."""
-        if not self.experiment.states_on_disk(model_of(self.model)):
+        """Return an empty store for what clients keep, as large as the config needs."""
+        if not self.config.keeps_states_on_disk(model_of(self.model)):
             return InMemory()
         if self.out is not None:
             return OnDisk(self.out / "clients")
         return OnDisk(Path(stack.enter_context(TemporaryDirectory())))
+
+
+def run_configs(
+    configs: Sequence[Config],
+    *,
+    outs: Sequence[Path | None] = (),
+    watchers: Sequence[Watcher | None] = (),
+    data: Dataset | None = None,
+    networks: Sequence[nn.Module] = (),
+    resume: bool = False,
+) -> list[Result]:
+    """Run configs that differ in their seeds together, from their words to their results.
+
+    `data` and `networks` are those that the configs name, where they are at hand.
+    """
+    first, nobody = configs[0], [None] * len(configs)
+    for config, out in zip(configs, outs or nobody, strict=True):
+        if out:
+            RunFolder.check(out, config.as_toml(), resume)
+            check_writable(out)
+    with phase("set-up"):
+        data, device = data or load_data(first), device_of(first)
+        networks = networks or [build_model(config, data).to(device) for config in configs]
+    every = zip(networks, configs, outs or nobody, watchers or nobody, strict=True)
+    with use_threads(first.threads, networks[0]):
+        return run_together([Run(*each) for each in every], data, resume)
 
 
 def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> list[Result]:
@@ -88,10 +108,10 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
             for kind in dict.fromkeys(kinds)
         }
         return [next(done[kind]) for kind in kinds]
-    promise(runs[0].experiment)  # fails now where it would fail after the last round
+    describe_privacy(runs[0].config)  # fails now where it would fail after the last round
     for run in runs:
-        run.check_folder(data, resume)
-    _warn_of_late_pieces(runs[0].experiment)
+        run.check_folder(resume)
+    _warn_of_late_pieces(runs[0].config)
     with ExitStack() as stack:
         stack.enter_context(_current(next(runs[0].model.parameters()).device))
         simulations: list[Simulation] = []
@@ -109,7 +129,8 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
         for folder in folders:
             if folder:
                 stack.enter_context(folder.held())
-        return _finish(simulations, folders, [run.watch for run in runs])
+        keepers = [Bookkeeper(r.config, f, r.watch) for r, f in zip(runs, folders, strict=True)]
+        return _finish(simulations, keepers)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -117,26 +138,19 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _warn_of_late_pieces(experiment: Experiment) -> None:
+def _warn_of_late_pieces(config: Config) -> None:
     """Say so if a part of the method would never be at work."""
-    rounds = experiment.training.rounds
-    for piece in experiment.method.pieces:
+    rounds = config.training.rounds
+    for piece in config.composed.pieces:
         if piece.first_round >= rounds:
-            said = "%s begins after round %d, but the run ends after round %d: it does nothing"
-            logger.warning(said, piece.name, piece.first_round, rounds)
+            warning = "%s begins after round %d, but the run ends after round %d: it does nothing"
+            logger.warning(warning, piece.name, piece.first_round, rounds)
 
 
-def _finish(
-    simulations: Sequence[Simulation],
-    folders: Sequence[RunFolder | None],
-    watchers: Sequence[Watcher | None],
-) -> list[Result]:
-    """Every round that is left; a run that is behind the others catches up first."""
-    progresses = [
-        (folder and folder.load(simulation.start)) or Progress(simulation.start)
-        for simulation, folder in zip(simulations, folders, strict=True)
-    ]
-    rounds, diverged = simulations[0].experiment.training.rounds, dict[int, Diverged]()
+def _finish(simulations: Sequence[Simulation], keepers: Sequence[Bookkeeper]) -> list[Result]:
+    """Run every round that is left; a run that is behind the others catches up first."""
+    progresses = [k.begin(s.start) for k, s in zip(keepers, simulations, strict=True)]
+    rounds, diverged = simulations[0].config.training.rounds, dict[int, Diverged]()
     while which := _furthest_behind(progresses, rounds, diverged):
         advanced = advance([simulations[i] for i in which], [progresses[i] for i in which])
         for i, progress in zip(which, advanced, strict=True):
@@ -144,14 +158,17 @@ def _finish(
                 diverged[i] = progress
                 continue
             progresses[i] = progress
-            _keep(progress, folders[i], simulations[i].experiment.unsaved(progress.state.round))
+            keepers[i].save(progress)
         for i in which:  # all have saved the round: any of them may stop
-            if i not in diverged and (watch := watchers[i]):
-                watch(progresses[i].records[-1])
-    every = zip(simulations, progresses, folders, strict=True)
-    results = [_result(*one) for i, one in enumerate(every) if i not in diverged]
+            if i not in diverged:
+                keepers[i].notify(progresses[i])
+    results = [
+        keeper.finish(progress)
+        for i, (keeper, progress) in enumerate(zip(keepers, progresses, strict=True))
+        if i not in diverged
+    ]
     for i, problem in diverged.items():
-        seed = simulations[i].experiment.seed
+        seed = simulations[i].config.seed
         raise UserError(f"seed {seed}, {problem}") if results else problem
     return results
 
@@ -159,31 +176,7 @@ def _finish(
 def _furthest_behind(
     progresses: Sequence[Progress], rounds: int, without: Collection[int]
 ) -> list[int]:
-    """Those that have come least far, if that is not the end."""
+    """Return those that have come least far, if that is not the end."""
     left = {i: p.state.round for i, p in enumerate(progresses) if i not in without}
     behind = min(left.values(), default=rounds)
     return [i for i, round in left.items() if round == behind < rounds]
-
-
-def _keep(progress: Progress, folder: RunFolder | None, unsaved: int) -> None:
-    if folder and unsaved:
-        with phase("checkpoint"):
-            folder.save(progress, unsaved)
-    if unsaved or not folder:
-        progress.state.clients.tidy()
-
-
-def _result(simulation: Simulation, progress: Progress, folder: RunFolder | None) -> Result:
-    assert progress.best is not None
-    name, seed = simulation.experiment.method.name, simulation.experiment.seed
-    result = Result(name, seed, progress.best, progress.records, promise(simulation.experiment))
-    if folder:
-        folder.finish(result)
-    return result
-
-
-def promise(experiment: Experiment) -> str | None:
-    """What a run with privacy gives away, if clients did not hide in a secure sum as well."""
-    if experiment.guard is None:
-        return None
-    return experiment.guard.statement(experiment.method, experiment.training.rounds, secure=False)

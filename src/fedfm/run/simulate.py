@@ -1,116 +1,118 @@
 """Simulations from Python: what `import fedfm` offers."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
-from fedfm.config.experiment import Experiment
+from fedfm.config import Config, make_config
+from fedfm.config.deployment import Deployment
 from fedfm.config.training import Training
 from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
-from fedfm.methods import Piece, compose
+from fedfm.methods import Piece
+from fedfm.privacy import Privacy
+from fedfm.run.bookkeeper import Watcher
+from fedfm.run.prepare import device_of
 from fedfm.run.records import Result
-from fedfm.run.runner import Run, Watcher, run_together
+from fedfm.run.runner import run_configs
+
+Table = Mapping[str, Any]
+"""A section of a config, as a TOML file has it."""
 
 
 def simulate(
-    model: nn.Module,
-    data: Dataset,
-    method: Piece | Iterable[Piece],
+    model: nn.Module | str | Table,
+    data: Dataset | str | Table,
+    method: Piece | Iterable[Piece] | str | Sequence[str] | Table,
     *,
-    partition: Partition | None = None,
-    training: Training | None = None,
+    partition: Partition | Table | None = None,
+    training: Training | Table | None = None,
+    deployment: Deployment | Table | None = None,
+    privacy: Privacy | Table | None = None,
     seed: int = 0,
     executor: str = "auto",
+    device: str = "auto",
     precision: str = "auto",
-    client_states: Literal["auto", "memory", "disk"] = "auto",
+    client_states: str = "auto",
+    threads: int = 0,
+    checkpoint_every: int = 1,
     out: Path | str | None = None,
     resume: bool = False,
-    config: dict[str, Any] | None = None,
     watch: Watcher | None = None,
 ) -> Result:
     """Run a federation of simulated clients; the result is the best model by validation.
 
-    `model` returns (features, logits) (see `fedfm.models`), is left as it is, and is trained where
-    it lies: move it to a GPU first to train there. With `out` the run keeps its files there, a
-    checkpoint after every round included; `resume` goes on from the last one. `watch` is called
-    after every round. `config` is what the folder records about the run: by default the
-    arguments. What clients keep between rounds is held in memory or on disk; "auto" takes the disk
-    where it may come to more than a gigabyte. For `executor` and `precision` see docs/engine.md.
+    The arguments are the keys of a config (docs/configs.md), as objects or in the words of a TOML
+    file: `FedFM(strength=10)` or `{"fedfm": {"strength": 10}}`, a `Dataset` or `"digits"`. A
+    network returns (features, logits) (see `fedfm.models`) and is left as it is; with device "auto"
+    it is trained where it lies. With `out` the run keeps its files there, and `resume` goes on from
+    the last checkpoint. `watch` is called after every round.
     """
-    require(isinstance(model, nn.Module), "the model must be a torch.nn.Module, not its class")
-    chosen = {"executor": executor, "precision": precision, "client_states": client_states}
-    experiment = _experiment(data, method, partition, training, seed=_checked(seed), **chosen)
-    run = Run(model, experiment, Path(out) if out else None, config, watch)
-    return run_together([run], data, resume)[0]
+    settings = {
+        **{"partition": partition, "training": training, "deployment": deployment},
+        **{"privacy": privacy, "seed": _check_seed(seed), "executor": executor, "device": device},
+        **{"precision": precision, "client_states": client_states, "threads": threads},
+        "checkpoint_every": checkpoint_every,
+    }
+    require(not isinstance(model, type), "the model must be a torch.nn.Module, not its class")
+    config = make_config(method, model=model, data=data, **settings)
+    networks = [_place(model, config)] if isinstance(model, nn.Module) else []
+    return run_configs(
+        [config],
+        outs=[Path(out) if out else None],
+        watchers=[watch],
+        data=data if isinstance(data, Dataset) else None,
+        networks=networks,
+        resume=resume,
+    )[0]
 
 
 def simulate_seeds(
-    build: Callable[[int], nn.Module],
-    data: Dataset,
-    method: Piece | Iterable[Piece],
+    build: Callable[[int], nn.Module] | str | Table,
+    data: Dataset | str | Table,
+    method: Piece | Iterable[Piece] | str | Sequence[str] | Table,
     *,
     seeds: Sequence[int] = (0, 1, 2),
-    partition: Partition | None = None,
-    training: Training | None = None,
-    executor: str = "auto",
-    precision: str = "auto",
     out: Path | str | None = None,
     resume: bool = False,
+    **settings: Any,
 ) -> list[Result]:
-    """Several seeds of one experiment as one job: faster than one by one, with the same results.
+    """Run several seeds of one config as one job: faster than one by one, with the same results.
 
-    `build` gives the model of a seed. With `out` each seed has a folder seed-N of its own there.
+    `build` gives the network of a seed, or names a model. With `out` each seed has a folder seed-N
+    there. `settings` are further arguments of `simulate`.
     """
     require(len(seeds) > 0, "simulate_seeds needs at least one seed")
     require(
         not isinstance(build, nn.Module),
         "simulate_seeds builds a model for each seed: give a function of the seed, not a model",
     )
-    chosen = {"executor": executor, "precision": precision}
-    experiment = _experiment(data, method, partition, training, **chosen)
-    runs = [
-        Run(
-            build(seed),
-            replace(experiment, seed=_checked(seed)),
-            Path(out) / f"seed-{seed}" if out else None,
-        )
-        for seed in seeds
+    networks = [build(_check_seed(seed)) for seed in seeds] if callable(build) else []
+    named: Sequence[Any] = networks or [build] * len(seeds)
+    configs = [
+        make_config(method, model=model, data=data, seed=_check_seed(seed), **settings)
+        for seed, model in zip(seeds, named, strict=True)
     ]
-    return run_together(runs, data, resume)
+    return run_configs(
+        configs,
+        outs=[Path(out) / f"seed-{seed}" if out else None for seed in seeds],
+        data=data if isinstance(data, Dataset) else None,
+        networks=networks,
+        resume=resume,
+    )
 
 
-def _checked(seed: int) -> int:
-    fine = isinstance(seed, Integral) and seed >= 0
+def _place(model: nn.Module, config: Config) -> nn.Module:
+    """Return the model where a config wants it."""
+    return model if config.device == "auto" else copy.deepcopy(model).to(device_of(config))
+
+
+def _check_seed(seed: int) -> int:
+    fine = isinstance(seed, Integral) and not isinstance(seed, bool) and seed >= 0
     require(fine, f"a seed is a whole number from 0 on, not {seed!r}")
     return int(seed)
-
-
-def _experiment(
-    data: Dataset,
-    method: Piece | Iterable[Piece],
-    partition: Partition | None,
-    training: Training | None,
-    **settings: Any,
-) -> Experiment:
-    """Refuse what a config would name: here the things themselves are wanted."""
-    require(
-        isinstance(data, Dataset), "data must be a fedfm.data.Dataset, e.g. fedfm.data.load(NAME)"
-    )
-    pieces = [*method] if isinstance(method, Iterable) else [method]
-    require(
-        all(isinstance(piece, Piece) for piece in pieces),
-        "the method must be made of pieces, e.g. FedFM() or [FedProx(mu=0.1), FedFM()]",
-    )
-    for name, given, kind in (
-        ("partition", partition, Partition),
-        ("training", training, Training),
-    ):
-        known = given is None or isinstance(given, kind)
-        require(known, f"{name} must be a fedfm.{kind.__name__}(...), not {given!r}")
-    return Experiment(compose(pieces), partition or Partition(), training or Training(), **settings)

@@ -1,4 +1,4 @@
-"""A whole experiment on one machine: partition, rounds, evaluation."""
+"""A federation on one machine: partition, rounds, evaluation."""
 
 import logging
 import time
@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from fedfm import models
-from fedfm.config.experiment import Experiment
+from fedfm.config import Config
 from fedfm.core.client_states import ClientStates
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out
 from fedfm.engine.choice import Choice, automatic, executor
 from fedfm.engine.device_data import Feed
-from fedfm.engine.evaluation import Evaluator, Score
+from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import model_of
 from fedfm.engine.profile import phase
@@ -25,7 +25,7 @@ from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
 from fedfm.rounds.state import State, initial_state
-from fedfm.run.records import Best, Progress, RoundRecord
+from fedfm.run.records import Progress, Score
 
 logger = logging.getLogger(__name__)
 
@@ -44,43 +44,43 @@ class Simulation:
         self,
         model: nn.Module,
         data: Dataset,
-        experiment: Experiment,
+        config: Config,
         clients: ClientStates | None = None,
         sibling: "Simulation | None" = None,
     ) -> None:
-        training, seed, classes = experiment.training, experiment.seed, len(data.classes)
-        shards = partitions.dealt(data, training.clients, experiment.partition, seed)
+        training, seed, classes = config.training, config.seed, len(data.classes)
+        shards = partitions.dealt(data, training.clients, config.partition, seed)
         samples, validation = (
             [torch.from_numpy(part) for part in parts]
             for parts in hold_out(shards, training.validation, seed)
         )
         start = model_of(model)
-        self.experiment = experiment
+        self.config, self.method = config, config.composed
         self.feeds = sibling.feeds if sibling else feeds(model, data)
         fed = Federation(
             task=Task(start, classes, models.checked_features(model, data.shape, classes)),
-            method=experiment.method,
+            method=self.method,
             executor=LoopExecutor(model, self.feeds[0]),
             samples=samples,
             training=LocalTraining.of(training),
             participation=training.participation,
             augmented=data.augment,
             seed=seed,
-            guard=experiment.guard,
+            guard=config.guard(),
         )
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
         else:
             self.choice = self._choice(model, fed)
-            chosen = executor(self.choice.name, model, self.feeds[0], experiment.precision)
+            chosen = executor(self.choice.name, model, self.feeds[0], config.precision)
         self.federation = replace(fed, executor=chosen)
-        self.start = initial_state(start, experiment.method, fed.task, clients)
+        self.start = initial_state(start, self.method, fed.task, clients)
         self.evaluate = Evaluator(chosen, validation, self.feeds[1])
 
     def _choice(self, model: nn.Module, fed: Federation) -> Choice:
         """The executor that was asked for, or the fastest."""
-        if self.experiment.executor != "auto":
-            return Choice(self.experiment.executor, "asked for")
+        if self.config.executor != "auto":
+            return Choice(self.config.executor, "asked for")
         plans = [fed.plan(0, client) for client in fed.cohort(0)]
         return automatic(model, self.feeds[0], plans, fed.training.sgd)
 
@@ -91,17 +91,18 @@ class Simulation:
             raise after
         return after
 
-    def judged(self, progress: Progress, state: State, log: RoundLog) -> Score | None:
-        """How good a round's model is; None where that is known, or not asked for."""
-        training, share_every = self.experiment.training, self.experiment.method.share_every
-        every = training.evaluate_every
-        due = state.round % every == 0 or state.round == training.rounds
-        last = max((state.round - 1) // every * every, 1)
-        unchanged = state.round // share_every == last // share_every
+    def evaluate_round(self, progress: Progress) -> Progress:
+        """Evaluate the pending round's model, unless that is known or not asked for."""
+        training, share_every = self.config.training, self.method.share_every
+        round, every = progress.state.round, training.evaluate_every
+        due = round % every == 0 or round == training.rounds
+        last = max((round - 1) // every * every, 1)
+        unchanged = round // share_every == last // share_every
         if progress.records and (unchanged or not due):
-            return None
+            return progress.add_score(None)
         with phase("evaluation"):
-            return self.evaluate(state.model)
+            clients, test = self.evaluate(progress.state.model)
+        return progress.add_score(Score(float(clients.mean()), test, tuple(clients.tolist())))
 
 
 def feeds(model: nn.Module, data: Dataset) -> tuple[Feed, Feed]:
@@ -120,35 +121,19 @@ def advance(
     began = time.perf_counter()
     states = [progress.state for progress in progresses]
     rounds = run_rounds(states, [simulation.federation for simulation in simulations])
-    scores = [
-        None if isinstance(outcome, Diverged) else simulation.judged(progress, *outcome)
+    outcomes = [
+        outcome if isinstance(outcome, Diverged) else _evaluate(simulation, progress, *outcome)
         for simulation, progress, outcome in zip(simulations, progresses, rounds, strict=True)
     ]
     seconds = (time.perf_counter() - began) / len(simulations)
     return [
-        outcome if isinstance(outcome, Diverged) else _extended(progress, *outcome, score, seconds)
-        for progress, outcome, score in zip(progresses, rounds, scores, strict=True)
+        outcome if isinstance(outcome, Diverged) else outcome.set_seconds(seconds)
+        for outcome in outcomes
     ]
 
 
-def _extended(
-    progress: Progress, state: State, log: RoundLog, score: Score | None, seconds: float
-) -> Progress:
-    """The progress after one more round; without a score it has that of the round before."""
+def _evaluate(simulation: Simulation, progress: Progress, state: State, log: RoundLog) -> Progress:
+    """Return the progress after a round, evaluated."""
     if log.failed:
         logger.warning("round %d: left out clients %s, not finite", state.round, log.failed)
-    if score is None:
-        last = progress.records[-1]
-        accuracies = last.val_accuracy, last.test_accuracy
-    else:
-        accuracies = score.validation, score.test
-    record = RoundRecord.of(state.round, log, seconds, accuracies)
-    return Progress(state, _better(progress.best, state, score), (*progress.records, record))
-
-
-def _better(best: Best | None, state: State, score: Score | None) -> Best | None:
-    """The best model by validation so far; of equals, the first."""
-    if score is None or (best is not None and score.validation <= best.val_accuracy):
-        return best
-    clients = tuple(score.clients.tolist())
-    return Best(state.round, score.validation, score.test, state.model, clients)
+    return simulation.evaluate_round(progress.add_round(state, log, seconds=0.0))

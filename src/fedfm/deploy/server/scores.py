@@ -1,7 +1,6 @@
 """How good a model is, as its clients or the server's own data say."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -14,6 +13,7 @@ from fedfm.engine.evaluation import Evaluator, shares
 from fedfm.engine.executors import LoopExecutor
 from fedfm.methods.base import Model
 from fedfm.run.prepare import build_model, load_data
+from fedfm.run.records import Score
 from fedfm.run.simulation import feeds
 
 SCORES: Tree = {
@@ -25,22 +25,11 @@ SCORES: Tree = {
 """What a client says of a model: its validation accuracy, and how many tests it gets right."""
 
 
-class Score(NamedTuple):
-    """Accuracies of a model."""
-
-    validation: float
-    """The mean of the clients' accuracies."""
-    test: float
-    """On all their test samples together."""
-    judges: tuple[int, ...] = ()
-    """The clients that measured it."""
-
-    @staticmethod
-    def of(total: Tree, clients: Sequence[int]) -> "Score":
-        """From the sum of what clients say."""
-        right, samples = float(total["test"]["right"]), float(total["test"]["samples"])
-        mean = float(total["validation"]) / len(clients)
-        return Score(mean, right / max(1.0, samples), tuple(sorted(clients)))
+def score_of(total: Tree, clients: Sequence[int]) -> Score:
+    """Return the score that the sum of clients' answers stands for."""
+    right, samples = float(total["test"]["right"]), float(total["test"]["samples"])
+    mean = float(total["validation"]) / len(clients)
+    return Score(mean, right / max(1.0, samples), judges=tuple(sorted(clients)))
 
 
 def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | None:

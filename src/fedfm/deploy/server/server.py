@@ -7,7 +7,6 @@ so evaluation costs no handshake, and a round's record is complete when the next
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from flwr.serverapp import Grid
@@ -24,7 +23,7 @@ from fedfm.deploy.server.enrolment import Gathering
 from fedfm.deploy.server.expected import expected
 from fedfm.deploy.server.messaging import PAUSE
 from fedfm.deploy.server.scale import typical_weight
-from fedfm.deploy.server.scores import SCORES, Score, judge
+from fedfm.deploy.server.scores import SCORES, judge, score_of
 from fedfm.deploy.server.sums import Collected, Collector, InTheClear, Masked
 from fedfm.engine.networks import model_of
 from fedfm.methods.base import Model, Task
@@ -33,14 +32,12 @@ from fedfm.rounds.exchange import Ask, Sums
 from fedfm.rounds.federation import drawn
 from fedfm.rounds.round import RoundLog, conversation
 from fedfm.rounds.state import State, initial_state
+from fedfm.run.bookkeeper import Bookkeeper, Watcher
 from fedfm.run.folder import RunFolder, finished
 from fedfm.run.prepare import build_model
-from fedfm.run.records import Best, Progress, Result, RoundRecord
-from fedfm.run.runner import Watcher
+from fedfm.run.records import Best, Progress, Result, Score
 
 logger = logging.getLogger(__name__)
-NOT_YET = 0.0, 0.0
-"""Accuracies of a model that has not been judged."""
 
 
 class TooFew(UserError):
@@ -60,8 +57,8 @@ class Server:
         self, grid: Grid, config: Config, folder: RunFolder, watch: Watcher, pause: float = PAUSE
     ) -> None:
         check_deployable(config)
-        self.config, self.folder, self.watch = config, folder, watch
-        self.method = config.experiment.method
+        self.config, self.folder, self.method = config, folder, config.composed
+        self.keeper = Bookkeeper(config, folder, watch, deployed=True)
         self.clients = Gathering(grid, config, folder.path / "members.json", pause)
         ask = self.clients.ask
         self.collector: Collector = (
@@ -93,7 +90,7 @@ class Server:
         self.clients.gather(self.collector)
         self.start = self._start()
         self.judge = judge(self.config, self.clients.agreement)
-        progress = self.folder.load(self.start) or Progress(self.start)
+        progress = self.keeper.begin(self.start)
         if progress.state.round:
             logger.info("going on after round %d", progress.state.round)
         while progress.state.round < self.config.training.rounds:
@@ -102,11 +99,8 @@ class Server:
         if progress.pending:
             progress = self._scored(progress, self._final_score(progress.state))
             self._keep(progress)
-        assert progress.best is not None
-        name, seed = self.method.name, self.config.seed
-        result = Result(name, seed, progress.best, progress.records, self._promise())
-        self.folder.finish(result)
-        self._deliver(progress.best.model)
+        result = self.keeper.finish(progress)
+        self._deliver(result.best.model)
         return result
 
     def _start(self) -> State:
@@ -145,7 +139,7 @@ class Server:
         total, clients, extra = self._collected(ask.kind, questions, wanted, purposes)
         kept = self._kept(ask, like, clients)
         traffic = sum([like.traffic] * len(clients), extra)
-        score = Score.of(total.pop("scores"), clients) if scored else None
+        score = score_of(total.pop("scores"), clients) if scored else None
         found = total["reports"] if ask.kind == "measure" else total
         if "weight" in total:
             self.clients.weighed(float(total["weight"]) / len(clients))
@@ -203,7 +197,7 @@ class Server:
         model = {"model": state.model._asdict()}
         questions = {client: Packet(facts, model) for client in self.clients.present}
         found = self._collected("evaluate", questions, {"scores": SCORES}, ["evaluate"])
-        return Score.of(found.total["scores"], found.clients)
+        return score_of(found.total["scores"], found.clients)
 
     def _deliver(self, model: Model) -> None:
         """Every client gets the model that the run has come to."""
@@ -216,13 +210,9 @@ class Server:
         The server has one split only: it cannot both choose a round and judge the choice, so with
         it the last model counts.
         """
-        record, best = progress.pending, progress.best
-        assert record is not None
-        record = replace(record, val_accuracy=score.validation, test_accuracy=score.test)
-        if best is None or self.judge or self._better(score, best):
-            judged = score.validation, score.test, progress.state.model
-            best = Best(record.round, *judged, judges=score.judges)
-        return Progress(progress.state, best, (*progress.records, record))
+        best = progress.best
+        better = best is None or self.judge is not None or self._better(score, best)
+        return progress.add_score(score, better)
 
     def _better(self, score: Score, best: Best) -> bool:
         """Whether a model takes the best one's place, also where the two cannot be compared.
@@ -236,15 +226,9 @@ class Server:
     def _advanced(
         self, progress: Progress, state: State, log: RoundLog, seconds: float
     ) -> Progress:
-        record = RoundRecord.of(state.round, log, seconds, NOT_YET)
-        progress = replace(progress, state=state, pending=record)
+        progress = progress.add_round(state, log, seconds)
         return self._scored(progress, self.judge(state.model)) if self.judge else progress
 
-    def _promise(self) -> str | None:
-        rounds, secure = self.config.training.rounds, self.config.deployment.secure
-        return self.guard.statement(self.method, rounds, secure) if self.guard else None
-
     def _keep(self, progress: Progress) -> None:
-        self.folder.save(progress)
-        if progress.records:
-            self.watch(progress.records[-1])
+        self.keeper.save(progress)
+        self.keeper.notify(progress)

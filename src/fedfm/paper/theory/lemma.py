@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedfm import data, models
-from fedfm.config.experiment import Experiment
+from fedfm.config import make_config
 from fedfm.config.training import Training
 from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.data.partition import Partition
-from fedfm.methods import FedProto, compose
+from fedfm.methods import FedProto
 from fedfm.methods.base import Batch
 from fedfm.methods.fedfm import l2_guiding
 from fedfm.rounds.clients import sizes
@@ -89,8 +89,10 @@ def digits_updates(
     training = Training(
         rounds=rounds + 1, participation=participation, epochs=2, batch_size=32, lr=0.1
     )
-    experiment = Experiment(compose(piece), Partition("niid1"), training, seed, "stacked")
-    simulation = Simulation(model, digits, experiment)
+    config = make_config(
+        piece, partition=Partition("niid1"), training=training, seed=seed, executor="stacked"
+    )
+    simulation = Simulation(model, digits, config)
     return updates(simulation.start, simulation.federation, piece, digits.train.labels, rounds)
 
 

@@ -1,0 +1,62 @@
+"""The bookkeeper of a run: its rounds, scores and files, simulated or deployed."""
+
+from collections.abc import Callable
+
+from fedfm.config import Config
+from fedfm.engine.profile import phase
+from fedfm.rounds.state import State
+from fedfm.run.folder import RunFolder
+from fedfm.run.records import Progress, Result, RoundRecord
+
+Watcher = Callable[[RoundRecord], None]
+"""Called after every round, when all runs that are trained together have saved it."""
+
+
+class Bookkeeper:
+    """Loads, saves and finishes the progress of one run; without a folder only in memory."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder | None,
+        watch: Watcher | None,
+        deployed: bool = False,
+    ) -> None:
+        self.config, self.folder, self.watch = config, folder, watch
+        self.every = 1 if deployed else config.checkpoint_every
+        self.secure = deployed and config.deployment.secure
+
+    def begin(self, start: State) -> Progress:
+        """Return the progress at the last checkpoint, or a run's beginning."""
+        return (self.folder and self.folder.load(start)) or Progress(start)
+
+    def save(self, progress: Progress) -> None:
+        """Write a checkpoint where one is due: every so many rounds, and after the last."""
+        since = progress.state.round % self.every
+        due = not since or progress.state.round == self.config.training.rounds
+        if self.folder and due:
+            with phase("checkpoint"):
+                self.folder.save(progress, since or self.every)
+        if due or not self.folder:
+            progress.state.clients.tidy()
+
+    def notify(self, progress: Progress) -> None:
+        """Tell the watcher of the last round that has a score."""
+        if self.watch and progress.records:
+            self.watch(progress.records[-1])
+
+    def finish(self, progress: Progress) -> Result:
+        """Return the result, after writing the best model and the summary."""
+        assert progress.best is not None
+        name, seed = self.config.composed.name, self.config.seed
+        privacy = describe_privacy(self.config, self.secure)
+        result = Result(name, seed, progress.best, progress.records, privacy)
+        if self.folder:
+            self.folder.finish(result)
+        return result
+
+
+def describe_privacy(config: Config, secure: bool = False) -> str | None:
+    """Return what clients with [privacy] give away, in words; None without privacy."""
+    guard, rounds = config.guard(), config.training.rounds
+    return guard.statement(config.composed, rounds, secure) if guard else None
