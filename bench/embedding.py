@@ -18,7 +18,7 @@ from rich.table import Table
 from sklearn.manifold import TSNE, trustworthiness
 from threadpoolctl import threadpool_limits
 
-from fedfm.metrics.embedding import PERPLEXITY, reduced, t_sne
+from fedfm.metrics.embedding import PERPLEXITY, reduce_dimensions, t_sne
 
 SIZES, DIMENSIONS, CLASSES = (500, 2000, 5000), 512, 10
 Points = NDArray[Any]
@@ -49,7 +49,7 @@ def main() -> None:
     """Every system on the same points; CPU seconds, and relative to scikit-learn's."""
     table = Table("points", "system", "seconds", "relative", "trustworthiness")
     for size in SIZES:
-        points, first = reduced(clusters(size), 0), 0.0
+        points, first = reduce_dimensions(clusters(size), 0), 0.0
         for name, system in SYSTEMS.items():
             began = time.process_time()
             with threadpool_limits(1):

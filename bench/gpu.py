@@ -22,7 +22,7 @@ from fedfm import FedAvg, FedFM, Partition, Piece, Training, models
 from fedfm.config import make_config
 from fedfm.data.dataset import Dataset, Split
 from fedfm.methods import FedProx, Moon, Scaffold
-from fedfm.rounds.round import opened
+from fedfm.rounds.round import open_round
 from fedfm.run.records import Progress
 from fedfm.run.simulation import Simulation, advance
 
@@ -93,7 +93,7 @@ class EagerLoop:
     def __call__(self, steps: int) -> None:
         """So many steps of every client, one client after another."""
         fed = self.simulation.federation
-        feed = self.simulation.feeds[0]
+        feed = self.simulation.device_data[0]
         for client in range(CLIENTS):
             optimizer = torch.optim.SGD(
                 self.module.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5
@@ -126,9 +126,9 @@ def timed(work: Callable[[], object], turns: int) -> float:
 def training(simulation: Simulation, steps: int) -> Callable[[], object]:
     """So many local steps of every client, and nothing else of a round."""
     fed = simulation.federation
-    job = opened(simulation.start, fed).job
+    job = open_round(simulation.start, fed).job
     short = replace(job, plans=[plan.first(steps) for plan in job.plans])
-    return lambda: short.done_by(fed.executor)
+    return lambda: fed.executor.train(short)
 
 
 def step_times(data: Dataset, module: nn.Module, precisions: Sequence[str]) -> dict[str, float]:
@@ -187,9 +187,9 @@ def unequal(data: Dataset, device: torch.device) -> None:
     found = {}
     for title, partition in (("equal", Partition("iid")), ("niid1", Partition("niid1"))):
         one = simulation(data, network("resnet18", device), GUIDED, partition=partition)
-        job = opened(one.start, one.federation).job
+        job = open_round(one.start, one.federation).job
         samples = sum(len(plan.indices) for plan in job.plans)
-        train = partial(job.done_by, one.federation.executor)
+        train = partial(one.federation.executor.train, job)
         found[title] = 1e6 * timed(train, 3) / samples
         show(title + " steps", {"steps": [plan.steps for plan in job.plans]})
     show("microseconds a sample", found | {"ratio": found["niid1"] / found["equal"]})

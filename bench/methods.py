@@ -12,14 +12,11 @@ from torch import Tensor
 
 from fedfm import Partition, Piece, Training, data, models
 from fedfm.config import make_config
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Outcome
-from fedfm.engine.device_data import Feed
+from fedfm.engine.cohort import TrainingJob, TrainingResult
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
 from fedfm.engine.forward import Statistic
-from fedfm.engine.objective import Objective
 from fedfm.methods import PIECES, Model
 from fedfm.rounds.round import run_round
 from fedfm.run.simulation import Simulation
@@ -46,22 +43,22 @@ class Timed:
     executor: Executor
     seconds: float = 0.0
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
+    def train(self, job: TrainingJob) -> TrainingResult:
         """Train and take the time."""
         began = time.perf_counter()
-        outcome = self.executor.train(start, plans, objective, sgd)
+        result = self.executor.train(job)
         self.seconds += time.perf_counter() - began
-        return outcome
+        return result
 
     def measure(
         self,
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
         """Measure as it is."""
-        return self.executor.measure(model, samples, statistic, feed)
+        return self.executor.measure(model, samples, statistic, data)
 
 
 def seconds(simulation: Simulation) -> tuple[float, float]:

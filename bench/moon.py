@@ -19,7 +19,7 @@ from rich.table import Table
 from fedfm import simulate
 from fedfm.config import load_config
 from fedfm.core.trees import Tree, leaves, tree_map
-from fedfm.engine.networks import Net
+from fedfm.engine.networks import BoundNetwork
 from fedfm.methods import Model, Moon
 from fedfm.run.prepare import build_model, device_of, load_data
 from fedfm.run.records import Result
@@ -47,13 +47,13 @@ class InTraining(Moon):
 def frozen_in_training() -> Iterator[None]:
     """Frozen networks are not set to evaluation mode."""
 
-    def frozen(net: Net, name: str, model: Model) -> Net:
+    def frozen(net: BoundNetwork, name: str, model: Model) -> BoundNetwork:
         companion = net.companion(name, model.shared)
         companion.bind(model)
         companion.module.train()
         return companion
 
-    with patch.object(Net, "frozen", frozen):
+    with patch.object(BoundNetwork, "frozen", frozen):
         yield
 
 

@@ -9,8 +9,8 @@ from fedfm import models
 from fedfm.core.sgd import Sgd
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
-from fedfm.engine.device_data import Feed
-from fedfm.engine.networks import model_of
+from fedfm.engine.device_data import DeviceData
+from fedfm.engine.networks import copy_model
 from fedfm.methods import Piece, Task, compose
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import RoundLog, run_rounds
@@ -44,9 +44,9 @@ def network(name: str = "cnn", seed: int = 0, dtype=torch.float32, **options) ->
     return models.build(name, shape=shape, classes=CLASSES, **options).to(dtype)
 
 
-def feed(data: Dataset, module: nn.Module) -> Feed:
+def device_data(data: Dataset, module: nn.Module) -> DeviceData:
     like = next(module.parameters())
-    return Feed.of(data.train, data, like.device, like.dtype)
+    return DeviceData.from_split(data.train, data, like.device, like.dtype)
 
 
 def federation(
@@ -63,9 +63,9 @@ def federation(
     clients: list[Tensor] | None = None,
 ) -> Federation:
     return Federation(
-        task=Task(model_of(module), CLASSES, models.feature_dim(module, data.shape)),
+        task=Task(copy_model(module), CLASSES, models.feature_dim(module, data.shape)),
         method=compose(pieces),
-        executor=EXECUTORS[executor](module, feed(data, module)),
+        executor=EXECUTORS[executor](module, device_data(data, module)),
         samples=clients or samples(),
         training=LocalTraining(epochs, batch_size, keep_last, Sgd(0.05, momentum, weight_decay)),
         participation=participation,
@@ -75,7 +75,7 @@ def federation(
 
 
 def start(module: nn.Module, fed: Federation) -> State:
-    return initial_state(model_of(module), fed.method, fed.task)
+    return initial_state(copy_model(module), fed.method, fed.task)
 
 
 def close(ours: dict[str, Tensor], theirs: nn.Module, tolerance: float) -> None:

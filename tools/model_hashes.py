@@ -34,9 +34,11 @@ def methods() -> Iterator[list[str]]:
 
 
 def hash_run(pieces: list[str], executor: str) -> str:
-    """Train four short rounds on digits; return the hash of the model and of its accuracies."""
+    """Train four short rounds on digits; return the hash of the model and of its curves."""
     changes = [*SETTINGS, f"method={json.dumps(pieces)}", f"executor={executor}"]
-    changes += [f"{name}.start_round=1" for name in pieces if name in MATCHING]
+    for name in pieces:
+        if name in MATCHING:
+            changes += [f"{name}.start_round=1", f"{name}.strength=1.0"]
     changes += ["fedfm-lite.models_every=2"] if pieces in EVERY_OTHER_ROUND else []
     with tempfile.TemporaryDirectory() as folder:
         words = [word for change in changes for word in ("--set", change)]
@@ -50,7 +52,8 @@ def hash_run(pieces: list[str], executor: str) -> str:
         for name, tensor in sorted(load_file(f"{folder}/run/model.safetensors").items()):
             digest.update(name.encode() + tensor.tobytes())
         for line in Path(f"{folder}/run/rounds.jsonl").read_text().splitlines():
-            digest.update(str(json.loads(line)["test_accuracy"]).encode())
+            record = json.loads(line)
+            digest.update(f"{record['test_accuracy']} {record['train_loss']}".encode())
     return digest.hexdigest()[:16]
 
 

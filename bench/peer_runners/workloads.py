@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedfm import Training
 from fedfm.data.dataset import Dataset, Split
-from fedfm.models import Split as Network
+from fedfm.models import BodyAndHead as Network
 from fedfm.rounds.federation import Federation
 
 IMAGES = 15_000

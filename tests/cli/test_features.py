@@ -8,7 +8,7 @@ import pytest
 from fedfm import data
 from fedfm.cli.features import name_panels
 from fedfm.config import load_config
-from fedfm.metrics.feature_space import features_of, measures
+from fedfm.metrics.feature_space import load_features, measure
 from tests.cli.tools import TINY, Command, sets
 from tests.folders import contents
 
@@ -37,7 +37,7 @@ def test_runs_are_measured_drawn_and_recorded(command):
     assert Path("features.png").read_bytes().startswith(b"\x89PNG")
     for folder, seed in (("one", 4), ("two", 0)):
         kept = json.loads(Path(folder, "features.json").read_text())
-        assert kept == measures(*features_of(Path(folder), data.load("digits")), seed)
+        assert kept == measure(*load_features(Path(folder), data.load("digits")), seed)
         line = next(line for line in answer.out.splitlines() if f" {folder} " in line)
         assert f"{kept['nmi']:.4f}" in line
         assert f"{kept['silhouette']:.4f}" in line

@@ -31,7 +31,7 @@ def test_a_partition_for_programs_is_the_table_that_a_run_would_use(command):
     assert "<svg" in Path("deal.svg").read_text()
     digits, config = data.load("digits"), load_config("digits", CHANGES[1::2])
     labels = digits.train.labels.numpy()
-    shards = partitions.split(labels, 10, 5, config.partition, seed=4)
+    shards = partitions.deal_labels(labels, 10, 5, config.partition, seed=4)
     expected = [np.bincount(labels[shard], minlength=10).tolist() for shard in shards]
     assert found["counts"] == expected
 

@@ -209,7 +209,7 @@ def test_a_checkpoint_of_another_format_is_refused_with_both_numbers(tmp_path):
     save(tmp_path, 1)
     manifest = json.loads((tmp_path / MANIFEST).read_text()) | {"format": 99, "files": {}}
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="format 99, this version reads 1"):
+    with pytest.raises(UserError, match=r"format 99.* reads format 1"):
         load_checkpoint(tmp_path)
 
 

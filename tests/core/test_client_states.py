@@ -8,7 +8,7 @@ import torch
 from fedfm import Partition, Training, UserError, compose, models, simulate
 from fedfm.config import make_config
 from fedfm.core.client_states import InMemory, OnDisk
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFMLite, FedProx, Moon, Scaffold
 from tests.run.test_simulation import blobs
 
@@ -67,18 +67,18 @@ def test_each_client_has_one_file_after_a_round(tmp_path):
 
 def test_a_store_is_a_value(tmp_path):
     for empty in (InMemory(), OnDisk(tmp_path)):
-        one = empty.updated({3: {"a": torch.ones(2)}}, round=1)
-        two = one.updated({3: {"a": torch.zeros(2)}, 5: {"a": torch.ones(1)}}, round=2)
+        one = empty.update({3: {"a": torch.ones(2)}}, round=1)
+        two = one.update({3: {"a": torch.zeros(2)}, 5: {"a": torch.ones(1)}}, round=2)
         assert list(empty) == []
-        assert one.of(3)["a"].tolist() == [1.0, 1.0]
-        assert two.of(3)["a"].tolist() == [0.0, 0.0]
+        assert one.get(3)["a"].tolist() == [1.0, 1.0]
+        assert two.get(3)["a"].tolist() == [0.0, 0.0]
         assert sorted(two) == [3, 5]
-        assert two.of(4) == {}
-        assert list(two.cleared()) == []
+        assert two.get(4) == {}
+        assert list(two.clear()) == []
 
 
 def test_the_disk_is_chosen_where_memory_would_not_do():
-    model = model_of(network())
+    model = copy_model(network())
     config = make_config(Scaffold(), partition=Partition(), training=SHORT, seed=0, executor="loop")
     assert not config.keeps_states_on_disk(model)
     many = config.model_copy(update={"training": replace(SHORT, clients=10**9)})
@@ -97,24 +97,24 @@ def test_a_piece_of_ones_own_that_keeps_something_refuses_rare_exchanges():
         def client_state(self, task):
             return {"visits": torch.zeros(())}
 
-    with pytest.raises(UserError, match="keeping needs models in every round"):
+    with pytest.raises(UserError, match="keeping needs models to be exchanged in every round"):
         compose([Keeping(), FedFMLite(models_every=2)])
 
 
 def test_a_file_that_is_lost_or_spoilt_is_named(tmp_path):
-    states = OnDisk(tmp_path).updated({0: {"x": torch.ones(2)}, 1: {"x": torch.ones(2)}}, 1)
+    states = OnDisk(tmp_path).update({0: {"x": torch.ones(2)}, 1: {"x": torch.ones(2)}}, 1)
     first, second = sorted(tmp_path.iterdir())
     first.unlink()
     second.write_bytes(b"no tensors")
     for client, file in enumerate((first, second)):
         with pytest.raises(UserError, match=f"{file.name} is damaged"):
-            states.of(client)
+            states.get(client)
 
 
 @pytest.mark.parametrize("piece", ["scaffold", "feddyn", "fednova", "moon"])
 def test_pieces_that_need_every_model_refuse_rare_exchanges(piece):
     from fedfm.methods import PIECES
 
-    with pytest.raises(UserError, match=f"{piece} needs models in every round"):
+    with pytest.raises(UserError, match=f"{piece} needs models to be exchanged in every round"):
         compose([PIECES[piece](), FedFMLite(models_every=2)])
     assert compose([PIECES[piece](), FedFMLite()]).share_every == 1

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from fedfm.core import trees
 from fedfm.core.errors import UserError
-from fedfm.core.ledger import Ledger, Traffic, sent_up
+from fedfm.core.ledger import Ledger, Traffic, count_upload
 from fedfm.core.rng import generator, torch_seed
-from fedfm.data.batches import plan
+from fedfm.data.batches import plan_batches
 from fedfm.data.holdout import hold_out
 from fedfm.methods import FedAvg
-from fedfm.rounds.clients import summed_buffers
+from fedfm.rounds.clients import sum_buffers
 from tests import worlds
 
 
@@ -24,9 +24,9 @@ def test_names_of_layers_may_have_slashes():
 
 def test_integers_are_finite_and_floats_are_looked_at():
     whole = torch.tensor([[1, 2], [3, 4]])
-    assert trees.finite({"count": whole}).tolist() == [True, True]
+    assert trees.is_finite({"count": whole}).tolist() == [True, True]
     broken = torch.tensor([[1.0, 2.0], [float("nan"), 4.0]])
-    assert trees.finite({"count": whole, "sum": {"x": broken}}).tolist() == [True, False]
+    assert trees.is_finite({"count": whole, "sum": {"x": broken}}).tolist() == [True, False]
 
 
 def test_flatten_and_unflatten_are_inverse():
@@ -46,7 +46,7 @@ def test_rows_keep_what_is_shared():
 def test_buffers_are_summed_by_samples_and_counters_take_the_largest():
     tree = {"mean": torch.tensor([[2.0], [6.0]]), "batches": torch.tensor([3, 7])}
     base = {"mean": torch.tensor([[1.0]]), "batches": torch.tensor([0])}
-    found = summed_buffers(tree, base, torch.tensor([1.0, 3.0]))
+    found = sum_buffers(tree, base, torch.tensor([1.0, 3.0]))
     assert found["buffers"]["mean"].tolist() == [16.0]
     assert found["counters"]["batches"].item() == 7
 
@@ -55,7 +55,7 @@ def test_finite_finds_the_client_that_is_not():
     tree = {"a": torch.zeros(3, 2), "b": torch.zeros(3), "n": torch.zeros(3, dtype=torch.int64)}
     tree["a"][1, 0] = torch.nan
     tree["b"][2] = torch.inf
-    assert trees.finite(tree).tolist() == [True, False, False]
+    assert trees.is_finite(tree).tolist() == [True, False, False]
 
 
 def test_randomness_belongs_to_its_key_alone():
@@ -84,8 +84,8 @@ def test_the_ledger_counts_floats_without_buffers_and_bytes_with_everything():
         "buffers": {"mean": torch.zeros(3), "batches": torch.zeros(1, dtype=torch.int64)},
         "fedfm": {"anchors": torch.zeros(2, 2), "seen": torch.zeros(2, dtype=torch.bool)},
     }
-    ledger.down(message, clients=3)
-    ledger.handshake(sent_up({"counts": {"n": torch.zeros(3, 4, dtype=torch.int64)}}))
+    ledger.record_download(message, clients=3)
+    ledger.record_handshake(count_upload({"counts": {"n": torch.zeros(3, 4, dtype=torch.int64)}}))
     assert ledger.traffic == Traffic(
         floats_up=0,
         floats_down=3 * (10 + 4),
@@ -98,7 +98,7 @@ def test_the_ledger_counts_floats_without_buffers_and_bytes_with_everything():
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans(), st.integers(0, 5))
 def test_an_epoch_takes_every_sample_at_most_once_and_drops_less_than_a_batch(n, size, keep, seed):
     indices = np.arange(100, 100 + n)
-    made = plan(indices, epochs=1, batch_size=size, keep_last=keep, augmented=False,
+    made = plan_batches(indices, epochs=1, batch_size=size, keep_last=keep, augmented=False,
                 key=(seed, 0, 0))  # fmt: skip
     batches, taken = made.batches, made.indices
     assert len(set(taken.tolist())) == len(taken)
@@ -110,8 +110,14 @@ def test_an_epoch_takes_every_sample_at_most_once_and_drops_less_than_a_batch(n,
 
 def test_plans_reshuffle_every_epoch_and_depend_on_round_and_client():
     def batches(round: int, client: int) -> list[list[int]]:
-        made = plan(np.arange(32), epochs=2, batch_size=32, keep_last=False, augmented=False,
-                    key=(0, round, client))  # fmt: skip
+        made = plan_batches(
+            np.arange(32),
+            epochs=2,
+            batch_size=32,
+            keep_last=False,
+            augmented=False,
+            key=(0, round, client),
+        )
         return [batch.tolist() for batch in made.batches]
 
     first, second = batches(0, 0)
@@ -127,6 +133,12 @@ def test_the_validation_split_holds_out_a_fifth_and_loses_nothing(sizes, seed):
     for shard, train, validation in zip(shards, *hold_out(shards, 0.2, seed), strict=True):
         assert sorted([*train, *validation]) == shard.tolist()
         assert abs(len(validation) - 0.2 * len(shard)) <= 0.5
+
+
+def test_the_validation_split_of_samples_in_order_of_class_has_every_class():
+    labels = np.repeat(np.arange(5), 20)
+    (training,), (validation,) = hold_out([np.arange(100)], 0.2, 0)
+    assert set(labels[validation]) == set(labels[training]) == set(range(5))
 
 
 @pytest.mark.parametrize(("size", "share", "kind"), [(2, 0.2, "validation"), (1, 0.9, "training")])

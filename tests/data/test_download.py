@@ -59,7 +59,7 @@ def test_a_missing_file_is_downloaded_once_and_then_read(server, tmp_path, monke
 
 def test_a_download_with_another_checksum_is_refused_and_not_kept(server, tmp_path):
     (tmp_path / "site" / "toy.bin").write_bytes(CONTENT[:-1])
-    with pytest.raises(UserError, match="another file than expected") as caught:
+    with pytest.raises(UserError, match="sent an unexpected file") as caught:
         fetch(toy(server.server_port), tmp_path)
     assert MD5 in str(caught.value)
     assert list((tmp_path / "toy").iterdir()) == []
@@ -115,7 +115,7 @@ def test_an_altered_file_is_refused_with_both_checksums(server, tmp_path):
 
 def test_download_false_never_asks_the_server(server, tmp_path, monkeypatch):
     monkeypatch.setitem(SOURCES, "toy", toy(server.server_port))
-    with pytest.raises(UserError, match=r"toy\.bin is not there.* by hand"):
+    with pytest.raises(UserError, match=r"toy\.bin is missing.* by hand"):
         load("toy", dir=tmp_path, download=False)
     assert not (tmp_path / "toy").exists()
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedfm.core.errors import UserError
 from fedfm.data import partition as module
 from fedfm.data.margins import Ints
-from fedfm.data.partition import Kind, Partition, counts, split
+from fedfm.data.partition import Kind, Partition, count_classes, deal_labels
 
 KINDS: tuple[Kind, ...] = ("iid", "niid1", "niid2", "niid3")
 CLASS_SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)
@@ -28,8 +28,8 @@ def labels_of(sizes: list[int]) -> Ints:
 def table_of(sizes: list[int], clients: int, partition: Partition, seed: int = 0) -> Ints:
     """Split and count, after showing that the shards are sorted, disjoint, typed and repeatable."""
     labels = labels_of(sizes)
-    shards = split(labels, len(sizes), clients, partition, seed)
-    again = split(labels, len(sizes), clients, partition, seed)
+    shards = deal_labels(labels, len(sizes), clients, partition, seed)
+    again = deal_labels(labels, len(sizes), clients, partition, seed)
     assert len(shards) == clients
     used = np.concatenate(shards)
     assert len(np.unique(used)) == len(used)
@@ -37,7 +37,7 @@ def table_of(sizes: list[int], clients: int, partition: Partition, seed: int = 0
         assert shard.dtype == np.int64
         assert (np.diff(shard) > 0).all()
         assert np.array_equal(shard, same)
-    return counts(labels, len(sizes), shards)
+    return count_classes(labels, len(sizes), shards)
 
 
 def assert_all_used(table: Ints, sizes: list[int]) -> None:
@@ -123,15 +123,15 @@ def test_niid3_uses_everything_if_it_can_and_else_equal_cells(sizes, clients, mi
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_seed_gives_another_split(kind):
     labels = labels_of([50, 60, 70])
-    first, second = (split(labels, 3, 3, Partition(kind), seed) for seed in (1, 2))
+    first, second = (deal_labels(labels, 3, 3, Partition(kind), seed) for seed in (1, 2))
     assert not all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_the_labels_may_have_any_whole_number_type():
     labels = labels_of([50, 60, 70])
     for kind, dtype in itertools.product(KINDS, (np.uint8, np.int32, np.uint64)):
-        shards = split(labels.astype(dtype), 3, 3, Partition(kind), 0)
-        expected = split(labels, 3, 3, Partition(kind), 0)
+        shards = deal_labels(labels.astype(dtype), 3, 3, Partition(kind), 0)
+        expected = deal_labels(labels, 3, 3, Partition(kind), 0)
         assert all(map(np.array_equal, shards, expected))
 
 
@@ -219,7 +219,7 @@ def test_niid1_gives_a_full_client_nothing_even_if_it_alone_was_drawn():
 
 def test_counts():
     labels = np.array([0, 2, 2, 0, 1])
-    table = counts(labels, 4, [np.array([0, 1, 2]), np.array([3]), np.array([], np.int64)])
+    table = count_classes(labels, 4, [np.array([0, 1, 2]), np.array([3]), np.array([], np.int64)])
     assert table.tolist() == [[1, 0, 2, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
 
 
@@ -236,7 +236,7 @@ DIGESTS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_split_is_the_same_on_every_machine(kind):
     labels = np.arange(1003) % 10 % 7
-    shards = split(labels, 7, 6, Partition(kind, missing=2), 2026)
+    shards = deal_labels(labels, 7, 6, Partition(kind, missing=2), 2026)
     digest = hashlib.sha256(b"".join(shard.astype("<i8").tobytes() for shard in shards))
     assert digest.hexdigest() == DIGESTS[kind]
 
@@ -247,11 +247,13 @@ def test_speed():
         ([9000] * 10, 10, Partition("niid2")),
         ([5000] * 10, 10_000, Partition("iid")),
     ]
-    split(labels_of([10, 10]), 2, 2, Partition("niid2"), 0)  # the import of scipy does not count
+    deal_labels(
+        labels_of([10, 10]), 2, 2, Partition("niid2"), 0
+    )  # the import of scipy does not count
     for sizes, clients, partition in cases:
         labels = labels_of(sizes)
         start = time.perf_counter()
-        split(labels, 10, clients, partition, 0)
+        deal_labels(labels, 10, clients, partition, 0)
         assert time.perf_counter() - start < 1
 
 
@@ -294,14 +296,14 @@ def test_pydantic_reads_a_partition_and_reports_our_message():
         ([], 3, 1, "1 clients cannot share 0 samples"),
         ([0, 1, 3], 3, 2, "labels run from 0 to 3, but there are 3 classes"),
         ([0, 1, -1], 3, 2, "labels run from -1 to 1"),
-        ([0.0, 1.0, 2.0], 3, 2, "whole numbers, not float64"),
-        ([[0, 1], [2, 0]], 3, 2, "one row of whole numbers"),
+        ([0.0, 1.0, 2.0], 3, 2, "integers, not float64"),
+        ([[0, 1], [2, 0]], 3, 2, "vector of integers"),
     ],
 )
 def test_bad_labels_and_clients_are_refused(kind, labels, classes, clients, message):
     array = np.array(labels, None if labels else np.int64)
     with pytest.raises(UserError, match=message):
-        split(array, classes, clients, Partition(kind), 0)
+        deal_labels(array, classes, clients, Partition(kind), 0)
 
 
 def partition3(missing: int) -> Partition:
@@ -310,7 +312,7 @@ def partition3(missing: int) -> Partition:
 
 def refused(message: str, sizes: list[int], clients: int, partition: Partition) -> None:
     with pytest.raises(UserError, match=message):
-        split(labels_of(sizes), len(sizes), clients, partition, 0)
+        deal_labels(labels_of(sizes), len(sizes), clients, partition, 0)
 
 
 def test_niid1_refuses_more_than_there_is():

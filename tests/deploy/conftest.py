@@ -25,8 +25,8 @@ from fedfm.deploy.inprocess import InProcessGrid, Tamper
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.server import Server
 from fedfm.deploy.wire import FACTS, packed, unpacked
-from fedfm.rounds.clients import begin, job, measured, trained
-from fedfm.rounds.round import conversation
+from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
+from fedfm.rounds.round import serve_round
 from fedfm.rounds.state import State
 from fedfm.run.folder import RunFolder
 from fedfm.run.prepare import build_model, load_data
@@ -164,17 +164,17 @@ class Federation:
         state, fed = self.simulation.start, self.simulation.federation
         for round in range(self.config.training.rounds):
             state = _without_disk(state, (lost or {}).get(round))
-            talk = conversation(state, fed)
+            talk = serve_round(state, fed)
             ask = next(talk)
             while True:
                 here = [k for k in ask.cohort if not absent(round, ask.kind, k)]
                 ask = ask._replace(cohort=here)
-                visit = begin(ask, fed)
+                visit = prepare_group(ask, fed)
                 if ask.kind == "measure":
-                    ask = talk.send(measured(visit, fed, ask))
+                    ask = talk.send(answer_measure(visit, fed, ask))
                     continue
-                training = job(visit, fed, ask)
-                sums = trained(visit, fed, ask, training, training.done_by(fed.executor))
+                training = make_job(visit, fed, ask)
+                sums = answer_train(visit, fed, ask, training, fed.executor.train(training))
                 try:
                     talk.send(sums)
                 except StopIteration as end:

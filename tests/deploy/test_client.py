@@ -116,7 +116,7 @@ def test_no_text_of_an_error_in_training_leaves_a_client(table_sites, warnings, 
     def tamper(message, answer):
         with monkeypatch.context() as patch:
             if (message.metadata.dst_node_id, facts_of(message)["kind"]) == (NODES[1], "train"):
-                patch.setattr("fedfm.deploy.client.client.trained", breaks)
+                patch.setattr("fedfm.deploy.client.client.answer_train", breaks)
             return ears(message, answer)
 
     ears = Eavesdropper()
@@ -198,6 +198,17 @@ def test_a_client_with_another_config(federation, warnings):
     run.run()
     (line,) = warnings()
     assert line.endswith("config is not this client's: training.lr (client 0.5, server 0.02)")
+
+
+def test_a_client_with_a_batch_of_one_that_cannot_be_trained_on_is_left_out(federation, caplog):
+    """It introduces itself to nobody, and its own log says why."""
+    run = federation("fedavg", "training.rounds=1", "model.norm=batch", "training.keep_last=true")
+    rows = "a,b,c,d,e,f,label\n" + "".join(f"{k},0,1,2,3,4,kind{k % 4}\n" for k in range(15))
+    (run.folder / "c1/own.csv").write_text(rows)
+    write_site(run.folder / "c1", "c1", {"source": '"csv"', "path": '"own.csv"'})
+    assert run.run().rounds[0].failed == 0
+    assert "not answered: this client: a batch of one sample" in caplog.text
+    assert not (run.out(1) / "federation.json").exists()
 
 
 def test_a_config_that_changes_between_hello_and_join(federation, warnings):

@@ -62,9 +62,10 @@ def test_two_of_three_clients_in_a_round(federation, method):
     assert ours.test_accuracy == pytest.approx(theirs.test_accuracy, abs=1e-9)
 
 
-def test_lite_with_rare_models_and_partial_participation(federation):
+@pytest.mark.parametrize("method", [["fedfm-lite"], ["fedfm-lite,fedprox", "fedprox.mu=1.0"]])
+def test_lite_with_rare_models_and_partial_participation(federation, method):
     every = ("fedfm-lite.models_every=2", "training.participation=0.67", "training.rounds=4")
-    assert_equal_runs(federation("fedfm-lite", *every), accuracies=False)
+    assert_equal_runs(federation(*method, *every), accuracies=False)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedfm"])

@@ -15,7 +15,7 @@ from fedfm.deploy.packets import Packet
 from fedfm.deploy.secure import numbers
 from fedfm.deploy.wire import packed, unpacked
 from fedfm.privacy import Privacy
-from fedfm.privacy.guard import Guard, secret
+from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds import round as rounds
 from fedfm.run.prepare import build_model, load_data
 from fedfm.run.records import Score
@@ -323,14 +323,14 @@ def test_a_simulation_whose_rounds_are_too_small_for_their_noise_is_refused(data
 
 
 def test_a_class_that_nobody_has_is_not_believed_in_however_many_add_noise():
-    guard = Guard(Privacy(), fewest=2, sources=secret)
+    guard = Guard(Privacy(), fewest=2, sources=secret_sources)
     (piece,) = load_config("digits", ["method=fedfm"]).composed.pieces
     draw = torch.Generator().manual_seed(0)
     for clients in (2, 100):
         deviation = guard.privacy.report_std(2) * clients**0.5
         counts = deviation * torch.randn(10_000, generator=draw)
         report = {piece.name: dict.fromkeys(piece.counted, counts)}
-        for found in guard.believed(report, [piece], clients)[piece.name].values():
+        for found in guard.drop_noisy_counts(report, [piece], clients)[piece.name].values():
             assert float((found > 0).float().mean()) == pytest.approx(0.023, abs=0.005)
 
 
@@ -348,5 +348,5 @@ def test_a_simulation_stops_where_too_few_clients_are_left_for_its_noise(
     config = federation(method, *private(data)).config
     assert len(simulated(config).rounds) == 3
     monkeypatch.setattr(rounds, answer, without_the_last)
-    with pytest.raises(UserError, match=r"2 clients are left for a sum.* counts on 3"):
+    with pytest.raises(UserError, match=r"only 2 clients are left for a sum.* needs 3"):
         simulated(config)

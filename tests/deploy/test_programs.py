@@ -117,6 +117,16 @@ def test_a_client_with_too_few_samples_is_refused_before_it_connects(command: Co
     assert "2 training samples are too few to take part" in answer.err
 
 
+@pytest.mark.usefixtures("fake")
+def test_a_client_with_a_batch_of_one_is_refused_before_it_connects(command: Command, tmp_path):
+    (tmp_path / "patients.csv").write_text("age,label\n" + "40,ill\n50,well\n" * 6 + "45,ill\n")
+    last = sets("model={name='mlp', norm='batch'}", "protocol={keep_last=true, batch_size=8}")
+    answer = command(*JOIN[:-1], "patients.csv", "--superlink", "127.0.0.1:1", *last)
+    assert answer.code == 2
+    assert "this client: a batch of one sample" in answer.err
+    assert "keep_last=false" in answer.err
+
+
 @pytest.mark.parametrize("name", ["../b", "x y"])
 def test_a_name_that_is_refused_leaves_nothing_behind(command: Command, tmp_path, name):
     before = sorted(tmp_path.rglob("*"))

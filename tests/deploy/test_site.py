@@ -14,8 +14,8 @@ from fedfm import data
 from fedfm.config import Config, parse
 from fedfm.core.errors import UserError
 from fedfm.data import partition as partitions
-from fedfm.data.batches import plan
-from fedfm.data.holdout import hold_out, hold_out_at
+from fedfm.data.batches import plan_batches
+from fedfm.data.holdout import hold_out, hold_out_client
 from fedfm.deploy.agreement import Agreement, agree, introduce, localised
 from fedfm.deploy.client.site import load_site, own_data, own_moments, parse_site
 from fedfm.deploy.client.sources import CsvSource
@@ -205,12 +205,12 @@ def test_shares_train_and_validate_on_the_simulations_samples(kind):
     config, whole = config_of(kind), data.load("digits")
     clients, seed = config.training.clients, config.seed
     labels = whole.train.labels.numpy()
-    shards = partitions.split(labels, 10, clients, config.partition, seed)
+    shards = partitions.deal_labels(labels, 10, clients, config.partition, seed)
     expected = zip(*hold_out(shards, 0.2, seed), strict=True)
     for client, simulated in enumerate(expected):
         own = own_data(share_of(config, client), config)
         for places, samples in zip(
-            hold_out_at(client, np.arange(len(own.train)), 0.2, seed), simulated, strict=True
+            hold_out_client(client, np.arange(len(own.train)), 0.2, seed), simulated, strict=True
         ):
             assert np.array_equal(shards[client][places], samples)
             assert torch.equal(own.train.inputs[places], whole.train.inputs[samples])
@@ -225,12 +225,12 @@ def test_shares_train_and_validate_on_the_simulations_samples(kind):
 )
 def test_places_in_a_shard_stand_for_its_samples(samples, client, seed, keep_last):
     shard = np.array(samples)
-    by_sample = hold_out_at(client, shard, 0.3, seed)
-    by_place = hold_out_at(client, np.arange(len(shard)), 0.3, seed)
+    by_sample = hold_out_client(client, shard, 0.3, seed)
+    by_place = hold_out_client(client, np.arange(len(shard)), 0.3, seed)
     for samples_there, places in zip(by_sample, by_place, strict=True):
         assert np.array_equal(samples_there, shard[places])
     there, here = (
-        plan(training, epochs=2, batch_size=4, keep_last=keep_last, augmented=True,
+        plan_batches(training, epochs=2, batch_size=4, keep_last=keep_last, augmented=True,
              key=(seed, 5, client))
         for training in (by_sample[0], by_place[0])
     )  # fmt: skip

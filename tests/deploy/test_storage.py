@@ -104,13 +104,13 @@ def test_a_damaged_model_is_lost(desk, damage):
 
 def kept(desk, *rounds):
     for round in rounds:
-        OnDisk(desk.folder / "state").updated({7: {"control": torch.tensor(round)}}, round)
+        OnDisk(desk.folder / "state").update({7: {"control": torch.tensor(round)}}, round)
 
 
 def test_the_state_of_the_round_that_the_server_knows(desk):
     """A later one belongs to an answer that was lost; an earlier one to the past."""
     kept(desk, 1, 2, 3)
-    assert int(desk.states(7, 2).of(7)["control"]) == 2
+    assert int(desk.states(7, 2).get(7)["control"]) == 2
     assert files(desk) == ["client-000007-000002.safetensors"]
 
 
@@ -118,15 +118,15 @@ def test_a_round_that_was_lost_does_not_count(desk):
     """Asked again, it starts from what it had, and replaces what it made of it."""
     kept(desk, 1)
     states = desk.states(7, 1)
-    states.updated({7: {"control": torch.tensor(99)}}, 2)
+    states.update({7: {"control": torch.tensor(99)}}, 2)
     again = desk.states(7, 1)
-    assert int(again.of(7)["control"]) == 1
-    assert int(again.updated({7: {"control": torch.tensor(5)}}, 2).of(7)["control"]) == 5
+    assert int(again.get(7)["control"]) == 1
+    assert int(again.update({7: {"control": torch.tensor(5)}}, 2).get(7)["control"]) == 5
 
 
 def test_a_client_that_keeps_nothing(desk):
     kept(desk, 1)
-    assert desk.states(7, None).of(7) == {}
+    assert desk.states(7, None).get(7) == {}
     assert files(desk) == []
 
 

@@ -22,11 +22,18 @@ from fedfm import (
     simulate,
     simulate_seeds,
 )
-from fedfm.engine import calibration, choice
-from fedfm.engine.calibration import MARGIN, PATIENCE, TURNS, fastest
-from fedfm.engine.choice import Choice, automatic, executor
+from fedfm.engine import choice
+from fedfm.engine.choice import (
+    MARGIN,
+    PATIENCE,
+    TURNS,
+    ExecutorChoice,
+    choose_executor,
+    find_fastest,
+    make_executor,
+    use_precision,
+)
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
-from fedfm.engine.precision import use_precision
 from fedfm.run import simulation
 from fedfm.run.records import RoundRecord
 from tests import worlds
@@ -41,7 +48,7 @@ def tiny() -> nn.Module:
 
 def chosen(name: str, precision="auto"):
     module = tiny()
-    return executor(name, module, worlds.feed(worlds.images(), module), precision)
+    return make_executor(name, module, worlds.device_data(worlds.images(), module), precision)
 
 
 def test_executors_go_by_name():
@@ -57,19 +64,19 @@ def test_an_unknown_executor_is_refused_with_the_known_ones():
 
 
 def test_graphs_without_a_gpu_are_refused_with_what_to_do():
-    with pytest.raises(UserError, match=r"needs an NVIDIA GPU \(device=cuda\): choose executor"):
+    with pytest.raises(UserError, match=r"executor graph needs an NVIDIA GPU"):
         chosen("graph")
 
 
 @pytest.mark.parametrize("name", ["auto", "fp32"])
 def test_a_cpu_has_fp32(name):
     assert use_precision(name, CPU) is None
-    assert chosen("stacked", name).net.low is None
+    assert chosen("stacked", name).net.low_dtype is None
 
 
 @pytest.mark.parametrize("name", ["bf16", "tf32"])
 def test_a_cpu_has_nothing_lower(name):
-    with pytest.raises(UserError, match=f"precision {name} needs a GPU; on a CPU there is fp32"):
+    with pytest.raises(UserError, match=f"precision {name} needs a GPU.*fp32"):
         chosen("stacked", name)
 
 
@@ -87,21 +94,20 @@ class Timed:
     def __init__(self, monkeypatch, **seconds: list[float]) -> None:
         self.now = 0.0
         self.turns: list[str] = []
-        monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=lambda: self.now))
         self.executors = {name: self._executor(name, own) for name, own in seconds.items()}
 
     def _executor(self, name: str, seconds: list[float]):
         left = itertools.chain(seconds, itertools.repeat(seconds[-1]))
 
-        def train(*job: object) -> None:
+        def train(job: object) -> None:
             self.turns.append(name)
             self.now += next(left)
 
         return SimpleNamespace(train=train)
 
     def fastest(self):
-        sgd = worlds.federation(tiny(), worlds.images(), FedAvg()).training.sgd
-        return fastest(self.executors, None, [], sgd)  # type: ignore[arg-type]  # nobody looks
+        return find_fastest(self.executors, None)  # type: ignore[arg-type]  # nobody looks
 
 
 def test_the_fastest_wins_by_the_median_of_three_turns_after_a_warm_up(monkeypatch):
@@ -124,12 +130,12 @@ def test_where_turns_are_slow_one_must_do(monkeypatch):
     assert timed.turns == ["first", "second"] * 2
 
 
-def choose(module: nn.Module, shape=(1, 8, 8)) -> Choice:
+def choose(module: nn.Module, shape=(1, 8, 8)) -> ExecutorChoice:
     data = worlds.images(shape=shape)
     many = list(torch.arange(len(data.train.labels)).repeat(3).split(9))
     fed = worlds.federation(module, data, FedAvg(), executor="loop", clients=many)
     plans = [fed.plan(0, client) for client in range(len(many))]
-    return automatic(module, worlds.feed(data, module), plans, fed.training.sgd)
+    return choose_executor(module, worlds.device_data(data, module), plans, fed.training.sgd)
 
 
 def test_a_tiny_network_is_stacked_and_why_is_said():
@@ -139,9 +145,9 @@ def test_a_tiny_network_is_stacked_and_why_is_said():
 
 
 def test_a_network_that_cannot_be_stacked_is_not_and_why_is_said(monkeypatch):
-    monkeypatch.setattr(choice, "fastest", lambda *_: pytest.fail("there is no choice"))
+    monkeypatch.setattr(choice, "find_fastest", lambda *_: pytest.fail("there is no choice"))
     body = nn.Sequential(nn.Linear(12, 6), nn.PReLU())
-    name, why = choose(models.Split(body, nn.Linear(6, worlds.CLASSES)), (12,))
+    name, why = choose(models.BodyAndHead(body, nn.Linear(6, worlds.CLASSES)), (12,))
     assert name == "loop"
     assert why.startswith("clients cannot be trained as one network: layer 'body.1' (PReLU)")
 
@@ -149,18 +155,19 @@ def test_a_network_that_cannot_be_stacked_is_not_and_why_is_said(monkeypatch):
 def test_what_is_faster_on_the_first_steps_is_chosen(monkeypatch):
     seen: dict[str, Any] = {}
 
-    def measured(candidates, start, plans, sgd):
-        seen.update(names=list(candidates), clients=len(plans), steps={p.steps for p in plans})
+    def measured(candidates, job):
+        steps = {plan.steps for plan in job.plans}
+        seen.update(names=list(candidates), clients=len(job.plans), steps=steps)
         return "loop", {"stacked": 0.3, "loop": 0.1}
 
-    monkeypatch.setattr(choice, "fastest", measured)
+    monkeypatch.setattr(choice, "find_fastest", measured)
     assert choose(tiny()) == ("loop", "the first steps took stacked 300 ms, loop 100 ms")
     assert seen == {"names": ["stacked", "loop"], "clients": 10, "steps": {2}}
 
 
 def test_with_several_threads_a_stack_for_each_is_tried_as_well(monkeypatch):
     monkeypatch.setattr(
-        choice, "fastest", lambda candidates, *_: ("lanes", dict.fromkeys(candidates, 1.0))
+        choice, "find_fastest", lambda candidates, *_: ("lanes", dict.fromkeys(candidates, 1.0))
     )
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert choose(tiny()).name == "lanes"
@@ -187,7 +194,9 @@ def run(out: Path, **options):
 
 def says(monkeypatch, name: str) -> None:
     """Let the trial find that executor the fastest."""
-    monkeypatch.setattr(simulation, "automatic", lambda *_: Choice(name, f"{name} was faster"))
+    monkeypatch.setattr(
+        simulation, "choose_executor", lambda *_: ExecutorChoice(name, f"{name} was faster")
+    )
 
 
 def test_the_folder_records_the_executor_and_why(tmp_path, monkeypatch, caplog):
@@ -215,9 +224,9 @@ def test_a_resumed_run_keeps_to_the_executor_it_began_with(tmp_path, monkeypatch
 
     def spied(name, *arguments):
         used.append(name)
-        return executor(name, *arguments)
+        return make_executor(name, *arguments)
 
-    monkeypatch.setattr(simulation, "executor", spied)
+    monkeypatch.setattr(simulation, "make_executor", spied)
     run(tmp_path / "run", resume=True)
     assert used == [began]
     assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")

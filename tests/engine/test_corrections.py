@@ -9,12 +9,12 @@ import torch
 from fedfm.core import trees
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.engine.corrections import Linear, linear
-from fedfm.engine.layout import owned
+from fedfm.engine.corrections import Linear, find_linear_correction
+from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
 from fedfm.engine.update import update
 from fedfm.methods import FedAvg, FedDyn, FedFM, FedProx, Piece, Scaffold
-from fedfm.rounds.round import opened
+from fedfm.rounds.round import open_round
 from tests import worlds
 
 SGD = Sgd(0.1, 0.9, 1e-3)
@@ -24,7 +24,7 @@ P: Any = Linear(0.0, 1.0)
 
 
 def random(like: Tree) -> Tree:
-    return trees.tree_map(lambda leaf: owned(torch.randn(leaf.shape)), like)
+    return trees.tree_map(lambda leaf: copy_arranged(torch.randn(leaf.shape)), like)
 
 
 def job(*pieces: Piece) -> tuple[Objective, Tree]:
@@ -33,7 +33,7 @@ def job(*pieces: Piece) -> tuple[Objective, Tree]:
     module, data = worlds.network(), worlds.images()
     fed = worlds.federation(module, data, *pieces)
     state = worlds.start(module, fed)
-    objective = opened(state, fed).job.objective
+    objective = open_round(state, fed).job.objective
     params = trees.repeat(state.model.map(trees.share).params, CLIENTS)
     return Objective(objective.pieces, random(objective.held)), random(params)
 
@@ -45,9 +45,9 @@ def job(*pieces: Piece) -> tuple[Objective, Tree]:
 )
 def test_one_pass_is_the_corrections_and_the_update(pieces):
     objective, ours = job(*pieces)
-    theirs = trees.tree_map(owned, ours)
+    theirs = trees.tree_map(copy_arranged, ours)
     momenta, velocities = (trees.tree_map(torch.zeros_like, ours) for _ in range(2))
-    correction = linear(objective, ours)
+    correction = find_linear_correction(objective, ours)
     assert correction
     for _ in range(3):
         grads = random(ours)
@@ -58,7 +58,7 @@ def test_one_pass_is_the_corrections_and_the_update(pieces):
 
 
 def test_without_corrections_nothing_is_added():
-    correction = linear(*job(FedAvg(), FedFM(start_round=0)))
+    correction = find_linear_correction(*job(FedAvg(), FedFM(start_round=0)))
     assert correction is not None
     assert (correction.decay, correction.constants) == (0.0, {})
 
@@ -99,7 +99,7 @@ class Forgetful(Clipped):
 
 @pytest.mark.parametrize("piece", [Clipped(), Halved(), Uneven(), Forgetful()])
 def test_what_is_not_the_gradient_and_a_decay_and_a_constant_is_left_alone(piece):
-    assert linear(*job(piece)) is None
+    assert find_linear_correction(*job(piece)) is None
 
 
 def test_the_arithmetic_of_linear_expressions():

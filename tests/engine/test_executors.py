@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from fedfm import models
 from fedfm.core.errors import UserError
 from fedfm.core.trees import share
-from fedfm.data.batches import plan
-from fedfm.engine.choice import executor
+from fedfm.data.batches import plan_batches
+from fedfm.engine.choice import make_executor
+from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.executors import LoopExecutor
-from fedfm.engine.networks import Net, model_of, stacked_net
+from fedfm.engine.networks import BoundNetwork, copy_model, stack_network
 from fedfm.engine.objective import Objective
-from fedfm.engine.schedule import blocks, packing_order
+from fedfm.engine.schedule import make_blocks, packing_order
 from fedfm.engine.stacking.layers import Unstackable
 from fedfm.methods import FedAvg, FedFM, FedFMLite
 from fedfm.rounds.round import run_round
@@ -91,9 +92,10 @@ def test_a_cohort_is_its_clients_one_by_one():
     start = worlds.start(module, fed).model
     plans = [fed.plan(0, k) for k in range(4)]
     nothing = Objective(fed.method.pieces, {"fedavg": {}})
-    together = fed.executor.train(start.map(share), plans, nothing, fed.training.sgd)
+    job = TrainingJob(start.map(share), plans, nothing, fed.training.sgd)
+    together = fed.executor.train(job)
     for half in (slice(0, 2), slice(2, 4)):
-        part = fed.executor.train(start.map(share), plans[half], nothing, fed.training.sgd)
+        part = fed.executor.train(job.rows(half))
         for name, value in part.model.params.items():
             torch.testing.assert_close(value, together.model.params[name][half])
         for name, value in part.model.buffers.items():
@@ -104,12 +106,12 @@ def test_a_cohort_is_its_clients_one_by_one():
 def test_every_step_of_every_plan_is_taken_once_and_in_order():
     sizes, batch = (23, 10, 5, 16, 16), 8
     plans = [
-        plan(torch.arange(n).numpy(), epochs=2, batch_size=batch, keep_last=True,
+        plan_batches(torch.arange(n).numpy(), epochs=2, batch_size=batch, keep_last=True,
              augmented=False, key=(0, 0, k))
         for k, n in enumerate(sizes)
     ]  # fmt: skip
     taken: list[list[Tensor]] = [[] for _ in plans]
-    for block in blocks(plans):
+    for block in make_blocks(plans):
         rows = range(block.rows.start, block.rows.stop)
         for row, indices in zip(rows, block.indices, strict=True):
             taken[row].extend(indices)
@@ -120,12 +122,12 @@ def test_every_step_of_every_plan_is_taken_once_and_in_order():
 def test_packing_puts_long_clients_first_and_short_batches_last():
     sizes = (5, 40, 16, 24)
     plans = [
-        plan(torch.arange(n).numpy(), epochs=1, batch_size=8, keep_last=False, augmented=False,
-             key=(0, 0, k))
+        plan_batches(torch.arange(n).numpy(), epochs=1, batch_size=8, keep_last=False,
+                     augmented=False, key=(0, 0, k))
         for k, n in enumerate(sizes)
     ]  # fmt: skip
     assert packing_order(plans) == [1, 3, 2, 0]
-    made = list(blocks([plans[i] for i in packing_order(plans)]))
+    made = list(make_blocks([plans[i] for i in packing_order(plans)]))
     assert [(block.rows, block.steps) for block in made] == [
         (slice(0, 3), 1), (slice(3, 4), 1), (slice(0, 3), 1), (slice(0, 2), 1), (slice(0, 1), 2),
     ]  # fmt: skip
@@ -168,9 +170,9 @@ def test_a_users_network_is_stacked_where_it_can_be():
 def test_what_cannot_be_stacked_runs_in_the_loop_and_says_so_once(module, why, caplog):
     data = worlds.images(shape=(12,))
     with pytest.raises(Unstackable, match=why):
-        stacked_net(module, (12,))
+        stack_network(module, (12,))
     with caplog.at_level(logging.WARNING):
-        chosen = executor("stacked", module, worlds.feed(data, module))
+        chosen = make_executor("stacked", module, worlds.device_data(data, module))
     assert type(chosen) is LoopExecutor
     assert len(caplog.records) == 1
     assert why in caplog.text
@@ -192,7 +194,7 @@ def test_shared_and_frozen_parameters_are_bound_as_they_are():
     second.weight = first.weight
     first.bias.requires_grad_(False)
     body = nn.Sequential(first, nn.ReLU(), second)
-    module = models.Split(body, nn.Linear(12, worlds.CLASSES))
+    module = models.BodyAndHead(body, nn.Linear(12, worlds.CLASSES))
     data = worlds.images(shape=(12,))
     frozen = first.bias.detach().clone()
     for name in ("loop", "stacked"):
@@ -206,20 +208,20 @@ def test_shared_and_frozen_parameters_are_bound_as_they_are():
 def test_unknown_executors_are_named():
     module = worlds.network()
     with pytest.raises(UserError, match="did you mean 'stacked'"):
-        executor("staked", module, worlds.feed(worlds.images(), module))
+        make_executor("staked", module, worlds.device_data(worlds.images(), module))
 
 
 def test_a_batch_of_one_under_batch_norm_is_explained():
     module, data = worlds.network("mlp", norm="batch"), worlds.images()
     fed = worlds.federation(module, data, FedAvg(), batch_size=1)
-    with pytest.raises(UserError, match="batch of 1 cannot be trained on"):
+    with pytest.raises(UserError, match="cannot train on a batch of 1"):
         run_round(worlds.start(module, fed), fed)
 
 
 def test_binding_works_on_the_tensors_themselves():
     module = worlds.network(norm="batch")
-    net = Net(module)
-    model = model_of(module).map(share)
+    net = BoundNetwork(module)
+    model = copy_model(module).map(share)
     net.bind(model)
     net.module.train()
     net(torch.randn(1, 6, 1, 8, 8))

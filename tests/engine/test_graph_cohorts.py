@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.engine import graphs
+from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.objective import Objective
 from fedfm.methods import FedAvg, FedFM, FedProx, Moon, Scaffold
 from fedfm.rounds.round import run_round
@@ -42,13 +43,18 @@ def test_a_cohort_fits_the_same_pieces_sgd_clients_and_shapes_alone(captured):
     run_round(state, fed)
     cohort, sgd = fed.executor.cohorts[-1], fed.training.sgd
     pieces, held = cohort.objective.pieces, cohort.objective.held
-    assert cohort.fits(Objective(list(pieces), trees.tree_map(torch.zeros_like, held)), sgd, 4)
-    assert not cohort.fits(Objective([replace(FM, strength=2.0)], held), sgd, 4)
-    assert not cohort.fits(Objective([], {}), sgd, 4)
-    assert not cohort.fits(Objective(pieces, held), replace(sgd, lr=0.1), 4)
-    assert not cohort.fits(Objective(pieces, held), sgd, 3)
-    assert not cohort.fits(Objective(pieces, trees.repeat(held, 4)), sgd, 4)
-    assert not cohort.fits(Objective(pieces, trees.tree_map(Tensor.half, held)), sgd, 4)
+    plans = [fed.plan(1, client) for client in range(4)]
+
+    def fits(objective, sgd, clients):
+        return cohort.fits(TrainingJob(state.model, plans[:clients], objective, sgd))
+
+    assert fits(Objective(list(pieces), trees.tree_map(torch.zeros_like, held)), sgd, 4)
+    assert not fits(Objective([replace(FM, strength=2.0)], held), sgd, 4)
+    assert not fits(Objective([], {}), sgd, 4)
+    assert not fits(Objective(pieces, held), replace(sgd, lr=0.1), 4)
+    assert not fits(Objective(pieces, held), sgd, 3)
+    assert not fits(Objective(pieces, trees.repeat(held, 4)), sgd, 4)
+    assert not fits(Objective(pieces, trees.tree_map(Tensor.half, held)), sgd, 4)
 
 
 def test_whatever_does_not_fit_is_trained_right_after_what_did(captured):
@@ -60,9 +66,10 @@ def test_whatever_does_not_fit_is_trained_right_after_what_did(captured):
     start, sgd = state.model.map(trees.share), fed.training.sgd
     plans, nothing = [fed.plan(0, k) for k in range(4)], Objective((), {})
     for some, how in ((4, sgd), (3, sgd), (4, replace(sgd, momentum=0.5)), (4, sgd)):
-        ours = fed.executor.train(start, plans[:some], nothing, how)
+        job = TrainingJob(start, plans[:some], nothing, how)
+        ours = fed.executor.train(job)
         fresh, _ = world(FedAvg(), executor="loop")
-        theirs = fresh.executor.train(start, plans[:some], nothing, how)
+        theirs = fresh.executor.train(job)
         for name, value in ours.model.params.items():
             torch.testing.assert_close(value, theirs.model.params[name], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-9, atol=1e-9)
@@ -73,11 +80,11 @@ def test_whatever_does_not_fit_is_trained_right_after_what_did(captured):
 
 def test_blocks_that_are_too_short_run_as_they_are(captured, monkeypatch):
     """Two epochs of 23, 10, 5 and 16 samples in batches of 8: 4, 2, 2 and 4 steps."""
-    monkeypatch.setattr(graphs, "WORTHWHILE", 3)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 3)
     state = after(3, FedAvg())
     assert captured == []
     assert_same(state, after(3, FedAvg(), executor="loop"))
-    monkeypatch.setattr(graphs, "WORTHWHILE", 2)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 2)
     state = after(3, FedAvg())
     assert captured == [(0, 3, 8), (3, 4, 5), (0, 2, 8)]
     assert_same(state, after(3, FedAvg(), executor="loop"))
@@ -85,14 +92,14 @@ def test_blocks_that_are_too_short_run_as_they_are(captured, monkeypatch):
 
 def test_single_steps_that_come_again_in_the_next_epoch_are_captured(captured, monkeypatch):
     """With last batches of 7, 2 and 5 samples hardly any two steps in a row are alike."""
-    monkeypatch.setattr(graphs, "WORTHWHILE", 2)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 2)
     state = after(3, FedAvg(), keep_last=True)
     assert captured == [(3, 4, 5), (0, 1, 8), (1, 2, 2), (2, 3, 8), (0, 1, 7)]
     assert_same(state, after(3, FedAvg(), executor="loop", keep_last=True))
 
 
 def test_there_are_only_so_many_graphs(captured, monkeypatch):
-    monkeypatch.setattr(graphs, "MOST", 2)
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
     state = after(3, FedAvg())
     assert captured == [(0, 3, 8), (3, 4, 5)]
     assert_same(state, after(3, FedAvg(), executor="loop"))
@@ -103,8 +110,8 @@ def test_what_cannot_be_captured_takes_plain_steps_and_says_so_once(monkeypatch,
         part(block.indices[:, 0], None)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(graphs, "capture", fails)
-    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+    monkeypatch.setattr(graphs, "capture_step", fails)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 1)
     with caplog.at_level(logging.WARNING):
         state = after(4, Scaffold())
     assert [record.message for record in caplog.records] == [
@@ -114,14 +121,14 @@ def test_what_cannot_be_captured_takes_plain_steps_and_says_so_once(monkeypatch,
 
 
 def test_memory_that_runs_out_while_capturing_splits_the_cohort(monkeypatch, captured, caplog):
-    works = graphs.capture
+    works = graphs.capture_step
 
     def hungry(part, block, pool):
         if len(part.cohort.losses) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB. GPU 0 has 1")
         return works(part, block, pool)
 
-    monkeypatch.setattr(graphs, "capture", hungry)
+    monkeypatch.setattr(graphs, "capture_step", hungry)
     state = after(3, Moon(mu=0.5))
     assert [record.message.split(" need ")[0] for record in caplog.records] == ["4 clients at once"]
     assert captured

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.engine import graphs
-from fedfm.engine.cohort import Cohort, Part
+from fedfm.engine.cohort import Cohort, CohortPart, TrainingJob
 from fedfm.engine.objective import Objective
 from fedfm.methods import (
     PIECES,
@@ -45,7 +45,7 @@ METHODS: dict[str, tuple[Piece, ...]] = {name: (gentle(name),) for name in PIECE
 def addresses(cohort: Cohort) -> list[int]:
     """Where everything lies that a captured step would touch."""
     views = [tree for own in cohort.views.values() for view in own.values() for tree in view]
-    kept = [*cohort.model, cohort.momenta, cohort.lowered, cohort.objective.held, *views]
+    kept = [*cohort.model, cohort.momenta, cohort.low_params, cohort.objective.held, *views]
     return [leaf.data_ptr() for tree in kept for leaf in trees.leaves(tree)]
 
 
@@ -64,12 +64,12 @@ def captured(monkeypatch) -> list[tuple[int, ...]]:
         def step(indices: Tensor, draws: Tensor | None) -> None:
             assert indices.shape == shape
             assert addresses(part.cohort) == there
-            Part(part.cohort, block.rows)(indices, draws)
+            CohortPart(part.cohort, block.rows)(indices, draws)
 
         return step
 
-    monkeypatch.setattr(graphs, "capture", capture)
-    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+    monkeypatch.setattr(graphs, "capture_step", capture)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 1)
     return keys
 
 
@@ -147,10 +147,11 @@ def test_an_outcome_is_a_copy_that_later_rounds_leave_alone(captured):
     fed, state = world(FedAvg())
     sgd, nothing = fed.training.sgd, Objective(fed.method.pieces, {"fedavg": {}})
     start = state.model.map(trees.share)
-    first = fed.executor.train(start, [fed.plan(0, k) for k in range(4)], nothing, sgd)
+    plans = [[fed.plan(round, k) for k in range(4)] for round in range(2)]
+    first = fed.executor.train(TrainingJob(start, plans[0], nothing, sgd))
     kept = [leaf.clone() for tree in first.model for leaf in trees.leaves(tree)]
     loss, cohort = first.loss.clone(), fed.executor.cohorts[-1]
-    fed.executor.train(start, [fed.plan(1, k) for k in range(4)], nothing, sgd)
+    fed.executor.train(TrainingJob(start, plans[1], nothing, sgd))
     assert fed.executor.cohorts[-1] is cohort
     assert all(map(torch.equal, kept, [x for tree in first.model for x in trees.leaves(tree)]))
     assert torch.equal(loss, first.loss)
@@ -169,7 +170,7 @@ def test_views_are_refreshed_every_round(captured):
             assert torch.equal(views["received"].params[name][0], value)
     order = [0, 3, 1, 2]  # in which the clients are packed
     for row, client in enumerate(order):
-        for name, value in before.clients.of(client)["moon"]["model"]["params"].items():
+        for name, value in before.clients.get(client)["moon"]["model"]["params"].items():
             assert torch.equal(views["previous"].params[name][row], value)
 
 

@@ -20,7 +20,7 @@ from fedfm.config import make_config
 from fedfm.core import trees
 from fedfm.engine.jobs import train_together
 from fedfm.methods import FedFMLite, Moon, Piece, Scaffold
-from fedfm.rounds.round import opened, run_round, run_rounds
+from fedfm.rounds.round import open_round, run_round, run_rounds
 from fedfm.rounds.server import Diverged
 from fedfm.rounds.state import to_tree
 from fedfm.run.folder import RunFolder
@@ -63,11 +63,11 @@ def test_jobs_trained_together_are_the_jobs_one_by_one(method, executor):
     """In the second round, where clients hold states and models of their own."""
     feds, states = several(executor, *METHODS[method])
     later = [run_round(state, fed)[0] for state, fed in zip(states, feds, strict=True)]
-    jobs = [opened(state, fed).job for state, fed in zip(later, feds, strict=True)]
+    jobs = [open_round(state, fed).job for state, fed in zip(later, feds, strict=True)]
     together = train_together(jobs, feds[0].executor)
     assert [len(outcome.steps) for outcome in together] == [4, 3, 4]
     for job, outcome in zip(jobs, together, strict=True):
-        alone = job.done_by(feds[0].executor)
+        alone = feds[0].executor.train(job)
         assert_same(outcome.model._asdict(), alone.model._asdict())
         torch.testing.assert_close(outcome.loss, alone.loss, rtol=1e-9, atol=1e-9)
         assert torch.equal(outcome.steps, alone.steps)
@@ -93,7 +93,7 @@ def test_rounds_of_several_federations_are_the_rounds_of_each(method, executor):
 def test_jobs_of_different_pieces_are_not_joined():
     feds, states = several("loop", FedAvg())
     others, starts = several("loop", Moon())
-    jobs = [opened(states[0], feds[0]).job, opened(starts[0], others[0]).job]
+    jobs = [open_round(states[0], feds[0]).job, open_round(starts[0], others[0]).job]
     with pytest.raises(AssertionError):
         train_together(jobs, feds[0].executor)
 

@@ -9,10 +9,11 @@ import torch
 from fedfm import FedAvg, FedFM, UserError
 from fedfm.core.trees import flatten, share
 from fedfm.engine import graphs
-from fedfm.engine.cohort import Outcome, Part, gather
+from fedfm.engine.cohort import Cohort, CohortPart, TrainingResult, gather_results
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
 from fedfm.engine.graphs import GraphCohort
-from fedfm.engine.networks import Net
+from fedfm.engine.networks import BoundNetwork
+from fedfm.engine.threads import NetworkPool
 from fedfm.methods import Moon, Scaffold
 from fedfm.methods.base import Model
 from fedfm.rounds.round import run_round
@@ -20,21 +21,26 @@ from fedfm.rounds.state import to_tree
 from tests import worlds
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"
+GPU_FULL = torch.OutOfMemoryError(FULL)
+CPU_FULL = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 4000 bytes. Error code 12 (Cannot allocate memory)"
+)
 
 
 @pytest.fixture
 def room(monkeypatch):
     """Memory for so many clients at once; gives the cohorts that were trained."""
-    works, trained = StackedExecutor.together, []
+    works, trained = StackedExecutor.train_cohort, []
 
-    def limit(clients: int) -> list[int]:
-        def together(self, start, plans, objective, sgd):
-            if len(plans) > clients:
-                raise torch.OutOfMemoryError(FULL)
-            trained.append(len(plans))
-            return works(self, start, plans, objective, sgd)
+    def limit(clients: int, error: RuntimeError = GPU_FULL) -> list[int]:
+        def train_cohort(self, job):
+            if len(job.plans) > clients:
+                raise error
+            trained.append(len(job.plans))
+            return works(self, job)
 
-        monkeypatch.setattr(StackedExecutor, "together", together)
+        monkeypatch.setattr(StackedExecutor, "train_cohort", train_cohort)
         return trained
 
     return limit
@@ -60,10 +66,8 @@ def test_a_cohort_that_needs_too_much_memory_is_split(room, caplog, clients, spl
     torch.testing.assert_close(parts_log.loss, log.loss, rtol=1e-9, atol=1e-9)
     said = [record.message for record in caplog.records]
     assert len(said) == {2: 1, 1: 2}[clients], "once for every time the cohort was halved"
-    assert said[0] == (
-        "4 clients at once need more memory than the GPU has (CUDA out of memory. Tried to "
-        "allocate 2.00 GiB.): 2 at a time from now on"
-    )
+    assert "training 4 clients at once needs more memory" in said[0]
+    assert "(CUDA out of memory. Tried to allocate 2.00 GiB.): 2 at a time" in said[0]
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
@@ -72,26 +76,26 @@ def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, ca
     fed = worlds.federation(module, worlds.images(), FedFM(start_round=0), executor=executor)
     model = worlds.start(module, fed).model.map(share)
     whole = fed.executor.measure(model, fed.samples, FedFM().statistic)
-    works = Net.__call__
+    works = BoundNetwork.__call__
 
     def little(net, inputs):
         if inputs.shape[:2].numel() > 20:
             raise torch.OutOfMemoryError(FULL)
         return works(net, inputs)
 
-    monkeypatch.setattr(Net, "__call__", little)
+    monkeypatch.setattr(BoundNetwork, "__call__", little)
     parts = fed.executor.measure(model, fed.samples, FedFM().statistic)
     for name, value in parts.items():
         torch.testing.assert_close(value, whole[name])
     assert isinstance(fed.executor, LoopExecutor)
-    assert fed.executor.at_once == 16
+    assert fed.executor.samples_at_once == 16
     assert "measuring 32 samples at once needs more memory" in caplog.messages[-1]
 
     def nothing(net, inputs):
         raise torch.OutOfMemoryError(FULL)
 
-    monkeypatch.setattr(Net, "__call__", nothing)
-    with pytest.raises(UserError, match="one sample alone needs more memory than the GPU has"):
+    monkeypatch.setattr(BoundNetwork, "__call__", nothing)
+    with pytest.raises(UserError, match="one sample needs more memory"):
         fed.executor.measure(model, fed.samples, FedFM().statistic)
 
 
@@ -101,18 +105,18 @@ def test_memory_is_free_when_less_is_tried(monkeypatch):
     fed = worlds.federation(module, worlds.images(), Moon(), executor="graph")
     kept: list[weakref.ref[GraphCohort]] = []
     alive: list[bool] = []
-    monkeypatch.setattr(graphs, "capture", Caught)
+    monkeypatch.setattr(graphs, "capture_step", Caught)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(kept[-1]() is not None))
-    again = GraphCohort.again
+    retrain = GraphCohort.retrain
 
-    def short(cohort, start, objective, plans):
-        outcome = again(cohort, start, objective, plans)
+    def short(cohort, job):
+        result = retrain(cohort, job)
         kept.append(weakref.ref(cohort))
-        if len(plans) == 4:
+        if len(job.plans) == 4:
             raise torch.OutOfMemoryError(FULL)
-        return outcome
+        return result
 
-    monkeypatch.setattr(GraphCohort, "again", short)
+    monkeypatch.setattr(GraphCohort, "retrain", short)
     gc.disable()
     try:
         rounds_of(fed, module, rounds=1)
@@ -129,33 +133,85 @@ class Caught:
         self.part, self.rows = part, block.rows
 
     def __call__(self, indices, draws) -> None:
-        Part(self.part.cohort, self.rows)(indices, draws)
+        CohortPart(self.part.cohort, self.rows)(indices, draws)
 
 
-def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room):
-    room(0)
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (GPU_FULL, r"\(CUDA out of memory\. Tried to allocate 2\.00 GiB\.\)"),
+        (CPU_FULL, r"\(can't allocate memory: you tried to allocate 4000 bytes\)"),
+        (
+            RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+            r"\(not enough memory: you tried to allocate 9 bytes\)",
+        ),
+    ],
+    ids=["GPU", "CPU", "CPU, other words"],
+)
+def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room, error, reason):
+    room(0, error)
     module = worlds.network("mlp", hidden=[8])
     fed = worlds.federation(module, worlds.images(), FedAvg())
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"one client .* {reason}: use a smaller batch_size or"):
         rounds_of(fed, module)
-    assert str(caught.value) == (
-        "one client alone needs more memory than the GPU has (CUDA out of memory. Tried to "
-        "allocate 2.00 GiB.): use a smaller batch_size or model, or precision=bf16"
-    )
+
+
+@pytest.mark.parametrize("executor", ["loop", "lanes"])
+def test_threads_that_need_too_much_memory_are_halved(monkeypatch, caplog, executor):
+    """As long as two clients train at the same time, the CPU's memory is full."""
+    module = worlds.network("mlp", hidden=[8], dtype=torch.float64)
+    fed = worlds.federation(module, worlds.images(), FedAvg(), executor=executor)
+    whole, _ = rounds_of(fed, module, rounds=1)
+    torch.set_num_threads(4)
+    works = NetworkPool.map
+
+    def map_little(pool, work, items):
+        if min(pool.threads, len(items)) > 1:
+            raise CPU_FULL
+        return works(pool, work, items)
+
+    monkeypatch.setattr(NetworkPool, "map", map_little)
+    try:
+        parts, _ = rounds_of(fed, module, rounds=1)
+    finally:
+        torch.set_num_threads(1)
+    for name, value in parts.items():
+        torch.testing.assert_close(value, whole[name], rtol=1e-9, atol=1e-9)
+    assert [record.args[::2] for record in caplog.records] == [(4, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked", "lanes"])
+def test_a_cpu_without_memory_for_one_client_is_an_error_with_what_to_do(monkeypatch, executor):
+    module = worlds.network("mlp", hidden=[8])
+    fed = worlds.federation(module, worlds.images(), FedAvg(), executor=executor)
+
+    def nothing(cohort, plans):
+        raise CPU_FULL
+
+    monkeypatch.setattr(Cohort, "train", nothing)
+    with pytest.raises(UserError, match=r"one client needs more memory.*use a smaller batch_size"):
+        rounds_of(fed, module)
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(room):
+    room(0, RuntimeError("shapes cannot be multiplied"))
+    module = worlds.network("mlp", hidden=[8])
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        rounds_of(worlds.federation(module, worlds.images(), FedAvg()), module)
 
 
 def test_a_cohorts_models_are_given_up_before_the_next_trains():
     """However small the cohorts, all clients' models would not fit twice."""
     earlier: list[weakref.ref[torch.Tensor]] = []
 
-    def outcome(clients: torch.Tensor) -> Outcome:
+    def outcome(clients: torch.Tensor) -> TrainingResult:
         assert not any(leaf() is not None for leaf in earlier)
         weights = clients[:, None] * torch.ones(3)
         earlier.append(weakref.ref(weights))
-        return Outcome(Model({"w": weights}, {}), 10.0 * clients, clients + 1)
+        return TrainingResult(Model({"w": weights}, {}), 10.0 * clients, clients + 1)
 
     parts = torch.tensor([3, 0, 2, 1]).split(2)
-    model, loss, steps = gather(map(outcome, parts), parts)
+    model, loss, steps = gather_results(map(outcome, parts), parts)
     assert len(earlier) == 2
     assert model.params["w"].tolist() == [[client] * 3 for client in range(4)]
     assert loss.tolist() == [0, 10, 20, 30]

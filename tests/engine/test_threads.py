@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm import models
-from fedfm.engine.networks import Net, draws_numbers
+from fedfm.engine.networks import BoundNetwork, draws_random_numbers
 from fedfm.engine.profile import Profile
-from fedfm.engine.threads import Lanes
+from fedfm.engine.threads import NetworkPool
 from fedfm.methods import FedAvg, FedFM, Moon, Piece
-from fedfm.rounds.round import opened
+from fedfm.rounds.round import open_round
 from tests import worlds
 
 
@@ -33,7 +33,7 @@ def number_of_threads() -> set[int]:
 def trained(module: nn.Module, piece: Piece):
     """The outcome of a round's local training, and the executor."""
     fed = worlds.federation(module, worlds.images(), piece, executor="loop")
-    return opened(worlds.start(module, fed), fed).job.done_by(fed.executor), fed.executor
+    return fed.executor.train(open_round(worlds.start(module, fed), fed).job), fed.executor
 
 
 def assert_equal(one, other):
@@ -55,7 +55,7 @@ def test_threads_change_no_bit(threads, piece, count):
     alone, _ = trained(worlds.network(norm="batch"), piece)
     threads(count)
     together, executor = trained(worlds.network(norm="batch"), piece)
-    assert len(executor.lanes.nets) == min(count, 4), "a network each, and no more than clients"
+    assert len(executor.pool.nets) == min(count, 4), "a network each, and no more than clients"
     assert number_of_threads() == {count}
     assert_equal(together, alone)
 
@@ -67,16 +67,16 @@ def test_a_stack_for_each_thread_gives_the_results_of_one(threads, count):
         worlds.images(dtype=torch.float64),
     )
     fed = worlds.federation(module, data, Moon(), executor="lanes", keep_last=True)
-    job = opened(worlds.start(module, fed), fed).job
+    job = open_round(worlds.start(module, fed), fed).job
     threads(count)
-    found = job.done_by(fed.executor)
+    found = fed.executor.train(job)
     expected = worlds.federation(module, data, Moon(), executor="stacked", keep_last=True)
-    torch.testing.assert_close(found, job.done_by(expected.executor), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, expected.executor.train(job), rtol=1e-10, atol=1e-10)
 
 
 def test_networks_are_made_once(threads):
     threads(2)
-    lanes = Lanes(Net(worlds.network("mlp")))
+    lanes = NetworkPool(BoundNetwork(worlds.network("mlp")))
     lanes.map(lambda net, client: None, range(4))
     made = list(lanes.nets)
     lanes.map(lambda net, client: None, range(4))
@@ -85,9 +85,13 @@ def test_networks_are_made_once(threads):
 
 def test_no_network_is_in_two_hands_and_results_keep_their_order(threads):
     threads(2)
-    lanes, used, meeting = Lanes(Net(worlds.network("mlp"))), set[int](), threading.Barrier(2)
+    lanes, used, meeting = (
+        NetworkPool(BoundNetwork(worlds.network("mlp"))),
+        set[int](),
+        threading.Barrier(2),
+    )
 
-    def work(net: Net, client: int) -> tuple[int, int]:
+    def work(net: BoundNetwork, client: int) -> tuple[int, int]:
         assert id(net) not in used
         used.add(id(net))
         meeting.wait(30)  # until another client is at work as well
@@ -99,9 +103,9 @@ def test_no_network_is_in_two_hands_and_results_keep_their_order(threads):
 
 def test_an_error_comes_through_and_leaves_the_number_of_threads(threads):
     threads(2)
-    lanes = Lanes(Net(worlds.network("mlp")))
+    lanes = NetworkPool(BoundNetwork(worlds.network("mlp")))
 
-    def work(net: Net, client: int) -> None:
+    def work(net: BoundNetwork, client: int) -> None:
         if client == 2:
             raise KeyError("client 2")
 
@@ -113,7 +117,7 @@ def test_an_error_comes_through_and_leaves_the_number_of_threads(threads):
 
 def test_while_a_profile_counts_there_is_one_lane(threads):
     threads(2)
-    lanes = Lanes(Net(worlds.network("mlp")))
+    lanes = NetworkPool(BoundNetwork(worlds.network("mlp")))
     with Profile():
         seen = lanes.map(lambda net, client: (net, threading.current_thread()), range(4))
     assert set(seen) == {(lanes.nets[0], threading.main_thread())}
@@ -134,7 +138,7 @@ class Noisy(nn.Module):
 def dropping() -> nn.Module:
     torch.manual_seed(0)
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Dropout(0.5))
-    return models.Split(body, nn.Linear(6, worlds.CLASSES))
+    return models.BodyAndHead(body, nn.Linear(6, worlds.CLASSES))
 
 
 @pytest.mark.parametrize(
@@ -144,13 +148,13 @@ def dropping() -> nn.Module:
         (Noisy(), True),
         (worlds.network("mlp"), False),
         (worlds.network(norm="batch"), False),
-        (models.Split(nn.Sequential(nn.Flatten(), nn.Dropout(0.0)), nn.Linear(64, 4)), False),
+        (models.BodyAndHead(nn.Sequential(nn.Flatten(), nn.Dropout(0.0)), nn.Linear(64, 4)), False),
     ],
     ids=["dropout layer", "dropout call", "mlp", "cnn", "dropout of nothing"],
 )
 def test_a_network_that_draws_numbers_is_known(module, random):
     before = torch.get_rng_state()
-    assert draws_numbers(module, (1, 8, 8)) is random
+    assert draws_random_numbers(module, (1, 8, 8)) is random
     assert torch.equal(before, torch.get_rng_state()), "asking draws none"
 
 
@@ -163,6 +167,6 @@ def test_clients_that_draw_numbers_train_one_by_one_and_alike_on_any_threads(thr
     torch.manual_seed(4)
     again, executor = trained(module, FedAvg())
     assert executor.random
-    assert len(executor.lanes.nets) == 1
+    assert len(executor.pool.nets) == 1
     for name, value in again.model.params.items():
         torch.testing.assert_close(value, alone.model.params[name], rtol=1e-5, atol=1e-6)

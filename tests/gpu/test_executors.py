@@ -10,9 +10,9 @@ from torch import nn
 
 from fedfm.core import trees
 from fedfm.engine import graphs
-from fedfm.engine.choice import executor
-from fedfm.engine.graphs import Captured, GraphExecutor
-from fedfm.engine.streams import GraphLoopExecutor
+from fedfm.engine.choice import make_executor
+from fedfm.engine.graphs import CapturedStep, GraphExecutor
+from fedfm.engine.streams import StreamsExecutor
 from fedfm.methods import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
@@ -34,7 +34,7 @@ ROUNDS = 5
 
 @pytest.fixture(autouse=True)
 def everything_captured(monkeypatch):
-    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 1)
 
 
 def federation(
@@ -43,9 +43,11 @@ def federation(
     module = (module or worlds.network(norm="batch")).to("cuda", dtype)
     data = worlds.images(dtype=dtype, shape=settings.pop("shape", (1, 8, 8)))
     fed = worlds.federation(module, data, *pieces, executor="loop", **settings)
-    feed = worlds.feed(data, module)
-    feed = replace(feed, inputs=feed.inputs.to(place), labels=feed.labels.to(place))
-    made = executor(name, module, feed, precision)
+    on_device = worlds.device_data(data, module)
+    on_device = replace(
+        on_device, inputs=on_device.inputs.to(place), labels=on_device.labels.to(place)
+    )
+    made = make_executor(name, module, on_device, precision)
     return replace(fed, executor=made), worlds.start(module, fed)
 
 
@@ -134,7 +136,7 @@ def test_a_network_that_cannot_be_stacked_runs_on_streams(caplog):
     layers = nn.Sequential(nn.Linear(12, 6), nn.PReLU())
     settings = {"shape": (12,), "module": adapted(layers)}
     fed, _ = federation("graph", (FedAvg(),), **settings)
-    assert type(fed.executor) is GraphLoopExecutor
+    assert type(fed.executor) is StreamsExecutor
     assert "PReLU" in caplog.text
     exact = played("loop", (FedAvg(),), dtype=torch.float64, shape=(12,), module=adapted(layers))
     loop, graph = (
@@ -177,7 +179,7 @@ def test_a_batch_of_another_shape_is_refused_after_capture():
     run_round(state, fed)
     assert isinstance(fed.executor, GraphExecutor)
     step = next(iter(fed.executor.cohorts[-1].steps.values()))
-    assert isinstance(step, Captured)
+    assert isinstance(step, CapturedStep)
     with pytest.raises(ValueError, match="captured for batches"):
         step(step.indices[:, :1], None)
 

@@ -13,15 +13,15 @@ from fedfm.cli.run import run_config
 from fedfm.config import load_config
 from fedfm.core import trees
 from fedfm.engine import graphs
+from fedfm.engine.choice import use_precision
 from fedfm.engine.graphs import GraphCohort, GraphExecutor
-from fedfm.engine.precision import use_precision
 from fedfm.engine.profile import Profile
-from fedfm.engine.streams import GraphLoopExecutor
+from fedfm.engine.streams import StreamsExecutor
 from fedfm.methods import FedAvg, FedFM, FedFMLite, FedProto, Moon, Piece, Scaffold
 from fedfm.methods.base import Batch
-from fedfm.metrics.feature_space import features_of
+from fedfm.metrics.feature_space import load_features
 from fedfm.privacy.config import Privacy
-from fedfm.privacy.guard import Guard, keyed
+from fedfm.privacy.guard import Guard, keyed_sources
 from fedfm.rounds.round import run_round
 from tests import worlds
 from tests.engine.test_executors import adapted
@@ -36,7 +36,7 @@ LITE = METHODS["fedfm-lite every 2"]
 
 @pytest.fixture(autouse=True)
 def everything_captured(monkeypatch):
-    monkeypatch.setattr(graphs, "WORTHWHILE", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -131,14 +131,14 @@ def test_a_network_that_cannot_be_stacked_runs_on_streams_in_bf16():
 
     settings = {"shape": (12,), "participation": 0.75}
     fed, _ = federation("graph", METHODS["moon"], module=make(), precision="bf16", **settings)
-    assert type(fed.executor) is GraphLoopExecutor
+    assert type(fed.executor) is StreamsExecutor
     for method in ("moon", "fedfm-lite every 2"):
         assert 0 < near_fp32("graph", METHODS[method], make=make, **settings) < NEAR
 
 
 def test_private_answers_are_made_on_a_gpu_in_bf16():
     fed, state = federation("graph", METHODS["fedfm"], precision="bf16")
-    guard = Guard(Privacy(noise=0.01, anchor_noise=0.01), 2, keyed(7))
+    guard = Guard(Privacy(noise=0.01, anchor_noise=0.01), 2, keyed_sources(7))
     for _ in range(2):
         state, log = run_round(state, replace(fed, guard=guard))
         assert log.failed == []
@@ -188,7 +188,7 @@ def test_layers_without_kernels_of_their_own_train_in_bf16():
             nn.Flatten(),
             nn.Linear(64, 8),
         )
-        return models.Split(body, nn.Linear(8, worlds.CLASSES))
+        return models.BodyAndHead(body, nn.Linear(8, worlds.CLASSES))
 
     for pieces in (METHODS["moon"], METHODS["fedproto"]):
         assert 0 < near_fp32("graph", pieces, make=make) < NEAR
@@ -199,7 +199,7 @@ def test_large_pooling_windows_are_pooled_on_a_gpu(precision):
     def make() -> nn.Module:
         torch.manual_seed(0)
         body = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(16))
-        return models.Split(body, nn.Linear(8, worlds.CLASSES))
+        return models.BodyAndHead(body, nn.Linear(8, worlds.CLASSES))
 
     loop, graph = (
         played(name, (FedAvg(),), 1, module=make(), shape=(1, 16, 16), precision=precision)
@@ -254,7 +254,7 @@ def test_features_of_a_run_do_not_depend_on_what_ran_before(tmp_path):
     found = []
     for allowed in (False, True):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
-        found.append(features_of(tmp_path / "run", data.load("digits"))[0])
+        found.append(load_features(tmp_path / "run", data.load("digits"))[0])
     assert np.array_equal(found[0], found[1])
 
 
@@ -297,19 +297,19 @@ def test_networks_on_streams_take_fewer_where_memory_is_short(monkeypatch, caplo
     expected = played("graph", (FedAvg(),), 2, module=make(), shape=(12,))
     torch.manual_seed(0)
     fed, state = federation("graph", (FedAvg(),), module=make(), shape=(12,))
-    assert isinstance(fed.executor, GraphLoopExecutor)
-    works, executor = GraphCohort.again, fed.executor
+    assert isinstance(fed.executor, StreamsExecutor)
+    works, executor = GraphCohort.retrain, fed.executor
 
-    def again(cohort, *arguments):
-        if len(executor.tracks) > 2:
+    def retrain(cohort, *arguments):
+        if len(executor.streams) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. GPU 0 is full")
         return works(cohort, *arguments)
 
-    monkeypatch.setattr(GraphCohort, "again", again)
+    monkeypatch.setattr(GraphCohort, "retrain", retrain)
     for _ in range(2):
         state, _ = run_round(state, fed)
-    assert "4 clients side by side need more memory than the GPU has" in caplog.text
-    assert len(executor.tracks) == 2
+    assert "4 clients side by side needs more memory" in caplog.text
+    assert len(executor.streams) == 2
     assert same(state, expected)
 
 

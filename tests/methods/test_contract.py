@@ -30,40 +30,40 @@ def zeros(self, task):
     [
         (
             {"loss": lambda self, batch, held: batch.features.square().sum()},
-            r"Mine\.loss must give a number for each client.* but gave a tensor \[\]",
+            r"Mine\.loss must return a number for each client.* but returned a tensor \[\]",
         ),
         (
             {"loss": lambda self, batch, held: batch.features.square().sum(-1)},
-            r"Mine\.loss .* but gave a tensor \[\d, 8\]",
+            r"Mine\.loss .* but returned a tensor \[\d, 8\]",
         ),
-        ({"loss": lambda self, batch, held: 0.5}, r"Mine\.loss .* but gave a float"),
+        ({"loss": lambda self, batch, held: 0.5}, r"Mine\.loss .* but returned a float"),
         (
             {"weights": lambda self, weights, run: weights.sum()},
-            r"Mine\.weights .* but gave a tensor \[\]",
+            r"Mine\.weights .* but returned a tensor \[\]",
         ),
         (
             {"finish": lambda self, client, run, down: None},
-            r"Mine\.finish must give two trees, what goes up and what is kept, but gave nothing",
+            r"Mine\.finish must return two trees, .* but returned nothing",
         ),
         (
             {"finish": lambda self, client, run, down: ({}, {"count": torch.ones(4)})},
-            r"Mine\.finish must give a client's state .* from the beginning, not with count",
+            r"Mine\.finish must return a client's state .* not count",
         ),
         (
             {"step": lambda self, server, delta, total, turnout: delta},
-            r"Mine\.step must give two trees, .* but gave a dict",
+            r"Mine\.step must return two trees, .* but returned a dict",
         ),
         (
             {"step": lambda self, server, delta, total, turnout: (server, {})},
-            r"Mine\.step must give a step with .*, which it is without",
+            r"Mine\.step must return a step with key .*, which is missing",
         ),
         (
             {"step": lambda self, server, delta, total, turnout: ({"m": delta}, delta)},
-            r"Mine\.step must give the server's state .* from the beginning, not with m/",
+            r"Mine\.step must return the server's state .* not m/",
         ),
         (
             {"server_state": zeros, "step": lambda self, s, d, total, turnout: ({"seen": 3}, d)},
-            r"Mine\.step .* with 'seen' a tensor \[2\], but that is a int",
+            r"Mine\.step .* with 'seen' a tensor \[2\], but it is a int",
         ),
     ],
 )
@@ -75,10 +75,10 @@ def test_what_hooks_give_back_is_looked_at(hooks, said, executor):
 
 
 def test_hooks_that_nobody_would_call_are_refused():
-    with pytest.raises(UserError, match=r"Mine\.corect is no hook: did you mean 'correct'\?"):
+    with pytest.raises(UserError, match=r"Mine\.corect is not a hook: did you mean 'correct'\?"):
         compose(piece(corect=lambda self, grads, params, held: grads))
     inherited = type("Heir", (type(piece(corect=lambda self, g, p, h: g)),), {})
-    with pytest.raises(UserError, match=r"Heir\.corect is no hook"):
+    with pytest.raises(UserError, match=r"Heir\.corect is not a hook"):
         check_piece(inherited)
     compose(piece(weight=lambda self, x: x, strength_of=lambda self: 3.0))
 
@@ -96,7 +96,7 @@ def test_states_begin_with_tensors():
     numbers = piece(server_state=lambda self, task: {"t": 0.0})
     module = worlds.network("mlp", hidden=[8], norm="batch")
     fed = worlds.federation(module, worlds.images(), numbers)
-    with pytest.raises(UserError, match="Mine must begin with tensors, but 't' is a float"):
+    with pytest.raises(UserError, match="Mine must hold tensors, but 't' is a float"):
         run_round(worlds.start(module, fed), fed)
 
 
@@ -109,8 +109,8 @@ def test_a_name_may_depend_on_settings():
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (piece(), r"is no method: a method is a class derived from fedfm\.Piece"),
-        (dict, r"dict is no method"),
+        (piece(), r"is not a method: a method is a class derived from fedfm\.Piece"),
+        (dict, r"dict is not a method"),
     ],
 )
 def test_what_is_no_method(kind, said):

@@ -19,16 +19,16 @@ from fedfm.grid.points import write_measures
 from fedfm.metrics import feature_space
 from fedfm.metrics.feature_space import (
     LocalSpaces,
-    best_model,
     class_means,
-    features_by,
-    features_of,
-    finished_config,
-    measures,
-    sample,
+    compute_features,
+    draw_sample,
+    load_best_model,
+    load_features,
+    load_finished_config,
+    measure,
 )
 from fedfm.paper.motivation import local_models
-from fedfm.rounds.clients import sizes
+from fedfm.rounds.clients import count_samples
 from fedfm.rounds.round import run_round
 from fedfm.run.runner import run_configs
 from fedfm.run.simulation import Simulation
@@ -68,13 +68,13 @@ def clusters(samples: int = 300, spread: float = 0.1) -> tuple[np.ndarray, np.nd
 
 
 def test_features_are_those_of_a_plain_forward_pass_in_evaluation_mode(run):
-    model = best_model(run, DIGITS)
+    model = load_best_model(run, DIGITS)
     body = model.get_submodule("body").eval()
     assert any(isinstance(layer, nn.BatchNorm2d) for layer in body.modules())
     mean, std = torch.tensor(DIGITS.mean), torch.tensor(DIGITS.std)
     with torch.no_grad():
         expected = body((DIGITS.test.inputs.float() - mean) / std)
-    features, labels = features_of(run, DIGITS)
+    features, labels = load_features(run, DIGITS)
     assert features.dtype == np.float32
     assert features.shape == (len(DIGITS.test), 12)
     np.testing.assert_allclose(features, expected.numpy(), rtol=1e-4, atol=1e-5)
@@ -82,8 +82,8 @@ def test_features_are_those_of_a_plain_forward_pass_in_evaluation_mode(run):
 
 
 def test_the_best_model_has_the_accuracy_that_the_run_reports(run):
-    features, labels = features_of(run, DIGITS, device="cpu")
-    head = best_model(run, DIGITS).get_submodule("head")
+    features, labels = load_features(run, DIGITS, device="cpu")
+    head = load_best_model(run, DIGITS).get_submodule("head")
     with torch.no_grad():
         found = head(torch.from_numpy(features)).argmax(1).numpy()
     reported = json.loads((run / "summary.json").read_text())["test_accuracy"]
@@ -91,11 +91,11 @@ def test_the_best_model_has_the_accuracy_that_the_run_reports(run):
 
 
 def test_a_given_model_is_left_as_it_is_and_batches_do_not_matter(run, monkeypatch):
-    model = best_model(run, DIGITS).train()
+    model = load_best_model(run, DIGITS).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    whole, labels = features_by(model, DIGITS, "train")
+    whole, labels = compute_features(model, DIGITS, "train")
     monkeypatch.setattr(feature_space, "BATCH", 7)
-    parts, _ = features_by(model, DIGITS, "train")
+    parts, _ = compute_features(model, DIGITS, "train")
     assert len(labels) == len(DIGITS.train)
     np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-5)
     assert model.training
@@ -111,7 +111,7 @@ def test_the_class_means_are_those_of_the_classes_that_are_there():
 
 
 def test_well_separated_classes_measure_near_one():
-    found = measures(*clusters(spread=0.01), seed=0)
+    found = measure(*clusters(spread=0.01), seed=0)
     assert found["nmi"] == pytest.approx(1.0)
     assert found["silhouette"] > 0.97
 
@@ -119,7 +119,7 @@ def test_well_separated_classes_measure_near_one():
 def test_labels_that_have_nothing_to_do_with_the_features_measure_near_nought():
     features, labels = clusters(1000)
     shuffled = np.random.default_rng(1).permutation(labels)
-    found = measures(features, shuffled, seed=0)
+    found = measure(features, shuffled, seed=0)
     assert found["nmi"] < 0.05
     assert abs(found["silhouette"]) < 0.1
 
@@ -131,53 +131,53 @@ def test_the_measures_are_scikit_learns():
         own = KMeans(n_clusters=5, n_init=10, random_state=start).fit(features).labels_
         nmi = normalized_mutual_info_score(labels, own)
         silhouette = silhouette_score(features, labels)
-    assert measures(features, labels, seed=5) == {"nmi": nmi, "silhouette": silhouette}
+    assert measure(features, labels, seed=5) == {"nmi": nmi, "silhouette": silhouette}
 
 
 def test_the_measures_are_the_same_again():
     features, labels = clusters(500, spread=2.0)
-    first = measures(features, labels, seed=1)
-    assert measures(features, labels, seed=1) == first
-    assert len({measures(features, labels, seed)["nmi"] for seed in range(6)}) > 1
+    first = measure(features, labels, seed=1)
+    assert measure(features, labels, seed=1) == first
+    assert len({measure(features, labels, seed)["nmi"] for seed in range(6)}) > 1
 
 
 def test_of_many_samples_the_silhouette_takes_some(monkeypatch):
     features, labels = clusters(400, spread=1.0)
     monkeypatch.setattr(feature_space, "SILHOUETTE_SAMPLES", 150)
-    some = sample(400, 150, seed=2)
-    found = measures(features, labels, seed=2)["silhouette"]
+    some = draw_sample(400, 150, seed=2)
+    found = measure(features, labels, seed=2)["silhouette"]
     assert found == pytest.approx(silhouette_score(features[some], labels[some]), abs=1e-6)
     assert found != pytest.approx(silhouette_score(features, labels), abs=1e-6)
 
 
 def test_a_sample_is_distinct_ascending_and_keyed():
-    some = sample(100, 30, seed=0)
+    some = draw_sample(100, 30, seed=0)
     assert len(set(some.tolist())) == 30
     assert (np.diff(some) > 0).all()
-    assert sample(100, 30, seed=0).tolist() == some.tolist()
-    assert sample(100, 30, seed=1).tolist() != some.tolist()
-    assert sample(20, 30, seed=0).tolist() == list(range(20))
+    assert draw_sample(100, 30, seed=0).tolist() == some.tolist()
+    assert draw_sample(100, 30, seed=1).tolist() != some.tolist()
+    assert draw_sample(20, 30, seed=0).tolist() == list(range(20))
 
 
 def test_features_that_have_collapsed_are_measured_and_told(caplog):
-    assert measures(np.ones((50, 4)), np.arange(50) % 5, seed=0) == {"nmi": 0.0, "silhouette": 0.0}
+    assert measure(np.ones((50, 4)), np.arange(50) % 5, seed=0) == {"nmi": 0.0, "silhouette": 0.0}
     assert "the features of 5 classes have collapsed to 1 points" in caplog.text
 
 
 def test_what_cannot_be_measured_is_refused():
     features, labels = clusters(50)
     with pytest.raises(UserError, match="there are 1 classes and 50 samples"):
-        measures(features, np.zeros(50, int), seed=0)
+        measure(features, np.zeros(50, int), seed=0)
     with pytest.raises(UserError, match="there are 50 classes and 50 samples"):
-        measures(features, np.arange(50), seed=0)
+        measure(features, np.arange(50), seed=0)
     with pytest.raises(UserError, match="finite"):
-        measures(features * np.nan, labels, seed=0)
+        measure(features * np.nan, labels, seed=0)
 
 
 def test_the_measures_are_kept_in_the_runs_folder(run):
     found = write_measures(run, DIGITS)
     assert json.loads((run / "features.json").read_text()) == found
-    assert found == measures(*features_of(run, DIGITS), seed=3)
+    assert found == measure(*load_features(run, DIGITS), seed=3)
 
 
 # --- folders --------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_the_measures_are_kept_in_the_runs_folder(run):
 
 def test_a_folder_without_a_run(tmp_path):
     with pytest.raises(UserError, match=r"holds no run \(it has no config.toml\)"):
-        finished_config(tmp_path)
+        load_finished_config(tmp_path)
 
 
 def test_a_run_of_another_making_is_told_from_a_damaged_one(tmp_path):
@@ -193,16 +193,16 @@ def test_a_run_of_another_making_is_told_from_a_damaged_one(tmp_path):
     model = models.build("mlp", shape=DIGITS.shape, classes=10, hidden=[4])
     simulate(model, DIGITS, FedAvg(), partition=Partition("iid"), training=training, out=tmp_path)
     with pytest.raises(UserError, match="was given its model and data in Python"):
-        features_of(tmp_path, DIGITS)
+        load_features(tmp_path, DIGITS)
     (tmp_path / "config.toml").write_text("nonsense = 1\n")
-    with pytest.raises(UserError, match="is no config here: unknown key 'nonsense'"):
-        features_of(tmp_path, DIGITS)
+    with pytest.raises(UserError, match="not a valid config: unknown key 'nonsense'"):
+        load_features(tmp_path, DIGITS)
 
 
 def test_a_model_that_does_not_fit_the_data(run):
     fewer = replace(DIGITS, classes=(*DIGITS.classes, "another"))
     with pytest.raises(UserError, match=r"does not fit its config.toml on these data: .*head"):
-        features_of(run, fewer)
+        load_features(run, fewer)
 
 
 @pytest.mark.parametrize("content", [None, b"short"])
@@ -212,7 +212,7 @@ def test_a_model_that_is_gone_or_damaged(run, tmp_path, content):
     if content:
         (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"model.safetensors is damaged"):
-        features_of(tmp_path, DIGITS)
+        load_features(tmp_path, DIGITS)
 
 
 # --- clients' own models --------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_the_average_of_the_local_models_is_the_next_global_model():
     state = simulation.start
     for _ in range(2):
         state, _ = run_round(state, simulation.federation)
-    n = sizes(simulation.federation.samples)
+    n = count_samples(simulation.federation.samples)
     locals_ = [dict(own.named_parameters()) for own in local_models(model, DIGITS, config)]
     for name, expected in state.model.params.items():
         mean = sum(share * own[name] for share, own in zip(n / n.sum(), locals_, strict=True))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedfm import models
 from fedfm.core.errors import UserError
-from fedfm.models.adapter import Split, WithFeatures, export_state_dict
+from fedfm.models.adapter import BodyAndHead, WithFeatures, export_state_dict
 
 
 class Net(nn.Module):
@@ -116,7 +116,7 @@ def test_exported_weights_load_into_the_users_own_module() -> None:
 
 def test_split_flattens_the_body_and_applies_the_head(x: Tensor) -> None:
     body, head = nn.Conv2d(1, 5, 3), nn.Linear(20, 3)
-    features, logits = Split(body, head)(x)
+    features, logits = BodyAndHead(body, head)(x)
     assert torch.equal(features, body(x).flatten(1))
     assert torch.equal(logits, head(features))
 

@@ -96,7 +96,7 @@ def test_a_torchvision_state_dict_loads_strictly() -> None:
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_resnet_parameter_counts(name: str, stem: str, classes: int, count: int, norm: str) -> None:
     model = on_paper(name, shape=(3, 32, 32), classes=classes, stem=stem, norm=norm)
-    assert models.parameter_count(model) == count
+    assert models.count_parameters(model) == count
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
@@ -225,7 +225,7 @@ def test_cnn_pools_while_the_map_is_large(size: int, pools: int, flat: int) -> N
     assert (hidden.in_features, hidden.out_features) == (flat, 64)
 
 
-def kinds(model: models.Split) -> str:
+def kinds(model: models.BodyAndHead) -> str:
     """The layers of a body, in order."""
     return " ".join(type(part).__name__ for part in model.body.children())
 
@@ -307,7 +307,7 @@ def test_a_user_model_joins_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parameter_count_takes_frozen_weights_but_no_buffers() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).requires_grad_(False)
-    assert models.parameter_count(model) == 12 + 4 + 4 + 4
+    assert models.count_parameters(model) == 12 + 4 + 4 + 4
 
 
 def test_feature_dim_leaves_the_model_alone() -> None:

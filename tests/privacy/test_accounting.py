@@ -17,7 +17,7 @@ from scipy.stats import norm
 from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.deploy.checks import check_deployable
-from fedfm.privacy import Privacy, describe, noise_for, spent, spent_alone
+from fedfm.privacy import Privacy, compute_epsilon, compute_epsilon_alone, describe, noise_for
 from tests.test_docs import ROOT, blocks, run_blocks
 
 ROUNDS = [(1, 0), (0, 1), (1, 1), (100, 80), (10_000, 0), (10_000, 10_000)]
@@ -42,7 +42,7 @@ def test_epsilon_is_the_closed_form_of_one_mechanism(rounds, anchor_rounds, once
         noise=both * math.sqrt(max(rounds, 1)), anchor_noise=both * math.sqrt(max(anchor_rounds, 1))
     )
     whole = once if rounds and anchor_rounds else both
-    epsilon = spent(privacy, rounds, anchor_rounds)
+    epsilon = compute_epsilon(privacy, rounds, anchor_rounds)
     assert epsilon.value == pytest.approx(textbook(whole, 1e-5), rel=1e-8)
 
 
@@ -63,7 +63,7 @@ def composed(privacy: Privacy, rounds: int, anchor_rounds: int) -> dp_accounting
 )
 def test_the_accountants_that_compose_numerically_agree(rounds, noise, relation):
     privacy = Privacy(noise=noise, anchor_noise=0.8 * noise)
-    event, ours = composed(privacy, rounds, rounds), spent(privacy, rounds, rounds).value
+    event, ours = composed(privacy, rounds, rounds), compute_epsilon(privacy, rounds, rounds).value
     losses = pld.PLDAccountant(relation).compose(event).get_epsilon(1e-5)
     moments = rdp.RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(1e-5)
     assert losses == pytest.approx(ours, rel=1e-4)
@@ -77,38 +77,38 @@ def test_the_accountants_that_compose_numerically_agree(rounds, noise, relation)
 def test_the_noise_for_an_epsilon_spends_it(epsilon, delta, rounds, anchor_rounds):
     noise = noise_for(epsilon, delta, rounds, anchor_rounds)
     privacy = Privacy(noise=noise, anchor_noise=noise, delta=delta)
-    assert spent(privacy, rounds, anchor_rounds).value == pytest.approx(epsilon, rel=1e-6)
+    assert compute_epsilon(privacy, rounds, anchor_rounds).value == pytest.approx(epsilon, rel=1e-6)
 
 
 @given(st.integers(1, 200), st.integers(0, 20), st.floats(0.5, 50))
 def test_a_single_answer_shows_what_its_own_share_of_noise_hides(fewest, colluders, noise):
     privacy = Privacy(noise=noise, anchor_noise=noise, colluders=colluders)
     own = Privacy(noise=privacy.update_std(fewest), anchor_noise=privacy.report_std(fewest))
-    alone = spent_alone(privacy, fewest, 3, 2)
-    assert alone.value == pytest.approx(spent(own, 3, 2).value, rel=1e-6)
-    assert alone.value >= spent(privacy, 3, 2).value * (1 - 1e-9)
+    alone = compute_epsilon_alone(privacy, fewest, 3, 2)
+    assert alone.value == pytest.approx(compute_epsilon(own, 3, 2).value, rel=1e-6)
+    assert alone.value >= compute_epsilon(privacy, 3, 2).value * (1 - 1e-9)
 
 
 def test_nothing_sent_costs_nothing_and_no_noise_everything():
     silent = Privacy(noise=0.0, anchor_noise=2.0)
-    assert spent(silent, 0, 0).value == 0
-    assert spent(silent, 1, 0).value == math.inf
-    assert spent_alone(silent, 5, 1).value == math.inf
-    assert spent(silent, 0, 3).value == pytest.approx(textbook(2 / math.sqrt(3), 1e-5))
-    assert spent(Privacy(noise=1e-200), 1).value == math.inf
+    assert compute_epsilon(silent, 0, 0).value == 0
+    assert compute_epsilon(silent, 1, 0).value == math.inf
+    assert compute_epsilon_alone(silent, 5, 1).value == math.inf
+    assert compute_epsilon(silent, 0, 3).value == pytest.approx(textbook(2 / math.sqrt(3), 1e-5))
+    assert compute_epsilon(Privacy(noise=1e-200), 1).value == math.inf
 
 
 def test_the_line_for_humans_rounds_up_and_says_under_what():
     privacy = Privacy(noise=10.0, anchor_noise=10.0)
-    line = describe(spent(privacy, 100, 80))
+    line = describe(compute_epsilon(privacy, 100, 80))
     assert line == (
         "(6.18, 1e-05)-differentially private per client, under: 100 updates and 80 reports of a "
         "client; against whoever sees only sums over clients, 1 of whom may collude"
     )
-    assert "a client's own answers" in describe(spent_alone(privacy, 10, 100, 80))
-    assert describe(spent(Privacy(noise=0.0), 1)).startswith("not differentially private")
+    assert "a client's own answers" in describe(compute_epsilon_alone(privacy, 10, 100, 80))
+    assert describe(compute_epsilon(Privacy(noise=0.0), 1)).startswith("not differentially private")
     shown = float(re.findall(r"\((\d+\.\d+),", line)[0])
-    assert 0 <= shown - spent(privacy, 100, 80).value < 0.01
+    assert 0 <= shown - compute_epsilon(privacy, 100, 80).value < 0.01
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_the_noise_for_nonsense_is_refused(epsilon, delta, rounds):
 
 def test_negative_rounds_are_refused():
     with pytest.raises(UserError, match="rounds must be >= 0"):
-        spent(Privacy(), -1)
+        compute_epsilon(Privacy(), -1)
 
 
 def test_without_the_package_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    for ask in (lambda: spent(Privacy(), 1), lambda: noise_for(1.0, 1e-5, 1)):
+    for ask in (lambda: compute_epsilon(Privacy(), 1), lambda: noise_for(1.0, 1e-5, 1)):
         with pytest.raises(UserError, match=r"pip install '\.\[privacy\]'"):
             ask()
 

@@ -12,7 +12,7 @@ from scipy import stats
 from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
-from fedfm.privacy import Privacy, clipped, keyed_normals, noised, secret_normals
+from fedfm.privacy import Privacy, add_noise, clip, keyed_normals, secret_normals
 
 NEVER = 1e-7
 """A chance so small that a sound test of secret noise never meets it."""
@@ -36,7 +36,7 @@ def test_a_long_answer_is_scaled_to_the_norm_and_a_short_one_stays():
     tree = answers(4)
     lengths = vectors(tree).norm(dim=1)
     norm = float(lengths.sort().values[1:3].mean())
-    result = vectors(clipped(tree, norm))
+    result = vectors(clip(tree, norm))
     for before, after, length in zip(vectors(tree), result, lengths, strict=True):
         if length <= norm:
             assert torch.equal(after, before)
@@ -47,26 +47,26 @@ def test_a_long_answer_is_scaled_to_the_norm_and_a_short_one_stays():
 
 def test_integers_are_part_of_the_vector_and_empty_branches_stay():
     tree = {"count": torch.tensor([[3, 4]]), "holders": torch.zeros(1, 2, dtype=torch.uint8)}
-    result = clipped(tree | {"fedavg": {}}, 1.0)
+    result = clip(tree | {"fedavg": {}}, 1.0)
     assert list(result) == ["count", "holders", "fedavg"]
     torch.testing.assert_close(result["count"], torch.tensor([[0.6, 0.8]]))
     assert result["holders"].dtype == torch.float32
-    assert clipped({"fedavg": {}}, 1.0) == {"fedavg": {}}
+    assert clip({"fedavg": {}}, 1.0) == {"fedavg": {}}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_an_answer_that_is_not_finite_stays_so_and_harms_no_other(bad):
     tree = answers(3)
     tree["up"]["fednova"]["a"][1] = bad
-    result = clipped(tree, 1.0)
-    assert trees.finite(result).tolist() == [True, False, True]
+    result = clip(tree, 1.0)
+    assert trees.is_finite(result).tolist() == [True, False, True]
     assert vectors(result)[1].isnan().all()
-    noisy = noised(result, 1.0, keyed_normals(0, 0, range(3), "update"))
-    assert trees.finite(noisy).tolist() == [True, False, True]
+    noisy = add_noise(result, 1.0, keyed_normals(0, 0, range(3), "update"))
+    assert trees.is_finite(noisy).tolist() == [True, False, True]
 
 
 def test_a_length_beyond_float64_does_not_pass_as_zero():
-    assert clipped({"w": torch.full((1, 2), 1e300, dtype=torch.float64)}, 1.0)["w"].isnan().all()
+    assert clip({"w": torch.full((1, 2), 1e300, dtype=torch.float64)}, 1.0)["w"].isnan().all()
 
 
 values = st.floats(-(2.0**99), 2.0**99, width=32)
@@ -80,13 +80,13 @@ values = st.floats(-(2.0**99), 2.0**99, width=32)
 def test_one_client_more_or_less_changes_the_sum_by_the_norm_at_most(matrix, norm, leaver):
     tree = {"w": torch.from_numpy(matrix), "count": torch.arange(len(matrix)).unsqueeze(1)}
     others = torch.arange(len(matrix)) != leaver % len(matrix)
-    with_all = vectors(clipped(tree, norm)).sum(0)
-    without = vectors(clipped(trees.rows(tree, others), norm))
+    with_all = vectors(clip(tree, norm)).sum(0)
+    without = vectors(clip(trees.rows(tree, others), norm))
     if len(matrix) > 1:
         change = with_all - without.sum(0)
         room = 1e-13 * norm * len(matrix)
         assert change.norm() <= norm + room
-    assert (vectors(clipped(tree, norm)).norm(dim=1) <= norm).all()
+    assert (vectors(clip(tree, norm)).norm(dim=1) <= norm).all()
 
 
 def variance_is(squares: float, count: int, std: float) -> bool:
@@ -114,8 +114,8 @@ def test_a_sum_has_the_noise_that_is_promised(secret, fewest, colluders):
 
 
 def test_noise_is_added_to_the_answer_and_lies_on_a_grid():
-    tree = clipped(answers(2), 1.0)
-    noisy = noised(tree, 1e-4, [secret_normals] * 2)
+    tree = clip(answers(2), 1.0)
+    noisy = add_noise(tree, 1e-4, [secret_normals] * 2)
     assert float((vectors(noisy) - vectors(tree)).abs().max()) < 1e-3
     assert not torch.equal(vectors(noisy), vectors(tree))
     steps = vectors(noisy) / (2.0 ** math.floor(math.log2(1e-4)) / 1024)
@@ -133,16 +133,16 @@ def test_what_leaves_a_client_is_clipped_first():
 
 
 def test_no_noise_leaves_the_answer_as_it_is():
-    tree = clipped(answers(2), 1.0)
-    assert torch.equal(vectors(noised(tree, 0.0, [secret_normals] * 2)), vectors(tree))
+    tree = clip(answers(2), 1.0)
+    assert torch.equal(vectors(add_noise(tree, 0.0, [secret_normals] * 2)), vectors(tree))
 
 
 def test_keyed_noise_depends_on_neither_packing_nor_order():
     tree = answers(3)
-    noisy = noised(tree, 1.0, keyed_normals(7, 5, [4, 0, 9], "update"))
+    noisy = add_noise(tree, 1.0, keyed_normals(7, 5, [4, 0, 9], "update"))
     turned = dict(reversed(tree.items()))
-    again = noised(turned, 1.0, keyed_normals(7, 5, [4, 0, 9], "update"))
-    alone = noised(trees.rows(tree, slice(2, 3)), 1.0, keyed_normals(7, 5, [9], "update"))
+    again = add_noise(turned, 1.0, keyed_normals(7, 5, [4, 0, 9], "update"))
+    alone = add_noise(trees.rows(tree, slice(2, 3)), 1.0, keyed_normals(7, 5, [9], "update"))
     for path, leaf in trees.flatten(noisy).items():
         assert torch.equal(leaf, trees.flatten(again)[path])
         assert torch.equal(leaf[2:], trees.flatten(alone)[path])
@@ -150,7 +150,7 @@ def test_keyed_noise_depends_on_neither_packing_nor_order():
 
 def test_every_client_needs_a_source():
     with pytest.raises(AssertionError):
-        noised(answers(3), 1.0, [secret_normals])
+        add_noise(answers(3), 1.0, [secret_normals])
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 from fedfm.core.errors import UserError
-from fedfm.privacy import keyed_normals, noised, secret_normals
+from fedfm.privacy import add_noise, keyed_normals, secret_normals
 from fedfm.privacy.mechanism import BLOCK
 from fedfm.privacy.noise import box_muller
 from tests.privacy.test_mechanism import NEVER, vectors
 
 
 def noise_of(normals, size=40_000):
-    return vectors(noised({"w": torch.zeros(len(normals), size)}, 1.0, normals))
+    return vectors(add_noise({"w": torch.zeros(len(normals), size)}, 1.0, normals))
 
 
 def test_noise_is_independent_between_clients_rounds_purposes_and_coordinates():
@@ -59,7 +59,7 @@ def test_every_block_of_secret_noise_has_a_key_of_the_operating_system(monkeypat
     assert asked == [32, 16]
     cipher = Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16)))
     assert torch.equal(drawn, box_muller(cipher.encryptor().update(bytes(48))))
-    noised({"w": torch.zeros(1, 2 * BLOCK + 1)}, 1.0, [secret_normals])
+    add_noise({"w": torch.zeros(1, 2 * BLOCK + 1)}, 1.0, [secret_normals])
     assert asked == [32, 16] * 4
 
 

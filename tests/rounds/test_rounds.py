@@ -1,14 +1,16 @@
 """Rounds of the library against the textbook: same models, buffers and anchors."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from fedfm.engine.networks import model_of
-from fedfm.methods import FedAvg, FedFM, FedFMLite
+from fedfm.engine.executors import LoopExecutor
+from fedfm.engine.networks import copy_model
+from fedfm.methods import FedAvg, FedFM, FedFMLite, FedProx
 from fedfm.rounds.round import run_round
-from fedfm.verify import textbook
+from fedfm.verify import textbook, textbook_methods
 from fedfm.verify.worlds import cohort_of
 from tests import worlds
 
@@ -90,31 +92,72 @@ def test_fedfm_is_the_textbooks(executor, kind, guide, aggregation):
     assert_model(state, theirs, 1e-9)
 
 
+def lite_on_both_sides(piece: FedFMLite, *others: FedProx, kind="cnn", executor="stacked"):
+    """A federation of FedFM-Lite, and the textbook's version of it."""
+    module, data = build(kind), worlds.images(dtype=torch.float64)
+    fed = worlds.federation(module, data, piece, *others, executor=executor, participation=0.75)
+    method = textbook_methods.FedAvg(module, 4, **SGD)
+    for prox in others:
+        method = textbook_methods.FedProx(module, 4, mu=prox.mu, **SGD)
+    theirs = textbook_methods.FedFMLite(
+        method,
+        strength=piece.strength,
+        aggregation=piece.anchors,
+        temperature=piece.temperature,
+        every=piece.models_every,
+        wait=piece.start_round,
+    )
+    return fed, worlds.start(module, fed), theirs
+
+
+def assert_equal_rounds(fed, state, theirs, rounds, without=()):
+    """The same models and anchors after every round; clients `without` fail in the library."""
+    data = worlds.images(dtype=torch.float64)
+    for t in range(rounds):
+        cohort = cohort_of(fed, data, t)
+        theirs.round([client for client in cohort if client["id"] not in without])
+        state, log = run_round(state, fed)
+        assert set(log.failed) == {client["id"] for client in cohort} & set(without)
+        assert_model(state, theirs.model, 1e-9)
+        assert_anchors(anchors_of(state, "fedfm-lite"), theirs.anchors, 1e-9)
+
+
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("kind", ["cnn", "cnn with batch norm"])
 @pytest.mark.parametrize("every", [1, 2, 3])
 @pytest.mark.parametrize("aggregation", ["weighted", "uniform"])
 def test_fedfm_lite_is_the_textbooks(executor, kind, every, aggregation):
-    module, data = build(kind), worlds.images(dtype=torch.float64)
     piece = FedFMLite(strength=2.0, start_round=0, models_every=every, anchors=aggregation)
-    fed = worlds.federation(module, data, piece, executor=executor, participation=0.75)
-    state, theirs = worlds.start(module, fed), module
-    anchors: textbook.Anchors = {}
-    for cycle in range(2):
-        rounds = range(cycle * every, (cycle + 1) * every)
-        theirs, anchors = textbook.fedfm_lite_cycle(
-            theirs,
-            [cohort_of(fed, data, t) for t in rounds],
-            anchors,
-            strength=2.0,
-            aggregation=aggregation,
-            temperature=0.1,
-            **SGD,
-        )
-        for _ in rounds:
-            state, _ = run_round(state, fed)
-        assert_model(state, theirs, 1e-9)
-        assert_anchors(anchors_of(state, "fedfm-lite"), anchors, 1e-9)
+    fed, state, theirs = lite_on_both_sides(piece, kind=kind, executor=executor)
+    assert_equal_rounds(fed, state, theirs, 2 * every)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("every", [2, 3])
+def test_between_exchanges_fedprox_pulls_towards_the_last_global_model(executor, every):
+    piece = FedFMLite(strength=2.0, start_round=0, models_every=every)
+    fed, state, theirs = lite_on_both_sides(piece, FedProx(mu=0.3), executor=executor)
+    assert_equal_rounds(fed, state, theirs, 2 * every)
+
+
+@pytest.mark.parametrize("start_round", [1, 2, 3])
+def test_lite_takes_its_first_anchors_in_the_round_before_it_matches(start_round):
+    piece = FedFMLite(strength=2.0, start_round=start_round)
+    assert piece.first_round == start_round - 1
+    fed, state, theirs = lite_on_both_sides(piece)
+    assert_equal_rounds(fed, state, theirs, start_round + 2)
+
+
+def test_uniform_anchors_leave_out_a_client_whose_training_fails():
+    """A client that lacks a class counts with the last anchor, one that failed does not count."""
+    fed, state, theirs = lite_on_both_sides(
+        FedFMLite(strength=2.0, start_round=0, anchors="uniform")
+    )
+    broken = worlds.images(dtype=torch.float64)
+    broken.train.inputs[fed.samples[1]] = torch.nan
+    module = build("cnn")
+    fed = replace(fed, executor=LoopExecutor(module, worlds.device_data(broken, module)))
+    assert_equal_rounds(fed, state, theirs, 4, without=[1])
 
 
 def test_float32_agrees_with_the_textbook_to_its_precision():
@@ -163,7 +206,7 @@ def test_a_round_leaves_the_state_it_was_given_as_it_was():
     again, _ = run_round(state, fed)
     for name, value in once.model.params.items():
         assert torch.equal(value, again.model.params[name])
-    before = model_of(module)
+    before = copy_model(module)
     assert all(torch.equal(p, before.params[n]) for n, p in module.named_parameters())
 
 

@@ -25,20 +25,22 @@ from fedfm import (
 )
 from fedfm.config import make_config
 from fedfm.core.checkpoint import to_bytes
-from fedfm.core.ledger import bytes_of, floats
+from fedfm.core.ledger import count_bytes, count_floats
+from fedfm.core.sgd import Sgd
 from fedfm.data.dataset import Dataset, Split
 from fedfm.methods import PIECES, Scaffold
-from fedfm.models import Split as Halves
+from fedfm.models import BodyAndHead as Halves
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.federation import Federation
+from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round
 from fedfm.rounds.server import Diverged
+from fedfm.rounds.single_samples import check_single_samples
 from fedfm.run.console import describe_result
 from fedfm.run.folder import summary
 from fedfm.run.records import Progress
 from fedfm.run.runner import Run, run_together
-from fedfm.run.simulation import Simulation, feeds
+from fedfm.run.simulation import Simulation, device_data
 
 SHORT = Training(clients=4, rounds=4, epochs=1, batch_size=8, lr=0.05)
 
@@ -66,6 +68,35 @@ def simulation(training=SHORT, method=None) -> Simulation:
         method, partition=Partition("iid"), training=training, seed=0, executor="stacked"
     )
     return Simulation(network(), blobs(), config)
+
+
+@pytest.mark.parametrize(
+    ("samples", "changes", "helps"),
+    [
+        (160, {"batch_size": 1}, "use a larger batch_size, or"),
+        (160, {"batch_size": 31, "keep_last": True}, "keep_last=false or another batch_size, or"),
+        (8, {"validation": 0.5}, "use more than one training sample for each client"),
+    ],
+)
+def test_a_batch_of_one_that_batch_norm_cannot_train_on_is_refused_at_once(
+    monkeypatch, samples, changes, helps
+):
+    monkeypatch.setattr("fedfm.run.simulation.automatic", None)  # nothing is tried before
+    norm = models.build("mlp", shape=(6,), classes=4, norm="batch")
+    training, partition = replace(SHORT, **changes), Partition("iid")
+    named = "client 0, client 1, client 2, client 3: a batch of one sample, .*"
+    with pytest.raises(UserError, match=named + helps):
+        simulate(norm, blobs(samples), FedAvg(), training=training, partition=partition)
+
+
+def test_a_batch_of_one_is_fine_where_batch_norm_sees_several_values_of_it():
+    training = LocalTraining(1, 8, True, Sgd(0.01, 0.9, 0.0))
+    shape, samples = (1, 8, 8), {"ann": 9, "bob": 10, "eve": 1}
+    check = partial(check_single_samples, shape=shape, samples=samples, training=training)
+    check(nn.BatchNorm2d(1))
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(1))
+    with pytest.raises(UserError, match=r"^ann, eve: .* another batch_size and more than one"):
+        check(pooled)
 
 
 def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkeypatch):
@@ -229,8 +260,8 @@ def test_the_ledger_of_a_private_round_is_what_the_guard_lets_out(method, monkey
     made = Simulation(models.build("mlp", shape=(6,), classes=4, hidden=[8], norm="batch"), blobs(),
                       config)  # fmt: skip
     (record,) = made.advance(Progress(made.start)).records
-    assert record.bytes_up == sum(bytes_of(tree) for tree in sent)
-    assert record.floats_up == sum(floats(tree) for tree in sent)
+    assert record.bytes_up == sum(count_bytes(tree) for tree in sent)
+    assert record.floats_up == sum(count_floats(tree) for tree in sent)
 
 
 class Idle(nn.Module):
@@ -267,7 +298,7 @@ def test_parts_of_a_run_that_make_no_sense_are_refused(given, said):
 
 def test_data_of_one_class_are_refused():
     one = blobs(classes=1)
-    with pytest.raises(UserError, match="one class only"):
+    with pytest.raises(UserError, match="only one class"):
         simulate(of(1), one, FedAvg(), partition=Partition("iid"), training=SHORT)
 
 
@@ -283,18 +314,18 @@ def test_a_method_that_would_never_begin_is_named(caplog):
 
 def test_inputs_are_normalised_as_training_sees_them():
     data = replace(blobs(), mean=(1.0,) * 6, std=(2.0,) * 6)
-    feed = feeds(network(), data)[1]
-    seen, _ = feed.fetch(torch.arange(5).unsqueeze(0))
-    torch.testing.assert_close(data.normalised(data.test.inputs[:5]), seen[0])
+    on_device = device_data(network(), data)[1]
+    seen, _ = on_device.fetch(torch.arange(5).unsqueeze(0))
+    torch.testing.assert_close(data.normalise(data.test.inputs[:5]), seen[0])
 
 
 @pytest.mark.parametrize(
     ("model", "said"),
     [
         (Idle, "does not depend on spare.weight, spare.bias: set requires_grad=False"),
-        (lambda: of(3), "MLP has 3 outputs, the data have 4 classes"),
-        (lambda: of(7), "MLP has 7 outputs, the data have 4 classes"),
-        (lambda: of().requires_grad_(False), "no parameter to train"),
+        (lambda: of(3), "MLP has 3 outputs, but the data have 4 classes"),
+        (lambda: of(7), "MLP has 7 outputs, but the data have 4 classes"),
+        (lambda: of().requires_grad_(False), "no trainable parameter"),
         (lambda: of().bfloat16(), "must be float32"),
         (
             lambda: Halves(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4)),
@@ -345,7 +376,7 @@ def test_both_executors_report_the_same_run():
 
 
 def test_only_the_fraction_asked_for_takes_part():
-    parameters = models.parameter_count(network())
+    parameters = models.count_parameters(network())
     result = run(training=Training(clients=4, rounds=2, epochs=1, batch_size=8, participation=0.5))
     assert all(record.floats_up == 2 * parameters for record in result.rounds)
 
@@ -376,7 +407,7 @@ def test_a_run_stops_when_every_client_diverged_and_names_round_and_clients():
 def test_a_client_that_is_not_finite_never_reaches_the_average(piece, monkeypatch, caplog):
     made = simulation(method=piece())
     progress = Progress(made.start)
-    made.feeds[0].inputs[made.federation.samples[2]] = torch.nan
+    made.device_data[0].inputs[made.federation.samples[2]] = torch.nan
     after = made.advance(progress)
     assert after.records[-1].failed == 1
     assert "left out clients [2]" in caplog.text
@@ -491,8 +522,8 @@ def rarely():
         (Partition, {"beta": "x"}, "beta must be a number, not 'x'"),
         (FedFM, {"strength": "5"}, "strength must be a number, not '5'"),
         (Split, {"inputs": [[1.0]], "labels": torch.tensor([0])}, "must be a torch.Tensor"),
-        (partial(replace, blobs()), {"classes": 3}, "classes must be their names, not 3"),
-        (partial(replace, blobs()), {"test": (1, 2)}, r"it must be a Split\(inputs, labels\)"),
+        (partial(replace, blobs()), {"classes": 3}, "classes must be a list of names, not 3"),
+        (partial(replace, blobs()), {"test": (1, 2)}, r"give a Split\(inputs, labels\)"),
     ],
 )
 def test_settings_and_data_that_are_something_else_are_refused(make, given, said):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.core.tables import dotted
+from fedfm.core.tables import flatten_keys
 from fedfm.run.records import RoundRecord
 from fedfm.run.tracking import metrics, tracking
 
@@ -23,7 +23,7 @@ def record(round: int) -> RoundRecord:
 
 
 def test_configs_are_flattened_with_dots():
-    assert dotted(CONFIG) == {"seed": 3, "method.fedfm.strength": 5.0}
+    assert flatten_keys(CONFIG) == {"seed": 3, "method.fedfm.strength": 5.0}
 
 
 def test_a_private_round_has_no_loss_to_track():

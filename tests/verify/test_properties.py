@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedfm.data.batches import Plan
+from fedfm.data.batches import BatchPlan
 from fedfm.methods import PIECES, FedAvg, Piece
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.state import to_tree
@@ -64,7 +64,7 @@ class Renumbered(Federation):
     original: Federation
     order: tuple[int, ...]
 
-    def plan(self, round: int, client: int) -> Plan:
+    def plan(self, round: int, client: int) -> BatchPlan:
         """The plan of the client that has this number now."""
         return self.original.plan(round, self.order[client])
 

@@ -47,20 +47,20 @@ def cost(
 
     from fedfm import models
     from fedfm.methods import compose
-    from fedfm.rounds.costs import cost as count_cost
+    from fedfm.rounds.costs import measure_cost
 
     size = _parse_shape(shape)
     with torch.device("meta"):
         network = models.build(model, shape=size, classes=classes, **_parse_options(option or []))
     rows = []
     for label, piece in _pieces():
-        counted = count_cost(compose(piece), network, size, classes)
+        counted = measure_cost(compose(piece), network, size, classes)
         whole = {"whole_process": counted.whole_process(clients, rounds)} if clients else {}
         rows.append(counted.as_dict() | {"method": label} | whole)
     if format == "json":
         print(json.dumps(rows))
         return
-    title = f"{model}, {classes} classes: {models.parameter_count(network):,} parameters"
+    title = f"{model}, {classes} classes: {models.count_parameters(network):,} parameters"
     _print_rows(rows, title, clients, rounds)
 
 

@@ -33,19 +33,24 @@ def features(
     both on test data. Every run's folder gets its measures as features.json. Stars in the picture
     are the mean features of the classes.
     """
-    from fedfm.metrics.feature_space import features_of, finished_config, measures, record
+    from fedfm.metrics.feature_space import (
+        load_features,
+        load_finished_config,
+        measure,
+        save_measures,
+    )
     from fedfm.report.features import Panel, draw_methods
     from fedfm.report.picture import check_picture
 
     check_picture(out)
-    configs = [finished_config(folder) for folder in runs]
+    configs = [load_finished_config(folder) for folder in runs]
     datasets = _load_datasets(configs)
     _require_same_classes(runs, datasets)
     panels = []
     titles = name_panels(runs, configs)
     for title, folder, config, dataset in zip(titles, runs, configs, datasets, strict=True):
-        inputs, labels = features_of(folder, dataset)
-        scores = record(folder, measures(inputs, labels, config.seed))
+        inputs, labels = load_features(folder, dataset)
+        scores = save_measures(folder, measure(inputs, labels, config.seed))
         panels.append(Panel(title, inputs, labels, scores))
     names = ", ".join(dict.fromkeys(dataset.name for dataset in datasets))
     title = f"test features, {names}"

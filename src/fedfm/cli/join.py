@@ -97,7 +97,7 @@ def _require_same(config: Config, expected: str | None, site: Path) -> None:
 
 def _check_data(site: Site, config: Config) -> None:
     """Refuse unsuitable data before anybody waits for them."""
-    from fedfm.deploy.checks import check_enough
+    from fedfm.deploy.checks import check_batches, check_enough
     from fedfm.deploy.client.site import own_data
     from fedfm.run.prepare import build_model
 
@@ -105,3 +105,4 @@ def _check_data(site: Site, config: Config) -> None:
     data = own_data(site, config)
     build_model(config, data)
     check_enough(data, config)
+    check_batches(data, config)

@@ -50,16 +50,16 @@ def _costs(piece: Piece) -> dict[str, str]:
     import torch
 
     from fedfm import models
-    from fedfm.engine.networks import model_of
+    from fedfm.engine.networks import copy_model
     from fedfm.methods import Task, compose
-    from fedfm.rounds.costs import cost
+    from fedfm.rounds.costs import measure_cost
 
     shape, classes = (3, 32, 32), 10
     with torch.device("meta"):
         network = models.build("resnet18", shape=shape, classes=classes)
-    task = Task(model_of(network), classes, models.feature_dim(network))
-    costs = cost(compose(piece), network, shape, classes)
-    size = models.parameter_count(network)
+    task = Task(copy_model(network), classes, models.feature_dim(network))
+    costs = measure_cost(compose(piece), network, shape, classes)
+    size = models.count_parameters(network)
     return {
         "server keeps": ", ".join(piece.server_state(task)),
         "client keeps": ", ".join(piece.client_state(task)),

@@ -20,13 +20,13 @@ def partition(
 ) -> None:
     """Draw how many samples of each class every client holds."""
     from fedfm.config import load_config
-    from fedfm.data.partition import tabulated
+    from fedfm.data.partition import tabulate
     from fedfm.report.partition_picture import draw
     from fedfm.run.prepare import load_data
 
     config = load_config(source, overrides or [])
     dataset, clients = load_data(config), config.training.clients
-    counts = tabulated(dataset, clients, config.partition, config.seed)
+    counts = tabulate(dataset, clients, config.partition, config.seed)
     title = (
         f"{dataset.name}, {config.partition.kind}, {plural(clients, 'client')}, seed {config.seed}"
     )

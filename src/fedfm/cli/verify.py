@@ -31,7 +31,7 @@ def verify(
 ) -> None:
     """Check that methods compute what their papers say, and that the checks catch mistakes.
 
-    Takes about a minute. The exit code is 1 if a check fails or a planted mistake is not caught.
+    Takes one to two minutes. The exit code is 1 if a check fails or a mistake is not caught.
     """
     import torch
     from rich.console import Console

@@ -14,7 +14,7 @@ from fedfm.methods import PIECES
 
 logger = logging.getLogger(__name__)
 
-RENAMED = {"protocol": "training"}
+RENAMED = {"training": "training"}
 """Sections by the name that they had before."""
 
 

@@ -19,13 +19,13 @@ from fedfm.config.deployment import Deployment
 from fedfm.config.training import Training
 from fedfm.config.validation import check_piece_settings, piece_settings, refuse_flags
 from fedfm.core.errors import require
-from fedfm.core.ledger import bytes_of
+from fedfm.core.ledger import count_bytes
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.methods import Method, Model, Piece, Task, compose, piece_class
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
-from fedfm.privacy.guard import Guard, Sources, keyed
+from fedfm.privacy.guard import Guard, Sources, keyed_sources
 
 GIGABYTE = 2**30
 
@@ -193,14 +193,14 @@ class Config(BaseModel):
         """Return privacy at work, with noise from `sources`; by default a simulation's."""
         if self.privacy is None:
             return None
-        return Guard(self.privacy, self.deployment.minimum, sources or keyed(self.seed))
+        return Guard(self.privacy, self.deployment.minimum, sources or keyed_sources(self.seed))
 
     def keeps_states_on_disk(self, model: Model) -> bool:
         """Return whether what the clients keep is held on disk, given a model [...]."""
         method, task = self.composed, Task(model, classes=1, features=1)
-        each = bytes_of({piece.name: piece.client_state(task) for piece in method.pieces})
+        each = count_bytes({piece.name: piece.client_state(task) for piece in method.pieces})
         if method.share_every > 1:
-            each += bytes_of(model._asdict())
+            each += count_bytes(model._asdict())
         if self.client_states == "auto":
             return each * self.training.clients > GIGABYTE
         return self.client_states == "disk"

@@ -1,1 +1,1 @@
-"""Trees, randomness, costs and checkpoints: what every method and executor stands on."""
+"""Trees of tensors, keyed randomness, traffic counts and checkpoints."""

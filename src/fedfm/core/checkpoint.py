@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors files and a JSON manifest, whose replacement is the moment that counts.
+"""Checkpoints: safetensors files and a JSON manifest that names them.
 
-Tensors go to files of new names first; the manifest that names them is replaced in one step; files
-that nothing names any more are removed last. A crash at any moment leaves the last one whole.
+Saving first writes tensors to new files, then replaces the manifest in one step, and last removes
+files that the manifest does not name. A crash at any moment leaves the last checkpoint whole.
 """
 
 import json
@@ -20,12 +20,12 @@ from fedfm.core.trees import Tree, flatten, unflatten
 MANIFEST = "manifest.json"
 FORMAT = 1
 
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # no JSON, or not of our form
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # not JSON, or not in our format
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content in one step that survives a crash; nothing is left on failure."""
-    temporary = unfinished(path)
+    temporary = partial_path(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -38,8 +38,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def unfinished(path: Path) -> Path:
-    """Where a file is written before it takes its place."""
+def partial_path(path: Path) -> Path:
+    """Return the path that a file is written to before it replaces the old one."""
     return path.with_name(path.name + ".partial")
 
 
@@ -54,14 +54,14 @@ def _sync_folder(folder: Path) -> None:
 
 
 def to_bytes(tree: Tree) -> bytes:
-    """A tree of tensors in the safetensors format, paths as names."""
+    """Return a tree of tensors in the safetensors format, with paths as names."""
     return save({path: leaf.detach().cpu().contiguous() for path, leaf in flatten(tree).items()})
 
 
 def save_checkpoint(folder: Path, parts: Mapping[str, tuple[int, Tree]], facts: Any) -> None:
-    """Save trees and plain facts; each part is (the round it belongs to, its tree).
+    """Save trees and plain facts; each part is (its round, its tree).
 
-    A part whose file of that round is there already is not written again.
+    A part whose file of that round exists is not written again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = {part: f"{part}-{round:06d}.safetensors" for part, (round, _) in parts.items()}
@@ -80,9 +80,9 @@ def _remove_others(folder: Path, names: Collection[str]) -> None:
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tree], Any] | None:
-    """The last whole checkpoint, parts and facts; None where there is none yet.
+    """Return the parts and facts of the last checkpoint, or None if there is none.
 
-    What a crash left behind beside it is removed.
+    Remove the files that a crash left behind.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -90,17 +90,17 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tree], Any] | None:
         return None
     try:
         manifest = json.loads(path.read_text())
-        found, files, facts = (manifest[key] for key in ("format", "files", "facts"))
-        parts = {part: _load(folder / name) for part, name in files.items() if found == FORMAT}
+        format, files, facts = (manifest[key] for key in ("format", "files", "facts"))
+        parts = {part: _load(folder / name) for part, name in files.items() if format == FORMAT}
     except (*_MALFORMED, SafetensorError, FileNotFoundError) as problem:
         raise Damaged(folder, problem) from problem
-    require(found == FORMAT, f"{path}: format {found}, this version reads {FORMAT}")
+    require(format == FORMAT, f"{path} has format {format}; this version reads format {FORMAT}")
     _remove_others(folder, files.values())
     return parts, facts
 
 
 class Damaged(UserError):
-    """A file is not as it was written."""
+    """A file cannot be read as it was written."""
 
     def __init__(self, path: Path, problem: object) -> None:
         advice = "restore it from a backup or start again in another folder"

@@ -1,8 +1,8 @@
-"""What every client keeps between rounds: in memory, on disk where it would not fit, or elsewhere.
+"""What every client keeps between rounds: in memory, on disk, or at the real clients.
 
-All are values: `updated` gives a new one and leaves the old as it was. On disk a client's state is
-a file of its own that is never changed, named by client and round, so that memory is bounded by
-the cohort and a checkpoint only has to name the files.
+All classes are immutable: `update` returns a new object. On disk, every state is a file that never
+changes, named by client and round. Memory is then bounded by the cohort, and a checkpoint only
+names the files.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,26 +18,26 @@ from fedfm.core.trees import Tree, unflatten
 
 
 class ClientStates(Protocol):
-    """The states of those clients that keep any: a tree [...] per client."""
+    """The states of the clients that keep any: a tree [...] per client."""
 
     def __iter__(self) -> Iterator[int]:
-        """The clients that keep something."""
+        """Iterate over the clients that keep a state."""
         ...
 
-    def of(self, client: int) -> Tree:
-        """A client's state; empty for one that keeps nothing."""
+    def get(self, client: int) -> Tree:
+        """Return a client's state; empty if it keeps none."""
         ...
 
-    def updated(self, states: Mapping[int, Tree], round: int) -> "ClientStates":
-        """With new states for some clients, which they have after `round` rounds."""
+    def update(self, states: Mapping[int, Tree], round: int) -> "ClientStates":
+        """Return a copy with new states of some clients, taken after `round` rounds."""
         ...
 
-    def cleared(self) -> "ClientStates":
-        """Without any."""
+    def clear(self) -> "ClientStates":
+        """Return a copy without states."""
         ...
 
     def tidy(self) -> None:
-        """Forget for good what earlier states had; after a checkpoint, not before."""
+        """Delete states that were replaced; call it after a checkpoint, not before."""
         ...
 
 
@@ -48,19 +48,19 @@ class InMemory:
     states: Mapping[int, Tree] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[int]:
-        """The clients that keep something."""
+        """Iterate over the clients that keep a state."""
         return iter(self.states)
 
-    def of(self, client: int) -> Tree:
-        """A client's state."""
+    def get(self, client: int) -> Tree:
+        """Return a client's state."""
         return self.states.get(client, {})
 
-    def updated(self, states: Mapping[int, Tree], round: int) -> "InMemory":
-        """With new states for some clients."""
+    def update(self, states: Mapping[int, Tree], round: int) -> "InMemory":
+        """Return a copy with new states of some clients."""
         return InMemory({**self.states, **states})
 
-    def cleared(self) -> "InMemory":
-        """Without any."""
+    def clear(self) -> "InMemory":
+        """Return a copy without states."""
         return InMemory()
 
     def tidy(self) -> None:
@@ -69,17 +69,17 @@ class InMemory:
 
 @dataclass(frozen=True)
 class OnDisk:
-    """A file per client; `rounds` says after which round a client's was written."""
+    """A file per client; `rounds` has the round after which each was written."""
 
     folder: Path
     rounds: Mapping[int, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[int]:
-        """The clients that keep something."""
+        """Iterate over the clients that keep a state."""
         return iter(self.rounds)
 
-    def of(self, client: int) -> Tree:
-        """A client's state, read from its file."""
+    def get(self, client: int) -> Tree:
+        """Return a client's state, read from its file."""
         if client not in self.rounds:
             return {}
         file = self._file(client, self.rounds[client])
@@ -88,23 +88,23 @@ class OnDisk:
         except (OSError, SafetensorError) as problem:
             raise Damaged(file, problem) from problem
 
-    def updated(self, states: Mapping[int, Tree], round: int) -> "OnDisk":
-        """With new files for some clients; those they replace stay until `tidy`."""
+    def update(self, states: Mapping[int, Tree], round: int) -> "OnDisk":
+        """Write new files for some clients; replaced files stay until `tidy`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for client, tree in states.items():
             write_atomically(self._file(client, round), to_bytes(tree))
         return OnDisk(self.folder, {**self.rounds, **dict.fromkeys(states, round)})
 
-    def cleared(self) -> "OnDisk":
-        """Without any; the files stay until `tidy`."""
+    def clear(self) -> "OnDisk":
+        """Return a copy without states; the files stay until `tidy`."""
         return OnDisk(self.folder)
 
-    def after(self, rounds: Mapping[int, int]) -> "OnDisk":
-        """The states that clients had after these rounds."""
+    def restore(self, rounds: Mapping[int, int]) -> "OnDisk":
+        """Return the states that the clients had after these rounds."""
         return OnDisk(self.folder, rounds)
 
     def tidy(self) -> None:
-        """Remove the files that belong to no client's state."""
+        """Remove the files that no state uses."""
         named = {self._file(client, round) for client, round in self.rounds.items()}
         for file in self.folder.glob("client-*"):
             if file not in named:
@@ -115,34 +115,34 @@ class OnDisk:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """Real clients keep their own; all the server knows is after which round each one's is."""
+class OnClients:
+    """Real clients keep their own states; the server knows only the round of each."""
 
     rounds: Mapping[int, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[int]:
-        """The clients that keep something."""
+        """Iterate over the clients that keep a state."""
         return iter(self.rounds)
 
-    def of(self, client: int) -> Tree:
-        """Nothing that could be seen from here."""
+    def get(self, client: int) -> Tree:
+        """Return an empty tree: the server cannot see a client's state."""
         return {}
 
-    def updated(self, states: Mapping[int, Tree], round: int) -> "Elsewhere":
-        """Some clients have new states."""
-        return Elsewhere({**self.rounds, **dict.fromkeys(states, round)})
+    def update(self, states: Mapping[int, Tree], round: int) -> "OnClients":
+        """Record that some clients have new states."""
+        return OnClients({**self.rounds, **dict.fromkeys(states, round)})
 
-    def after(self, rounds: Mapping[int, int]) -> "Elsewhere":
-        """The states that clients had after these rounds."""
-        return Elsewhere(rounds)
+    def restore(self, rounds: Mapping[int, int]) -> "OnClients":
+        """Return the states that the clients had after these rounds."""
+        return OnClients(rounds)
 
-    def without(self, clients: Collection[int]) -> "Elsewhere":
-        """Some clients have lost theirs."""
-        return Elsewhere({k: round for k, round in self.rounds.items() if k not in clients})
+    def without(self, clients: Collection[int]) -> "OnClients":
+        """Record that some clients lost their states."""
+        return OnClients({k: round for k, round in self.rounds.items() if k not in clients})
 
-    def cleared(self) -> "Elsewhere":
-        """Nobody keeps anything."""
-        return Elsewhere()
+    def clear(self) -> "OnClients":
+        """Record that no client keeps a state."""
+        return OnClients()
 
     def tidy(self) -> None:
         """Nothing to do."""

@@ -1,4 +1,4 @@
-"""Errors whose message is for the user: the command line prints them and exits with code 2."""
+"""Errors for the user: the command line prints their message and exits with code 2."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """Something the user can mend; the message says what and how, in a line or two."""
+    """A problem that the user can fix; the message says what is wrong and what to do."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -18,25 +18,27 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_numbers(settings: Any) -> None:
-    """Raise a `UserError` where a dataclass has something else for an `int` or a `float`.
+    """Raise a `UserError` if an `int` or `float` field of a dataclass holds anything else.
 
-    Numbers of other libraries become Python's, which files can hold.
+    Convert numbers of other libraries, such as NumPy's, to Python's.
     """
-    for each in fields(settings):
-        value = getattr(settings, each.name)
-        kind = {int: Integral, float: Real}.get(each.type) if isinstance(each.type, type) else None
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        kind = (
+            {int: Integral, float: Real}.get(field.type) if isinstance(field.type, type) else None
+        )
         if kind and (isinstance(value, bool) or not isinstance(value, kind)):
             wanted = "a whole number" if kind is Integral else "a number"
-            raise UserError(f"{each.name} must be {wanted}, not {value!r}")
+            raise UserError(f"{field.name} must be {wanted}, not {value!r}")
         if kind and not isinstance(value, int | float):
             plain = int(value) if kind is Integral else float(value)
-            object.__setattr__(settings, each.name, plain)
+            object.__setattr__(settings, field.name, plain)
 
 
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
-    """An error for a name nobody knows, with the nearest right one, or all of them, and `more`."""
+    """Return an error for an unknown name that suggests the nearest known one or lists all."""
     names = sorted(known)
-    folded = {each.lower(): each for each in names}
+    folded = {known_name.lower(): known_name for known_name in names}
     near = difflib.get_close_matches(name.lower(), folded, n=1)
     hint = f"did you mean '{folded[near[0]]}'?" if near else f"known: {', '.join(names) or 'none'}"
     return UserError(f"unknown {kind} '{name}': {hint}" + (f" {more}" if more else ""))
@@ -48,5 +50,5 @@ def plural(count: int, noun: str) -> str:
 
 
 def not_installed(what: str, extra: str) -> UserError:
-    """An error for an optional part that is not there: what lacks, and the extra that brings it."""
+    """Return an error for an optional package that is missing: who needs it, and its extra."""
     return UserError(f"{what}: pip install '.[{extra}]' in a checkout of FedFM")

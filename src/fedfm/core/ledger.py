@@ -1,7 +1,7 @@
-"""What crosses the network, counted from the messages themselves.
+"""Count what crosses the network, from the messages themselves.
 
 Two counts. *Floats* follow the paper: trainable parameters, anchors and control variates, not
-batch-norm buffers and not integers (class counts, counters). *Bytes* are everything on the wire.
+batch-norm buffers and not integers (class counts, counters). *Bytes* are everything that is sent.
 """
 
 from collections.abc import Iterator
@@ -27,42 +27,42 @@ class Traffic:
     handshakes: int = 0
 
     def __add__(self, other: "Traffic") -> "Traffic":
-        """Field by field."""
+        """Add field by field."""
         return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def as_dict(self) -> dict[str, int]:
-        """Plain numbers by name."""
+        """Return plain numbers by name."""
         return asdict(self)
 
 
-def counted(message: Tree) -> Iterator[Tensor]:
-    """What a message has of floats in the paper's convention."""
+def float_leaves(message: Tree) -> Iterator[Tensor]:
+    """Iterate over the tensors whose numbers count as floats in the paper's convention."""
     for section, content in message.items():
         if isinstance(content, dict):
-            yield from counted(content) if section != BUFFERS else ()
+            yield from float_leaves(content) if section != BUFFERS else ()
         elif content.is_floating_point():
             yield content
 
 
-def floats(message: Tree) -> int:
-    """The number of floats in a message in the paper's convention."""
-    return sum(leaf.numel() for leaf in counted(message))
+def count_floats(message: Tree) -> int:
+    """Count the floats in a message in the paper's convention."""
+    return sum(leaf.numel() for leaf in float_leaves(message))
 
 
-def floats_held(trees_of_a_client: Tree) -> int:
-    """Floats of one client in trees [S, ...] or [1, ...]; a tensor held twice counts once."""
-    unique = {id(leaf): leaf for leaf in counted(trees_of_a_client)}
+def count_held_floats(held: Tree) -> int:
+    """Count the floats of one client in trees [S, ...] or [1, ...], shared tensors once."""
+    unique = {id(leaf): leaf for leaf in float_leaves(held)}
     return sum(leaf[0].numel() for leaf in unique.values())
 
 
-def bytes_of(message: Tree) -> int:
-    """The bytes of all tensors in a message."""
+def count_bytes(message: Tree) -> int:
+    """Count the bytes of all tensors in a message."""
     return sum(leaf.numel() * leaf.element_size() for leaf in trees.leaves(message))
 
 
-def sent_up(messages: Tree) -> Traffic:
-    """What the clients' messages [S, ...] amount to."""
-    return Traffic(floats_up=floats(messages), bytes_up=bytes_of(messages))
+def count_upload(messages: Tree) -> Traffic:
+    """Count what the clients send with messages [S, ...]."""
+    return Traffic(floats_up=count_floats(messages), bytes_up=count_bytes(messages))
 
 
 class Ledger:
@@ -71,11 +71,11 @@ class Ledger:
     def __init__(self) -> None:
         self.traffic = Traffic()
 
-    def down(self, message: Tree, clients: int) -> None:
-        """A message [...] goes to each of `clients` clients."""
-        count, size = clients * floats(message), clients * bytes_of(message)
+    def record_download(self, message: Tree, clients: int) -> None:
+        """Record that a message [...] goes to each of `clients` clients."""
+        count, size = clients * count_floats(message), clients * count_bytes(message)
         self.traffic += Traffic(floats_down=count, bytes_down=size)
 
-    def handshake(self, answers: Traffic) -> None:
-        """Server and clients have met once more in this round; the answers arrived."""
+    def record_handshake(self, answers: Traffic) -> None:
+        """Record one more exchange of this round, with the clients' answers."""
         self.traffic += answers + Traffic(handshakes=1)

@@ -1,4 +1,4 @@
-"""Products that are exact where those of networks need not be."""
+"""Full precision for products outside networks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Products in fp32 whatever networks are run in: for averages, statistics and measures."""
+    """Compute products in fp32 whatever precision networks use: for averages and statistics."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     try:

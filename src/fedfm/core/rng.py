@@ -1,7 +1,7 @@
 """Keyed randomness: every draw is a function of (seed, purpose, key...), never of what ran before.
 
-So results do not depend on the executor, the order of the clients, how a cohort is packed, or
-whether a run was interrupted.
+Results therefore do not depend on the executor, the order of the clients, the packing of a cohort,
+or whether a run was interrupted.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ def _entropy(seed: int, purpose: str, key: tuple[int, ...]) -> int:
 
 
 def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
-    """A numpy generator that belongs to (seed, purpose, *key) alone."""
+    """Return a numpy generator for (seed, purpose, *key)."""
     return np.random.Generator(np.random.PCG64(_entropy(seed, purpose, key)))
 
 
 def torch_seed(seed: int, purpose: str, *key: int) -> int:
-    """A seed for `torch.manual_seed` that belongs to (seed, purpose, *key) alone."""
+    """Return a seed for `torch.manual_seed` for (seed, purpose, *key)."""
     return _entropy(seed, purpose, key) % 2**63

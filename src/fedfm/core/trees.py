@@ -1,8 +1,8 @@
 """Trees of tensors: nested dicts of str whose leaves are tensors.
 
-The client axis. What belongs to several clients carries it as the first dimension of every leaf:
-S for a cohort of S clients, or 1 for what all of them share. A leaf of lead 1 broadcasts against
-one of lead S, so a hook written once serves a cohort, a single client, and a shared message.
+The client axis. What belongs to several clients has it as the first dimension of every leaf: S for
+a cohort of S clients, or 1 for what all of them share. A leaf [1, ...] broadcasts against a leaf
+[S, ...], so one hook serves a cohort, a single client, and a shared message.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ def tree_map(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
 
 
 def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
-    """The leaves by path: {"a": {"b": x}} becomes {"a/b": x}; a "/" in a key becomes "~1"."""
+    """Return the leaves by path: {"a": {"b": x}} gives {"a/b": x}; a "/" in a key becomes "~1"."""
     flat: dict[str, Tensor] = {}
     for key, value in tree.items():
         path = prefix + key.replace("~", "~0").replace(SEPARATOR, "~1")
@@ -39,7 +39,7 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
 
 
 def unflatten(flat: dict[str, Tensor]) -> Tree:
-    """The inverse of `flatten`, empty branches aside."""
+    """Invert `flatten`, except for empty branches."""
     tree: Tree = {}
     for path, leaf in flat.items():
         keys = path.split(SEPARATOR)
@@ -51,16 +51,16 @@ def unflatten(flat: dict[str, Tensor]) -> Tree:
     return tree
 
 
-def completed(tree: Tree, like: Tree) -> Tree:
-    """The tree with the empty branches that `like` has, which `flatten` loses."""
+def complete(tree: Tree, like: Tree) -> Tree:
+    """Return the tree with the empty branches of `like`, which `flatten` loses."""
     return {
-        key: completed(tree.get(key, {}), branch) if isinstance(branch, dict) else tree[key]
+        key: complete(tree.get(key, {}), branch) if isinstance(branch, dict) else tree[key]
         for key, branch in like.items()
     }
 
 
 def leaves(tree: Tree) -> Iterator[Tensor]:
-    """The leaves in the order of insertion."""
+    """Iterate over the leaves in the order of insertion."""
     for value in tree.values():
         if isinstance(value, dict):
             yield from leaves(value)
@@ -69,12 +69,12 @@ def leaves(tree: Tree) -> Iterator[Tensor]:
 
 
 def share(tree: Tree) -> Tree:
-    """Give leaves [...] a client axis of 1: something all clients share."""
+    """Give leaves [...] a client axis of 1, for what all clients share."""
     return tree_map(lambda leaf: leaf.unsqueeze(0), tree)
 
 
 def repeat(tree: Tree, clients: int) -> Tree:
-    """Fresh copies [S, ...] of leaves [1, ...] or [S, ...], one per client."""
+    """Copy leaves [1, ...] or [S, ...] to [S, ...], one per client."""
     return tree_map(
         lambda leaf: leaf.expand(clients, *leaf.shape[1:]).clone(
             memory_format=torch.contiguous_format
@@ -84,66 +84,66 @@ def repeat(tree: Tree, clients: int) -> Tree:
 
 
 def rows(tree: Tree, which: slice | Tensor) -> Tree:
-    """The clients `which` of leaves [S, ...]; what is shared ([1, ...]) stays as it is."""
+    """Return the rows `which` of leaves [S, ...]; shared leaves [1, ...] stay as they are."""
     return tree_map(lambda leaf: leaf if leaf.shape[0] == 1 else leaf[which], tree)
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """Trees of single clients [...] as the tree of a cohort [S, ...]."""
-    return tree_map(lambda *each: torch.stack(each), *trees)
+    """Stack trees of single clients [...] into the tree of a cohort [S, ...]."""
+    return tree_map(lambda *leaves: torch.stack(leaves), *trees)
 
 
 def concat(trees: Sequence[Tree]) -> Tree:
-    """Cohorts one after another: leaves [S1, ...], [S2, ...] become [S1 + S2, ...]."""
-    return tree_map(lambda *each: torch.cat(each), *trees)
+    """Concatenate cohorts: leaves [S1, ...], [S2, ...] become [S1 + S2, ...]."""
+    return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def unstack(tree: Tree, clients: int) -> list[Tree]:
-    """A cohort's tree [S, ...] as S trees [...] that own their memory."""
+    """Split a cohort's tree [S, ...] into S trees [...] that own their memory."""
     return [tree_map(lambda leaf, i=i: leaf[i].clone(), tree) for i in range(clients)]
 
 
 def per_client(values: Tensor, like: Tensor) -> Tensor:
-    """Values [S] shaped [S, 1, ...] so that they broadcast against `like` [S, ...]."""
+    """Reshape values [S] to [S, 1, ...] so that they broadcast against `like` [S, ...]."""
     shaped = values.reshape(-1, *[1] * (like.ndim - 1)).to(like.device)
     return shaped.to(like.dtype) if values.is_floating_point() else shaped
 
 
-def total(tree: Tree) -> Tree:
-    """The sum over the client axis: [S, ...] becomes [...]."""
+def sum_clients(tree: Tree) -> Tree:
+    """Sum over the client axis: [S, ...] becomes [...]."""
     return tree_map(lambda leaf: leaf.sum(0), tree)
 
 
 def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
-    """sum_i w_i leaf_i: weights [S], leaf [S, ...] -> [...]."""
+    """Return sum_i w_i leaf_i: weights [S], leaf [S, ...] -> [...]."""
     with full_precision():
         return torch.einsum("s,s...->...", weights, leaf)
 
 
-def finite(tree: Tree) -> Tensor:
-    """Whether every number of each client is finite: leaves [S, ...] give a bool [S]."""
+def is_finite(tree: Tree) -> Tensor:
+    """Return whether all numbers of each client are finite: leaves [S, ...] -> bool [S]."""
     sums = (leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree))
-    return torch.stack([torch.isfinite(each) for each in sums]).all(0)
+    return torch.stack([torch.isfinite(leaf_sums) for leaf_sums in sums]).all(0)
 
 
 def all_finite(tree: Tree) -> bool:
-    """Whether every number is finite; numbers without a value are."""
-    fine = finite(share(tree))
-    return fine.is_meta or bool(fine)
+    """Return whether every number is finite; True on the meta device."""
+    finite = is_finite(share(tree))
+    return finite.is_meta or bool(finite)
 
 
-def chosen(tree: Tree, which: Tensor) -> Tree:
-    """The rows [S, ...] of the clients for which `which` [S] holds."""
+def select(tree: Tree, which: Tensor) -> Tree:
+    """Return the rows [S, ...] of the clients for which `which` [S] is true."""
     return tree_map(lambda leaf: leaf[which], tree)
 
 
-def chosen_items(items: list[int], which: Tensor) -> list[int]:
-    """The items for which `which` [S] holds."""
+def select_items(items: list[int], which: Tensor) -> list[int]:
+    """Return the items for which `which` [S] is true."""
     if which.is_meta or bool(which.all()):
         return items
-    return [item for item, holds in zip(items, which.tolist(), strict=True) if holds]
+    return [item for item, chosen in zip(items, which.tolist(), strict=True) if chosen]
 
 
 def to_device(tree: Tree, device: torch.device | str) -> Tree:
-    """The same tree on another device."""
+    """Move a tree to another device."""
     return tree_map(lambda leaf: leaf.to(device), tree)

@@ -1,7 +1,7 @@
 """Data sets by name.
 
-To add one: write a module with `read(folder, *, options...) -> Dataset`, describe it by a `Source`
-(data/download.py), and put that into `SOURCES` below.
+To add one, write a module with `read(folder, *, options...) -> Dataset`, describe it by a `Source`
+(data/download.py), and add that to `SOURCES` below.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ def load(
     augment: bool | None = None,
     download: bool = True,
 ) -> Dataset:
-    """The data set `name`, its files taken from (or downloaded into) `dir`.
+    """Load the data set `name` from `dir`, downloading its files if they are missing.
 
     `path` is where the user's own data are ('folder' and 'csv'), `size` scales the images of
     'folder', `label` names the column of classes of 'csv'; `dir` is as in `data_folder`. `mean`
@@ -56,7 +56,7 @@ def load(
     in units of the stored values, 0 to 255 for images. `augment` says whether training images are
     cropped, flipped and rotated, where the source's own default does not fit.
     """
-    require((mean is None) == (std is None), "data.mean and data.std go together: give both")
+    require((mean is None) == (std is None), "give data.mean and data.std together")
     if name not in SOURCES:
         raise unknown("data", name, SOURCES)
     source = SOURCES[name]
@@ -71,7 +71,7 @@ def load(
 
 @dataclass(frozen=True)
 class Status:
-    """A source, the folder that holds its files, and the names of those that are not there."""
+    """A source, the folder of its files, and the names of the missing ones."""
 
     source: Source
     folder: Path
@@ -84,7 +84,7 @@ class Status:
 
 
 def status(dir: Path | None = None) -> list[Status]:
-    """How each source stands in `dir` (as in `data_folder`); checks no checksums."""
+    """Return which files each source has in `dir` (as in `data_folder`), without checksums."""
     root = data_folder(dir)
     return [
         Status(source, root / source.name, tuple(file.name for file in source.missing(root)))

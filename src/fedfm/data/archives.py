@@ -1,4 +1,4 @@
-"""Files in folders and tar archives, read as streams and never unpacked; decoded images kept."""
+"""Read files in folders and tar archives without unpacking them, and cache decoded images."""
 
 import gzip
 import hashlib
@@ -24,39 +24,40 @@ _DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Turn what the standard library raises over a damaged file into a `UserError`."""
+def user_errors(path: Path) -> Iterator[None]:
+    """Turn the standard library's errors about a damaged file into a `UserError`."""
     try:
         yield
     except _DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
         raise UserError(
-            f"cannot read {path}: {reason}\nIf it was cut short or altered, get it again."
+            f"cannot read {path}: {reason}\nIf it is incomplete or altered, download it again."
         ) from error
 
 
 def gunzip(path: Path) -> bytes:
-    """The content of the gzip file at `path`."""
-    with readable(path), gzip.open(path) as stream:
+    """Return the content of the gzip file at `path`."""
+    with user_errors(path), gzip.open(path) as stream:
         return stream.read()
 
 
-def members(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """The files called `names` in the tar at `path`, in whichever of its folders they lie."""
-    found: dict[str, bytes] = {}
+def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
+    """Return the files called `names` in the tar at `path`, from any of its folders."""
+    contents: dict[str, bytes] = {}
     for name, read in walk(path):
         base = PurePosixPath(name).name
         if base in names:
-            found[base] = read()
-        if len(found) == len(names):
-            return found
-    raise UserError(f"{path} lacks {', '.join(n for n in names if n not in found)}; get it again")
+            contents[base] = read()
+        if len(contents) == len(names):
+            return contents
+    missing = ", ".join(name for name in names if name not in contents)
+    raise UserError(f"{path} lacks {missing}: download it again")
 
 
 def walk(path: Path) -> Files:
-    """Every file in the folder or tar at `path`: its name there and a function to read it.
+    """Iterate over the files in the folder or tar at `path`: name and function to read it.
 
-    What is read must be read before the next file is asked for.
+    Read a file before asking for the next one.
     """
     return _folder_files(path) if path.is_dir() else _tar_files(path)
 
@@ -67,7 +68,7 @@ def _folder_files(path: Path) -> Files:
 
 
 def _read(file: Path) -> bytes:
-    with readable(file):
+    with user_errors(file):
         return file.read_bytes()
 
 
@@ -78,7 +79,7 @@ def _listing(path: Path) -> list[Path]:
 
 def _tar_files(path: Path) -> Files:
     with (
-        readable(path),
+        user_errors(path),
         _open(path) as stream,
         tarfile.open(fileobj=stream, mode="r:*", tarinfo=_Header) as tar,
     ):
@@ -90,14 +91,17 @@ def _tar_files(path: Path) -> Files:
 
 
 def _extract(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    with readable(path):
+    with user_errors(path):
         stream = tar.extractfile(member) if member.isfile() else None
-        require(stream is not None, f"{path}: {member.name} is a link or a device, not a file")
+        require(
+            stream is not None,
+            f"{path}: {member.name} is a link or a device, not a file: replace it by the file",
+        )
         return stream.read() if stream else b""
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header that must be whole: without it, tarfile takes a cut archive for a short one."""
+    """A tar header that must be whole: tarfile itself accepts an archive that is cut off."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -137,9 +141,9 @@ class Decoded:
     classes: tuple[str, ...]
 
 
-def fingerprint(path: Path, *options: object) -> str:
-    """A key that changes with `options` and with any file of the folder or archive at `path`."""
-    with readable(path):
+def cache_key(path: Path, *options: object) -> str:
+    """Return a key that changes with `options` and with any file at `path`."""
+    with user_errors(path):
         files = _listing(path) if path.is_dir() else [path]
         stats = [file.stat() for file in files]
     facts = [(str(f), s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
@@ -147,36 +151,38 @@ def fingerprint(path: Path, *options: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def cached(file: Path, make: Callable[[], Decoded]) -> Decoded:
-    """What was kept in `file`, else what `make` returns, which is then kept where that works."""
-    kept = _load(file)
-    if kept is None:
-        kept = make()
+def load_or_make(file: Path, make: Callable[[], Decoded]) -> Decoded:
+    """Return the images cached in `file`; else make them and try to cache them."""
+    images = _load(file)
+    if images is None:
+        images = make()
         with suppress(OSError):
-            _save(file, kept)
-    return kept
+            _save(file, images)
+    return images
 
 
 def _load(file: Path) -> Decoded | None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(file, framework="pt") as kept:
-            part = {key: kept.get_tensor(key) for key in kept.keys()}  # noqa: SIM118 - no mapping
-            classes = tuple(json.loads(kept.metadata()["classes"]))
+        with safe_open(file, framework="pt") as cache:
+            tensors = {key: cache.get_tensor(key) for key in cache.keys()}  # noqa: SIM118 - no mapping
+            classes = tuple(json.loads(cache.metadata()["classes"]))
     except (SafetensorError, OSError):
         return None
-    train, test = (Split(part[f"{s}.inputs"], part[f"{s}.labels"]) for s in ("train", "test"))
+    train, test = (
+        Split(tensors[f"{part}.inputs"], tensors[f"{part}.labels"]) for part in ("train", "test")
+    )
     return Decoded(train, test, classes)
 
 
-def _save(file: Path, kept: Decoded) -> None:
+def _save(file: Path, images: Decoded) -> None:
     from safetensors.torch import save_file
 
-    splits = {"train": kept.train, "test": kept.test}
+    splits = {"train": images.train, "test": images.test}
     tensors = {f"{name}.inputs": split.inputs for name, split in splits.items()}
     tensors |= {f"{name}.labels": split.labels for name, split in splits.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-        save_file(tensors, Path(scratch) / "new", {"classes": json.dumps(kept.classes)})
+        save_file(tensors, Path(scratch) / "new", {"classes": json.dumps(images.classes)})
         os.replace(Path(scratch) / "new", file)  # noqa: PTH105 - the atomic one, by name

@@ -1,8 +1,8 @@
-"""Random crop, flip and rotation of images: drawn on the host, applied by one gather anywhere.
+"""Random crop, flip and rotation of images, drawn on the host and applied by one gather.
 
 A draw is (dx, dy, flip, angle). The crop of the zero-padded image is moved by (dx, dy) pixels,
 then mirrored left to right if flip is 1, then turned counter-clockwise by angle (radians) about
-its centre, taking the nearest pixel; whatever comes from outside is 0.
+its centre, taking the nearest pixel. Pixels from outside the image are 0.
 """
 
 import math
@@ -16,7 +16,7 @@ MAX_ANGLE = math.radians(15)
 
 
 def draw(rng: np.random.Generator, n: int) -> Tensor:
-    """Draws [n, 4] (float32) for n images; row i does not depend on n."""
+    """Return draws [n, 4] (float32) for n images; row i does not depend on n."""
     uniform = rng.random((n, 4))
     shift = np.floor(uniform[:, :2] * (2 * PADDING + 1)) - PADDING
     flip = uniform[:, 2:3] < 0.5
@@ -25,9 +25,9 @@ def draw(rng: np.random.Generator, n: int) -> Tensor:
 
 
 def apply(images: Tensor, draws: Tensor) -> Tensor:
-    """Images [..., C, H, W] changed by their draws [..., 4]; same shape and dtype.
+    """Augment images [..., C, H, W] by their draws [..., 4]; keep shape and dtype.
 
-    Nothing is read back by the host, so this may be captured in a CUDA graph.
+    The host reads nothing back, so a CUDA graph can capture this.
     """
     height, width = images.shape[-2:]
     index, inside = _sources(draws, height, width)
@@ -37,9 +37,9 @@ def apply(images: Tensor, draws: Tensor) -> Tensor:
 
 
 def _sources(draws: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """For each output pixel [..., H * W]: the input pixel it shows, and whether there is one."""
+    """Return for each output pixel [..., H * W] its input pixel, and whether there is one."""
     dx, dy, flip, angle = draws.unsqueeze(-1).unbind(-2)
-    x, y = _turn(angle, height, width)
+    x, y = _rotate(angle, height, width)
     inside = _within(x, width) & _within(y, height)
     x = torch.where(flip > 0.5, width - 1 - x, x) + dx
     y = y + dy
@@ -48,8 +48,8 @@ def _sources(draws: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     return index.long(), inside
 
 
-def _turn(angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Where each pixel of a turned image comes from: whole x and y [..., H * W]."""
+def _rotate(angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return where each pixel of a turned image comes from: whole x and y [..., H * W]."""
     pixel = torch.arange(height * width, device=angle.device)
     right, down = (width - 1) / 2, (height - 1) / 2
     u, v = pixel % width - right, pixel // width - down

@@ -1,4 +1,4 @@
-"""Which samples a client trains on, step by step."""
+"""Which samples a client trains on in each step."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from fedfm.data import augment
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A client's local training in one round: `sizes` has the batch of every step, in order.
+class BatchPlan:
+    """The batches of a client's local training in one round; `sizes` has their sizes in order.
 
-    `indices` [n] are the samples of all batches one after another, `draws` [n, 4] the random
-    numbers of their augmentation, if there is any; `seed` is for layers that draw their own.
+    `indices` [n] are the samples of all batches one after another. `draws` [n, 4] are the random
+    numbers of their augmentation, if any. `seed` is for layers that draw random numbers.
     """
 
     indices: Tensor
@@ -33,15 +33,15 @@ class Plan:
         """The samples [B_t] of every step t."""
         return torch.split(self.indices, list(self.sizes))
 
-    def first(self, steps: int) -> "Plan":
-        """The plan's first steps alone."""
-        n = sum(self.sizes[:steps])
-        draws = None if self.draws is None else self.draws[:n]
-        return Plan(self.indices[:n], self.sizes[:steps], draws, self.seed)
+    def first(self, steps: int) -> "BatchPlan":
+        """Return a plan of the first steps only."""
+        samples = sum(self.sizes[:steps])
+        draws = None if self.draws is None else self.draws[:samples]
+        return BatchPlan(self.indices[:samples], self.sizes[:steps], draws, self.seed)
 
 
 def batch_sizes(samples: int, batch_size: int, keep_last: bool) -> list[int]:
-    """The batches of an epoch; the last incomplete one is dropped unless `keep_last`.
+    """Return the batch sizes of an epoch; drop the last incomplete batch unless `keep_last`.
 
     A client with fewer samples than a batch trains on all of them at once.
     """
@@ -51,7 +51,7 @@ def batch_sizes(samples: int, batch_size: int, keep_last: bool) -> list[int]:
     return [batch_size] * whole + ([rest] if keep_last and rest else [])
 
 
-def plan(
+def plan_batches(
     indices: np.ndarray,
     *,
     epochs: int,
@@ -59,8 +59,8 @@ def plan(
     keep_last: bool,
     augmented: bool,
     key: tuple[int, int, int],
-) -> Plan:
-    """The plan of one client for one round: each epoch in a fresh order.
+) -> BatchPlan:
+    """Plan the batches of one client for one round, each epoch in a new order.
 
     `key` is (seed, round, client).
     """
@@ -71,7 +71,7 @@ def plan(
     draws = None
     if augmented:
         draws = augment.draw(generator(seed, "augment", *rest), epochs * sum(sizes))
-    return Plan(
+    return BatchPlan(
         torch.from_numpy(np.concatenate(order)),
         tuple(sizes * epochs),
         draws,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedfm.core.errors import require
-from fedfm.data.archives import members
+from fedfm.data.archives import read_members
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.download import File, Source
 
@@ -14,45 +14,45 @@ _PIXELS = 3 * 32 * 32
 
 
 def read_cifar10(folder: Path) -> Dataset:
-    """CIFAR-10: records of a label and 3x32x32 values, in five training batches and one test."""
+    """Read CIFAR-10: records of a label and 3x32x32 values, in five batches and a test batch."""
     batches = [f"data_batch_{number}.bin" for number in range(1, 6)]
     archive = folder / CIFAR10.files[0].name
-    found = members(archive, [*batches, "test_batch.bin", "batches.meta.txt"])
+    contents = read_members(archive, [*batches, "test_batch.bin", "batches.meta.txt"])
     return Dataset(
         "cifar10",
-        _records(archive, found, batches, 1),
-        _records(archive, found, ["test_batch.bin"], 1),
-        _names(found["batches.meta.txt"]),
+        _records(archive, contents, batches, 1),
+        _records(archive, contents, ["test_batch.bin"], 1),
+        _names(contents["batches.meta.txt"]),
         mean=(0.4914 * 255, 0.4822 * 255, 0.4465 * 255),
         std=(0.2023 * 255, 0.1994 * 255, 0.2010 * 255),
     )
 
 
 def read_cifar100(folder: Path) -> Dataset:
-    """CIFAR-100: records of a coarse label, a fine one (used) and 3x32x32 values."""
+    """Read CIFAR-100: records of a coarse label, a fine one (used) and 3x32x32 values."""
     archive = folder / CIFAR100.files[0].name
-    found = members(archive, ["train.bin", "test.bin", "fine_label_names.txt"])
+    contents = read_members(archive, ["train.bin", "test.bin", "fine_label_names.txt"])
     return Dataset(
         "cifar100",
-        _records(archive, found, ["train.bin"], 2),
-        _records(archive, found, ["test.bin"], 2),
-        _names(found["fine_label_names.txt"]),
+        _records(archive, contents, ["train.bin"], 2),
+        _records(archive, contents, ["test.bin"], 2),
+        _names(contents["fine_label_names.txt"]),
         mean=(0.5071 * 255, 0.4865 * 255, 0.4409 * 255),
         std=(0.2673 * 255, 0.2564 * 255, 0.2762 * 255),
         augment=True,
     )
 
 
-def _records(archive: Path, found: dict[str, bytes], names: list[str], labels: int) -> Split:
-    """Records of `labels` label bytes, the last of which counts, and one image's bytes."""
+def _records(archive: Path, contents: dict[str, bytes], names: list[str], labels: int) -> Split:
+    """Read records of `labels` label bytes, of which the last is used, and one image."""
     length = labels + _PIXELS
     for name in names:
         require(
-            len(found[name]) % length == 0,
-            f"{archive}: {name} has {len(found[name])} bytes, no multiple of a record's {length}; "
-            "the archive is damaged, get it again",
+            len(contents[name]) % length == 0,
+            f"{archive}: {name} has {len(contents[name])} bytes, not a multiple of {length}: the "
+            "archive is damaged, download it again",
         )
-    data = b"".join(found[name] for name in names)
+    data = b"".join(contents[name] for name in names)
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     images = records[:, labels:].copy().reshape(-1, 3, 32, 32)
     return Split(

@@ -1,4 +1,4 @@
-"""CINIC-10: class folders of PNG images, CIFAR-10 extended by ImageNet; `valid` is left out."""
+"""CINIC-10: class folders of PNG images, CIFAR-10 extended by ImageNet; `valid` is not used."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ CLASSES = (
 
 
 def read(folder: Path) -> Dataset:
-    """Colour images [N, 3, 32, 32], decoded on the first call and kept beside the archive."""
+    """Read colour images [N, 3, 32, 32]; the first call decodes and caches them."""
     archive = folder / CINIC10.files[0].name
     images = read_images(archive, folder, mode="RGB")
     require(

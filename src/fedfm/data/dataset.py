@@ -1,4 +1,4 @@
-"""A classification data set held in memory: raw inputs (uint8 for images), labels, class names."""
+"""A classification data set in memory: raw inputs (uint8 for images), labels, class names."""
 
 import hashlib
 from collections.abc import Iterable
@@ -19,18 +19,25 @@ class Split:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        """Refuse what is no tensor."""
+        """Refuse anything but tensors."""
         for name in ("inputs", "labels"):
-            value, said = getattr(self, name), f"{name} must be a torch.Tensor, not a "
-            said += f"{type(value).__name__}; torch.as_tensor(...) makes one of arrays and lists"
-            require(isinstance(value, Tensor), said)
+            value = getattr(self, name)
+            require(
+                isinstance(value, Tensor),
+                f"{name} must be a torch.Tensor, not a {type(value).__name__}: convert it with "
+                "torch.as_tensor(...)",
+            )
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        """Describe the samples without their values."""
+        return f"Split({len(self)} samples of shape {tuple(self.inputs.shape[1:])})"
+
     def check(self, where: str, classes: int) -> None:
-        """Refuse samples that no training could use."""
+        """Refuse samples that cannot be trained on."""
         require(len(self) > 0, f"{where}: no samples")
         require(
             len(self.inputs) == len(self),
@@ -38,8 +45,8 @@ class Split:
         )
         require(
             self.labels.dtype == torch.int64,
-            f"{where}: labels must be numbers of classes, torch.int64, not "
-            f"{self.labels.dtype}; there is no regression",
+            f"{where}: labels must be class indices (torch.int64), not {self.labels.dtype}; FedFM "
+            "classifies, it has no regression",
         )
         low, high = int(self.labels.min()), int(self.labels.max())
         require(
@@ -54,12 +61,12 @@ class Split:
         first = int(bad[0]) if len(bad) else 0
         require(
             len(bad) == 0,
-            f"{where}: {len(bad)} samples hold NaN or Inf (the first is number {first}); remove or "
+            f"{where}: {len(bad)} samples hold NaN or Inf (the first is number {first}): remove or "
             "fill them",
         )
 
     def subset(self, indices: Tensor) -> "Split":
-        """The samples at `indices` [M], in that order."""
+        """Return the samples at `indices` [M], in that order."""
         return Split(self.inputs[indices], self.labels[indices])
 
     def sort_by_content(self) -> "Split":
@@ -77,19 +84,19 @@ class Split:
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """A short digest of tensors' values."""
-    found = hashlib.blake2b(digest_size=8)
+    """Return a short digest of the tensors' values."""
+    digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         values = tensor.detach().cpu().contiguous().flatten()
-        found.update(values.view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(values.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training and a test split with what is needed to feed them to a network.
+    """A training and a test split, the class names and the normalisation.
 
-    Inputs stay as they were read; a network sees (inputs - mean) / std, per channel (or feature),
+    Inputs stay as they were read. A network sees (inputs - mean) / std, per channel (or feature),
     in the units of the raw inputs.
     """
 
@@ -102,18 +109,18 @@ class Dataset:
     augment: bool = field(default=False, kw_only=True)
     """Whether training batches are cropped, flipped and rotated (data/augment.py)."""
     keep_order: bool = field(default=False, kw_only=True)
-    """Whether samples stay in the order they are given in.
+    """Whether samples stay in the given order.
 
-    By default they are sorted by content: whoever has the same samples, from whatever files, gets
-    the same partition and the same results.
+    By default they are sorted by content: the same samples, from whatever files, give the same
+    partition and the same results.
     """
 
     def __post_init__(self) -> None:
-        """Refuse data that no training could use."""
-        self._tidy()
+        """Refuse data that cannot be trained on."""
+        self._to_python_types()
         for part, split in (("training", self.train), ("test", self.test)):
             where = f"data '{self.name}', {part} split"
-            require(isinstance(split, Split), f"{where}: it must be a Split(inputs, labels)")
+            require(isinstance(split, Split), f"{where}: give a Split(inputs, labels)")
             split.check(where, len(self.classes))
         require(
             self.train.inputs.shape[1:] == self.test.inputs.shape[1:],
@@ -127,13 +134,16 @@ class Dataset:
             object.__setattr__(self, "keep_order", True)  # a copy need not be sorted again
 
     def _check_normalisation(self) -> None:
-        channels, own = (*self.shape, 1)[0], (len(self.mean), len(self.std))
+        channels, given = (*self.shape, 1)[0], (len(self.mean), len(self.std))
         require(
-            set(own) <= {1, channels},
-            f"data '{self.name}': mean and std have {own[0]} and {own[1]} numbers, inputs have "
-            f"{channels} channels (or columns): give one for each, or one for all",
+            set(given) <= {1, channels},
+            f"data '{self.name}': mean and std have {given[0]} and {given[1]} numbers, but "
+            f"inputs have {channels} channels (or columns): give one for each, or one for all",
         )
-        require(min(self.std) > 0, f"data '{self.name}': std must be above 0; take 1 instead")
+        require(
+            min(self.std) > 0,
+            f"data '{self.name}': std must be above 0: use 1 for a constant channel",
+        )
         bytes_ = self.train.inputs.dtype == torch.uint8 and int(self.train.inputs.max()) > 1
         require(
             not bytes_ or max(self.std) > 1 or max(self.mean) > 1 or self.mean == (0.0,),
@@ -141,22 +151,31 @@ class Dataset:
             "not 0 to 1: multiply them by 255",
         )
 
-    def _tidy(self) -> None:
-        """Names and numbers as Python has them, whatever held them."""
-        several = isinstance(self.classes, Iterable) and not isinstance(self.classes, str)
-        named = several and all(isinstance(name, str) for name in self.classes)
-        require(named, f"data '{self.name}': classes must be their names, not {self.classes!r}")
+    def _to_python_types(self) -> None:
+        """Convert names and numbers to Python's types."""
+        is_list = isinstance(self.classes, Iterable) and not isinstance(self.classes, str)
+        require(
+            is_list and all(isinstance(name, str) for name in self.classes),
+            f"data '{self.name}': classes must be a list of names, not {self.classes!r}",
+        )
         object.__setattr__(self, "classes", tuple(map(str, self.classes)))
-        for each in ("mean", "std"):
-            object.__setattr__(self, each, tuple(map(float, getattr(self, each))))
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+
+    def __repr__(self) -> str:
+        """Describe the data without their values."""
+        return (
+            f"Dataset({self.name!r}, {len(self.train)} training and {len(self.test)} test samples "
+            f"of shape {self.shape}, {len(self.classes)} classes)"
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.train.inputs.shape[1:])
 
-    def normalised(self, inputs: Tensor) -> Tensor:
-        """Raw inputs [N, ...] as a network sees them: (inputs - mean) / std in float32."""
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Return inputs [N, ...] as a network sees them: (inputs - mean) / std in float32."""
         trailing = (1,) * (len(self.shape) - 1)
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.std))
         centred = inputs - mean.reshape(-1, *trailing).to(inputs.device)
@@ -164,6 +183,6 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Of all inputs and labels: other data have another."""
+        """A digest of all inputs and labels."""
         splits = (self.train, self.test)
-        return fingerprint(tensor for each in splits for tensor in (each.inputs, each.labels))
+        return fingerprint(tensor for split in splits for tensor in (split.inputs, split.labels))

@@ -6,16 +6,16 @@ import torch
 
 from fedfm.data.dataset import Dataset
 from fedfm.data.download import Source
-from fedfm.data.folder import channel_statistics, split
+from fedfm.data.folder import channel_statistics, split_off_test
 
 
 def read(folder: Path) -> Dataset:
-    """Grey images [N, 1, 8, 8] with values 0 to 16; a fixed fifth of every class is for testing."""
+    """Read grey images [N, 1, 8, 8], values 0 to 16; a fixed fifth of each class is for testing."""
     from sklearn.datasets import load_digits
 
     bundled = load_digits()
     inputs = torch.tensor(bundled.images, dtype=torch.uint8).unsqueeze(1)
-    train, test = split(inputs, torch.tensor(bundled.target, dtype=torch.int64))
+    train, test = split_off_test(inputs, torch.tensor(bundled.target, dtype=torch.int64))
     mean, std = channel_statistics(train.inputs)
     names = tuple(map(str, bundled.target_names))
     return Dataset("digits", train, test, names, mean, std, keep_order=True)

@@ -1,4 +1,4 @@
-"""A source of data: the files it needs, fetched once, checked always, and how they are read."""
+"""Sources of data: the files they need, downloaded once and always checked, and their readers."""
 
 import hashlib
 import inspect
@@ -17,7 +17,7 @@ from fedfm.data.dataset import Dataset
 
 @dataclass(frozen=True)
 class File:
-    """A file that a source needs, under the name it has in the source's folder."""
+    """A file that a source needs, by its name in the source's folder."""
 
     name: str
     url: str
@@ -26,10 +26,10 @@ class File:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set by name: `read(folder, **options)` makes it of the `files` in its folder.
+    """A data set by name: `read(folder, **options)` reads it from the `files` in its folder.
 
-    The keyword-only parameters of `read` are the options a user may give; sizes are None where
-    they depend on the user's data.
+    The keyword-only parameters of `read` are the options a user may give. Sizes are None if they
+    depend on the user's data.
     """
 
     name: str
@@ -48,20 +48,20 @@ class Source:
         return {p.name: p.default is p.empty for p in named}
 
     def check(self, given: dict[str, Any]) -> None:
-        """Refuse options that this source does not take, and a lack of those it needs."""
+        """Refuse options that this source does not take, and missing ones that it needs."""
         for option in given:
             takes = ", ".join(self.options) or "no options"
-            require(option in self.options, f"data '{self.name}' takes {takes}; not '{option}'")
+            require(option in self.options, f"data '{self.name}' takes {takes}, not '{option}'")
         for option, needed in self.options.items():
             require(option in given or not needed, f"data '{self.name}' needs '{option}'")
 
     def missing(self, root: Path) -> tuple[File, ...]:
-        """The files that are not in this source's folder below `root`."""
+        """Return the files that are missing in this source's folder below `root`."""
         return tuple(file for file in self.files if not (root / self.name / file.name).exists())
 
 
 def data_folder(dir: Path | None = None) -> Path:
-    """Where data are kept: `dir`, else $FEDFM_DATA, else the user's cache folder."""
+    """Return the folder of data: `dir`, else $FEDFM_DATA, else the user's cache folder."""
     chosen = dir or os.environ.get("FEDFM_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -71,18 +71,18 @@ def data_folder(dir: Path | None = None) -> Path:
 
 
 def fetch(source: Source, root: Path, *, download: bool = True) -> Path:
-    """The folder of `source` below `root`, every file there and checked; gets missing ones."""
+    """Return the folder of `source` below `root`; download missing files, check all of them."""
     folder = root / source.name
     for file in source.missing(root):
-        require(download, f"{file.name} is not there. {_by_hand(source, root)}")
+        require(download, f"{file.name} is missing. {_by_hand(source, root)}")
         try:
             _download(file, folder)
         except OSError as error:
-            said = shorten(f"{type(error).__name__}: {error}", 90)
-            reason = f"could not download {file.name} ({said})."
-            raise UserError(f"{reason}\n{_by_hand(source, root)}") from error
+            reason = shorten(f"{type(error).__name__}: {error}", 90)
+            message = f"could not download {file.name} ({reason})."
+            raise UserError(f"{message}\n{_by_hand(source, root)}") from error
         except ValueError as error:
-            raise UserError(f"{file.url} sent another file than expected: {error}") from error
+            raise UserError(f"{file.url} sent an unexpected file: {error}") from error
     for file in source.files:
         _verify(folder / file.name, file.md5)
     return folder
@@ -95,16 +95,16 @@ def _by_hand(source: Source, root: Path) -> str:
 
 def _verify(path: Path, md5: str) -> None:
     with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     require(
-        found == md5,
-        f"{path} is damaged or altered: its md5 is {found}, expected {md5}.\n"
-        "Delete it; the next run gets it again.",
+        digest == md5,
+        f"{path} is damaged or altered: its md5 is {digest}, expected {md5}.\n"
+        "Delete it; the next run downloads it again.",
     )
 
 
 def _download(file: File, folder: Path) -> None:
-    """Let pooch fetch `file`: it appears in `folder` only when it is whole and right."""
+    """Download `file` with pooch; it appears in `folder` only if it is complete and correct."""
     import pooch
 
     log = pooch.get_logger()
@@ -113,7 +113,7 @@ def _download(file: File, folder: Path) -> None:
         log.setLevel("WARNING")
 
         def close_later(response: Any, *_: Any, **__: Any) -> None:
-            stack.callback(response.close)  # pooch leaves answers open when it fails
+            stack.callback(response.close)  # pooch leaves responses open when it fails
 
         bar = sys.stderr.isatty() and stack.enter_context(closing(Bar(file.name)))
         hooks = {"response": close_later}
@@ -122,7 +122,7 @@ def _download(file: File, folder: Path) -> None:
 
 
 class Bar:
-    """A progress bar in the form that pooch drives (it sets `total`), drawn by rich."""
+    """A progress bar with the interface that pooch expects (it sets `total`), drawn by rich."""
 
     def __init__(self, text: str) -> None:
         from rich import progress
@@ -137,7 +137,7 @@ class Bar:
         self._bar.start()
 
     def update(self, n: int) -> None:
-        """Move on by `n` bytes."""
+        """Advance by `n` bytes."""
         self._bar.update(self._task, advance=n, total=self.total or None)
 
     def reset(self) -> None:
@@ -145,5 +145,5 @@ class Bar:
         self._bar.reset(self._task)
 
     def close(self) -> None:
-        """Take the bar off the screen."""
+        """Remove the bar from the screen."""
         self._bar.stop()

@@ -19,7 +19,7 @@ CLASSES = (
 
 
 def read(folder: Path) -> Dataset:
-    """Grey images [N, 1, 28, 28] of clothes."""
+    """Read grey images [N, 1, 28, 28] of clothes."""
     train, test = (
         Split(
             read_idx(folder / f"{part}-images-idx3-ubyte.gz", 3).unsqueeze(1),
@@ -31,20 +31,20 @@ def read(folder: Path) -> Dataset:
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
-    """The uint8 array in a gzip idx file: 0, 0, type 8, `dimensions`, its shape, its bytes."""
+    """Read the uint8 array in a gzip idx file: 0, 0, type 8, `dimensions`, shape, bytes."""
     data = gunzip(path)
     start = 4 + 4 * dimensions
     magic = bytes((0, 0, 8, dimensions))
     require(
         data[:4] == magic and len(data) >= start,
-        f"{path} is no idx file of {dimensions}-dimensional bytes; get it again",
+        f"{path} is not an idx file of {dimensions}-dimensional bytes: download it again",
     )
     shape = np.frombuffer(data[4:start], ">u4").tolist()
     expected = math.prod(shape)
     require(
         len(data) - start == expected,
-        f"{path} should hold {shape} values, {expected} bytes, but holds {len(data) - start}; "
-        "get it again",
+        f"{path} should hold {shape} values, {expected} bytes, but holds {len(data) - start}: "
+        "download it again",
     )
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy())
 

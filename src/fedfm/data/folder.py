@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedfm.core.errors import UserError, require
 from fedfm.core.rng import generator
-from fedfm.data.archives import Decoded, cached, fingerprint, walk
+from fedfm.data.archives import Decoded, cache_key, load_or_make, walk
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.download import Source
 
@@ -26,7 +26,7 @@ _DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 def read_folder(folder: Path, *, path: Path, size: int | None = None) -> Dataset:
-    """The images at `path`, scaled to `size` x `size` where that is given."""
+    """Read the images at `path`, scaled to `size` x `size` if given."""
     require(size is None or size > 0, f"size must be at least 1, not {size}")
     images = read_images(path, folder, size=size)
     _warn_of_empty(Path(path).expanduser(), images.classes)
@@ -35,30 +35,30 @@ def read_folder(folder: Path, *, path: Path, size: int | None = None) -> Dataset
 
 
 def _warn_of_empty(path: Path, classes: Sequence[str]) -> None:
-    """Name folders that look like classes and hold no images."""
+    """Warn of folders that look like classes but hold no images."""
     base = path / "train" if (path / "train").is_dir() else path
-    folders = {each.name for each in base.iterdir() if each.is_dir()} if base.is_dir() else set()
+    folders = {child.name for child in base.iterdir() if child.is_dir()} if base.is_dir() else set()
     empty = sorted(name for name in folders - {*classes} if not _hidden(name))
     if empty and folders & {*classes}:
-        logger.warning("%s: no images in %s, so there is no such class", base, ", ".join(empty))
+        logger.warning("%s: no images in %s, which are ignored", base, ", ".join(empty))
 
 
 def read_images(path: Path, cache: Path, size: int | None = None, mode: str = "") -> Decoded:
-    """The images in the class folders of the folder or tar at `path`; decoded once.
+    """Read the images in the class folders of the folder or tar at `path`; decode them once.
 
-    Laid out as train/CLASS/* and test/CLASS/* (other splits are left out), or as CLASS/*, of
-    which a fixed fifth of every class is for testing. `mode` is Pillow's, "" finds it out.
+    The layout is train/CLASS/* and test/CLASS/* (other splits are ignored), or CLASS/*: then a
+    fixed fifth of every class is for testing. `mode` is Pillow's; "" detects it.
     """
     path = Path(path).expanduser()
-    require(path.exists(), f"there is no file or folder {path}")
-    known = path.is_dir() or path.name.endswith(ARCHIVES)
-    require(known, f"{path} is neither a folder nor an archive ({', '.join(ARCHIVES)})")
-    key = fingerprint(path, "images, version 2", size, mode)
-    return cached(cache / f"{key}.safetensors", lambda: _decode_all(path, size, mode))
+    require(path.exists(), f"{path} does not exist")
+    readable = path.is_dir() or path.name.endswith(ARCHIVES)
+    require(readable, f"{path} is neither a folder nor an archive ({', '.join(ARCHIVES)})")
+    key = cache_key(path, "images, version 2", size, mode)
+    return load_or_make(cache / f"{key}.safetensors", lambda: _decode_all(path, size, mode))
 
 
 def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
-    plan = arrange(path, (name for name, _ in walk(path)))
+    plan = assign_classes(path, (name for name, _ in walk(path)))
     names = sorted(plan)
     images = {n: _decode(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
     classes, labels = encode([plan[name][1] for name in names])
@@ -66,14 +66,14 @@ def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
     parts = [plan[name][0] for name in names]
     every = Split(inputs, labels)
     if "train" not in parts:
-        every = every.sort_by_content()  # which are for testing depends on no file's name
-        return Decoded(*split(every.inputs, every.labels), classes)
+        every = every.sort_by_content()  # so that the test split does not depend on file names
+        return Decoded(*split_off_test(every.inputs, every.labels), classes)
     train = torch.tensor([part == "train" for part in parts])
     return Decoded(every.subset(train), every.subset(~train), classes)
 
 
-def arrange(path: Path, names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """For every image of `names`: "train" or "test" ("" when undivided), and its class."""
+def assign_classes(path: Path, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return for every image "train" or "test" ("" when undivided), and its class."""
     parts = {name: PurePosixPath(name).parts for name in names}
     parts = _below_root({n: p for n, p in parts.items() if not any(map(_hidden, p))})
     divided = any(p[0] == "train" and len(p) > 1 for p in parts.values())
@@ -82,22 +82,22 @@ def arrange(path: Path, names: Iterable[str]) -> dict[str, tuple[str, str]]:
         part, *rest = p if divided else ("", *p)
         image = name.lower().endswith(IMAGES)
         if part in ("", "train", "test") and len(rest) > 1:
-            require(image, f"{path / name} is no image ({', '.join(IMAGES)}); remove it")
+            require(image, f"{path / name} is not an image ({', '.join(IMAGES)}): remove it")
             plan[name] = (part, rest[0])
         elif part in ("", "train", "test"):
-            require(not image, _homeless(path, name, p))
+            require(not image, _describe_misplaced(path, name, p))
     _check_classes(path, plan)
     return plan
 
 
-def _homeless(path: Path, name: str, below_root: tuple[str, ...]) -> str:
-    """What to do about an image above the class folders, or in the only one."""
+def _describe_misplaced(path: Path, name: str, below_root: tuple[str, ...]) -> str:
+    """Return an error message for an image outside class folders, or in the only one."""
     folder = PurePosixPath(name).parent.name
     if len(below_root) == len(PurePosixPath(name).parts):
-        return f"{path / name} lies in no class folder; move it into one"
+        return f"{path / name} is in no class folder: move it into one"
     return (
-        f"{path} has images of one class only, '{folder}': add another, or, where other clients "
-        f"have the others, divide them into train/{folder}/ and test/{folder}/"
+        f"{path} has images of one class only, '{folder}': add another class or, if other clients "
+        f"have the other classes, split it into train/{folder}/ and test/{folder}/"
     )
 
 
@@ -106,7 +106,7 @@ def _hidden(part: str) -> bool:
 
 
 def _below_root(parts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Paths without the folders that hold everything else, as archives often have one."""
+    """Remove the folders that hold everything else, as archives often have one."""
     folders = {p[0] for p in parts.values() if len(p) > 1}
     if len(folders) != 1 or "train" in folders:
         return parts
@@ -114,15 +114,17 @@ def _below_root(parts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
 
 
 def _check_classes(path: Path, plan: dict[str, tuple[str, str]]) -> None:
-    require(len(plan) > 0, f"{path} holds no two class folders with images ({', '.join(IMAGES)})")
+    require(
+        len(plan) > 0, f"{path} needs at least two class folders with images ({', '.join(IMAGES)})"
+    )
     train = {label for part, label in plan.values() if part != "test"}
     test = {label for part, label in plan.values() if part != "train"}
-    require(len(test) > 0, f"{path} has train/ but no images in test/; add them")
+    require(len(test) > 0, f"{path} has train/ but no images in test/: add them")
     require(test <= train, f"{path}: no training images of {', '.join(sorted(test - train))}")
 
 
 def _decode(data: bytes, name: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
-    """The image in `data` as [H, W], or [H, W, 3] where it has colours."""
+    """Decode an image to [H, W], or to [H, W, 3] if it has colours."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -130,21 +132,21 @@ def _decode(data: bytes, name: Path, size: int | None, mode: str) -> NDArray[np.
             depth = image.mode
             flat = image.convert(mode or ("L" if depth in _GREY else "RGB"))
     except UnidentifiedImageError as error:
-        raise UserError(f"{name} is no PNG, JPEG or BMP file; remove it") from error
+        raise UserError(f"{name} is not a PNG, JPEG or BMP file: remove it") from error
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise UserError(f"{name} is no image that can be read ({error}); remove it") from error
-    require(depth not in _DEEP, f"{name} has more than 8 bits per colour; convert it to 8")
+        raise UserError(f"{name} cannot be read as an image ({error}): remove it") from error
+    require(depth not in _DEEP, f"{name} has more than 8 bits per channel: convert it to 8")
     return np.asarray(flat.resize((size, size), Image.Resampling.BILINEAR) if size else flat)
 
 
 def _stack(images: dict[Path, NDArray[np.uint8]]) -> Tensor:
-    """Images as one tensor [N, C, H, W]: C is 1 when all are grey, else 3."""
+    """Stack images into one tensor [N, C, H, W]; C is 1 if all are grey, else 3."""
     first, reference = next(iter(images.items()))
     for name, image in images.items():
         require(
             image.shape[:2] == reference.shape[:2],
             f"images differ in size (height, width): {first} has {reference.shape[:2]}, "
-            f"{name} has {image.shape[:2]}; give 'size' to scale them all",
+            f"{name} has {image.shape[:2]}: give 'size' to scale them all",
         )
     channels = 3 if any(image.ndim == 3 for image in images.values()) else 1
     stacked = np.empty((len(images), channels, *reference.shape[:2]), np.uint8)
@@ -154,7 +156,7 @@ def _stack(images: dict[Path, NDArray[np.uint8]]) -> Tensor:
 
 
 def encode(names: list[str]) -> tuple[tuple[str, ...], Tensor]:
-    """The classes in `names`, by value when all are integers, else by letter; labels [N]."""
+    """Return the sorted classes in `names` (as integers if all are) and the labels [N]."""
     classes = sorted(set(names))
     with suppress(ValueError):
         classes.sort(key=int)
@@ -162,8 +164,8 @@ def encode(names: list[str]) -> tuple[tuple[str, ...], Tensor]:
     return tuple(classes), torch.tensor([index[name] for name in names])
 
 
-def split(inputs: Tensor, labels: Tensor, share: float = 0.2) -> tuple[Split, Split]:
-    """A training and a test split with `share` of every class; the same on every call."""
+def split_off_test(inputs: Tensor, labels: Tensor, share: float = 0.2) -> tuple[Split, Split]:
+    """Split off a test split with `share` of every class; the same on every call."""
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):
         where = (labels == label).nonzero().flatten().numpy()
@@ -174,7 +176,7 @@ def split(inputs: Tensor, labels: Tensor, share: float = 0.2) -> tuple[Split, Sp
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean and the standard deviation of each channel of uint8 images [N, C, H, W]."""
+    """Return the mean and the standard deviation of each channel of uint8 images [N, C, H, W]."""
     values = torch.arange(256, dtype=torch.float64)
     counts = [images[:, c].flatten().bincount(minlength=256) for c in range(images.shape[1])]
     shares = torch.stack(counts).double() / counts[0].sum()

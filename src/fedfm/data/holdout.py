@@ -1,4 +1,4 @@
-"""Each client's training and validation samples."""
+"""Split each client's samples into training and validation samples."""
 
 from collections.abc import Sequence
 
@@ -12,27 +12,27 @@ def hold_out(
     shards: Sequence[np.ndarray], fraction: float, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Split every client's samples [n_k] into training and validation samples, both sorted."""
-    parts = [hold_out_at(k, shard, fraction, seed) for k, shard in enumerate(shards)]
+    parts = [hold_out_client(k, shard, fraction, seed) for k, shard in enumerate(shards)]
     return [training for training, _ in parts], [validation for _, validation in parts]
 
 
-def held_out(samples: int, fraction: float) -> int:
-    """How many of a client's samples are for validation."""
+def validation_size(samples: int, fraction: float) -> int:
+    """Return how many of a client's samples are for validation."""
     return int(np.floor(fraction * samples + 0.5))
 
 
-def hold_out_at(
+def hold_out_client(
     client: int, shard: np.ndarray, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The training and the validation samples, both sorted, of one client's sorted `shard` [n].
+    """Split one client's sorted `shard` [n] into training and validation samples, both sorted.
 
-    Which ones depends on their places in the shard alone: arange(n) gives the same by place.
+    The split depends on positions in the shard only: arange(n) gives the same positions.
     """
-    size = held_out(len(shard), fraction)
-    for kind, left in (("validation", size), ("training", len(shard) - size)):
+    size = validation_size(len(shard), fraction)
+    for kind, count in (("validation", size), ("training", len(shard) - size)):
         require(
-            left > 0,
-            f"client {client} has {len(shard)} samples, which leaves none for {kind}; "
+            count > 0,
+            f"client {client} has {len(shard)} samples, which leaves none for {kind}: "
             "use fewer clients or another validation share",
         )
     order = generator(seed, "validation", client).permutation(shard)

@@ -13,7 +13,7 @@ _CONVERGED = 1e-8  # ... or when the column sums are off by less than this, all 
 _SNAP = 1e-7  # a cell this near to a whole number is that number
 
 
-def fitted(weights: Floats, sizes: Ints) -> Floats:
+def fit(weights: Floats, sizes: Ints) -> Floats:
     """Scale the rows and columns of `weights` [K, C] to row sums N/K and column sums `sizes`."""
     table = weights
     row = np.full(len(weights), sizes.sum() / len(weights))
@@ -25,35 +25,35 @@ def fitted(weights: Floats, sizes: Ints) -> Floats:
     return table
 
 
-def _ratio(wanted: NDArray[Any], found: Floats) -> Floats:
-    """Elementwise wanted / found, or 0 where nothing was found."""
-    ratio: Floats = np.divide(wanted, found, out=np.zeros_like(found), where=found > 0)
+def _ratio(target: NDArray[Any], sums: Floats) -> Floats:
+    """Return target / sums elementwise, or 0 where a sum is 0."""
+    ratio: Floats = np.divide(target, sums, out=np.zeros_like(sums), where=sums > 0)
     return ratio
 
 
-def rounded(
+def round_to_margins(
     target: Floats, held: NDArray[np.bool_], sizes: Ints, rng: np.random.Generator
 ) -> Ints | None:
     """Round `target` [K, C] to column sums `sizes` and row sums N/K up or down.
 
-    Every cell is rounded up or down as well; where that cannot be (the scaling did not converge),
-    any cell that is `held` may change. None if even so the sums cannot be met. The flow starts
-    from a random rounding, since from nothing it would give whole blocks of clients equal rows.
+    Every cell is rounded up or down as well. If that is impossible (the scaling did not converge),
+    any cell that is `held` may change. Return None if the sums cannot be met even so. The flow
+    starts from a random rounding; from zero it would give whole blocks of clients equal rows.
     """
-    wish = _rounded_rows(target, rng)
+    random = _round_rows(target, rng)
     near = np.floor(target + _SNAP).astype(np.int64), np.ceil(target - _SNAP).astype(np.int64)
-    free = np.zeros_like(wish), held * sizes
+    free = np.zeros_like(random), held * sizes
     for lower, upper in (near, free):
         if (lower.sum(1) * len(lower) > sizes.sum()).any() or (lower.sum(0) > sizes).any():
             continue
-        start = _filled(lower, lower, wish.clip(lower, upper), sizes)
-        table = _filled(start, lower, upper, sizes)
+        start = _fill(lower, lower, random.clip(lower, upper), sizes)
+        table = _fill(start, lower, upper, sizes)
         if table.sum() == sizes.sum():
             return table
     return None
 
 
-def _rounded_rows(target: Floats, rng: np.random.Generator) -> Ints:
+def _round_rows(target: Floats, rng: np.random.Generator) -> Ints:
     """Round `target` [K, C] at random: cells and row sums up or down, column sums about right.
 
     Each row is laid out in a random order of classes and cut at whole numbers plus an offset.
@@ -65,11 +65,11 @@ def _rounded_rows(target: Floats, rng: np.random.Generator) -> Ints:
     return rounded
 
 
-def _filled(table: Ints, lower: Ints, upper: Ints, sizes: Ints) -> Ints:
+def _fill(table: Ints, lower: Ints, upper: Ints, sizes: Ints) -> Ints:
     """Change `table` [K, C] within its bounds to hold as many samples as it can.
 
-    A maximum flow from a source to the clients (their even part, and for some of them one more
-    sample from a pool), on to the classes and from these to a sink.
+    This is a maximum flow from a source to the clients (their even share, and for some of them one
+    more sample from a pool), on to the classes and from these to a sink.
     """
     from scipy.sparse import block_array, csr_array
     from scipy.sparse.csgraph import maximum_flow

@@ -1,8 +1,8 @@
-"""Dividing a labelled data set among clients: evenly, or in three ways that make them differ.
+"""Divide a labelled data set among clients: evenly, or in three heterogeneous ways.
 
-Every division but the even one is first a table [K, C], how many samples of each class each
-client gets; the shuffled samples of each class are then dealt by it. No sample is ever dealt
-twice, and none is left over except in the one case told at `Partition.missing`.
+Every kind but the even one first makes a table [K, C]: how many samples of each class each client
+gets. The shuffled samples of each class are then dealt by it. No sample is dealt twice, and none is
+left over except in the case described at `Partition.missing`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,19 +22,19 @@ from fedfm.data.margins import Floats, Ints
 Kind = Literal["iid", "niid1", "niid2", "niid3"]
 
 REDRAWS = 1000
-"""How often NIID-1 is drawn before it is given up."""
+"""How often NIID-1 is redrawn before giving up."""
 
 _TABLE, _DEAL = 0, 1  # what the keyed generators are for
 
 
 @dataclass(frozen=True)
 class Partition:
-    """How a data set is divided; a field matters only to the kind that its note names."""
+    """How a data set is divided; each field applies only to the kind that its note names."""
 
     kind: Kind = "niid1"
     """Even (iid), Dirichlet (niid1), dominant classes (niid2) or missing classes (niid3)."""
     beta: float = 0.5
-    """niid1: each class is shared out by a draw from Dir(beta); smaller is more uneven."""
+    """niid1: the shares of each class are drawn from Dir(beta); smaller is more uneven."""
     min_samples: int = 10
     """niid1: the shares are redrawn until every client holds this many samples."""
     dominance: float = 23 / 3
@@ -42,13 +42,13 @@ class Partition:
     missing: int = 1
     """niid3: client k lacks this many classes; it holds k, k+1, ... k+C-missing-1 (mod C).
 
-    All samples are used wherever clients of equal size allow it. Where they do not, every client
-    gets the same number of samples of each class it holds, the largest number that every class
-    can give, and the rest stays unused. (A class without samples does not count.)
+    All samples are used if clients of equal size allow it. Otherwise every client gets the same
+    number of samples of each class it holds, the largest number that every class can give, and the
+    rest stays unused. (A class without samples does not count.)
     """
 
     def __post_init__(self) -> None:
-        """Refuse what no data set could be divided by."""
+        """Refuse settings that fit no data set."""
         require_numbers(self)
         if self.kind not in get_args(Kind):
             raise unknown("partition kind", self.kind, get_args(Kind))
@@ -63,46 +63,46 @@ class Partition:
         require(self.missing >= 0, f"missing must be at least 0 (it is {self.missing})")
 
 
-def dealt(data: Dataset, clients: int, partition: Partition, seed: int) -> list[Ints]:
-    """The training samples of each of the K clients."""
-    return split(data.train.labels.cpu().numpy(), len(data.classes), clients, partition, seed)
+def deal(data: Dataset, clients: int, partition: Partition, seed: int) -> list[Ints]:
+    """Deal the training samples to the K clients."""
+    return deal_labels(data.train.labels.cpu().numpy(), len(data.classes), clients, partition, seed)
 
 
-def tabulated(data: Dataset, clients: int, partition: Partition, seed: int) -> Ints:
-    """How many training samples of each class each client has: [K, C]."""
+def tabulate(data: Dataset, clients: int, partition: Partition, seed: int) -> Ints:
+    """Count the training samples of each class of each client: [K, C]."""
     labels, classes = data.train.labels.cpu().numpy(), len(data.classes)
-    return counts(labels, classes, dealt(data, clients, partition, seed))
+    return count_classes(labels, classes, deal(data, clients, partition, seed))
 
 
-def split(
+def deal_labels(
     labels: NDArray[Any], classes: int, clients: int, partition: Partition, seed: int
 ) -> list[Ints]:
-    """The sample indices of each of the K clients, sorted, for `labels` [N] in 0..classes-1."""
+    """Deal samples with `labels` [N] in 0..classes-1; return each client's sorted indices."""
     _check(labels, classes, clients)
     labels = labels.astype(np.int64)
-    deal = generator(seed, "partition", _DEAL)
+    rng = generator(seed, "partition", _DEAL)
     if partition.kind == "iid":
-        return [np.sort(part) for part in np.array_split(deal.permutation(len(labels)), clients)]
+        return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
     sizes = np.bincount(labels, minlength=classes)
     table = _TABLES[partition.kind](sizes, clients, partition, generator(seed, "partition", _TABLE))
     empty = np.flatnonzero(table.sum(1) == 0)
     require(
         len(empty) == 0,
-        f"clients {_listed(empty)} would hold no samples: use fewer clients"
+        f"clients {_list_some(empty)} would hold no samples: use fewer clients"
         + (" or a smaller missing" if partition.kind == "niid3" else ""),
     )
-    return _deal(labels, table, deal)
+    return _deal(labels, table, rng)
 
 
-def counts(labels: NDArray[Any], classes: int, shards: Sequence[Ints]) -> Ints:
-    """The table [K, C]: how many samples of each class each of the K `shards` holds."""
+def count_classes(labels: NDArray[Any], classes: int, shards: Sequence[Ints]) -> Ints:
+    """Count the samples of each class in each of the K `shards`: a table [K, C]."""
     return np.stack([np.bincount(labels[shard], minlength=classes) for shard in shards])
 
 
 def _check(labels: NDArray[Any], classes: int, clients: int) -> None:
     require(
         labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer),
-        f"labels must be one row of whole numbers, not {labels.dtype} of shape {labels.shape}",
+        f"labels must be a vector of integers, not {labels.dtype} of shape {labels.shape}",
     )
     require(clients >= 1, f"there must be at least 1 client (clients = {clients})")
     require(
@@ -116,13 +116,13 @@ def _check(labels: NDArray[Any], classes: int, clients: int) -> None:
     )
 
 
-def _listed(numbers: NDArray[Any]) -> str:
-    """The first few numbers, for a message."""
+def _list_some(numbers: NDArray[Any]) -> str:
+    """Return the first few numbers as text."""
     return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
 
 
 def _deal(labels: NDArray[Any], table: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Give each client `table` [K, C] of the shuffled samples; what the table leaves is unused."""
+    """Give each client its row of `table` [K, C] of the shuffled samples; leave the rest unused."""
     clients, classes = table.shape
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -150,29 +150,29 @@ def _dirichlet_table(
         if table.sum(1).min() >= least:
             return table
     raise UserError(
-        f"no draw out of {REDRAWS} gave each of the {clients} clients min_samples = {least} "
-        f"samples with beta = {partition.beta:g}: use a larger beta, fewer clients"
+        f"none of {REDRAWS} draws with beta = {partition.beta:g} gave all {clients} clients "
+        f"min_samples = {least} samples: use a larger beta, fewer clients"
         + (" or a smaller min_samples" if least > 1 else "")
     )
 
 
 def _dirichlet_draw(sizes: Ints, clients: int, beta: float, rng: np.random.Generator) -> Ints:
-    """One draw of the table [K, C]; a client that has its even part already gets no more."""
+    """Draw the table [K, C]; a client that already has its even share gets no more."""
     drawn = rng.dirichlet(np.full(clients, beta), size=len(sizes))
     table = np.zeros((clients, len(sizes)), np.int64)
     held = np.zeros(clients, np.int64)
     for label, size in enumerate(sizes):
-        hungry = held * clients < sizes.sum()
-        shares = np.where(hungry, drawn[label], 0.0)
+        below_share = held * clients < sizes.sum()
+        shares = np.where(below_share, drawn[label], 0.0)
         if not shares.sum() > 0:
-            shares = np.where(hungry.any(), hungry, 1.0)
+            shares = np.where(below_share.any(), below_share, 1.0)
         table[:, label] = _cut(size, shares)
         held += table[:, label]
     return table
 
 
 def _cut(size: int, shares: Floats) -> Ints:
-    """Cut `size` samples at the cumulative `shares` [K]: who has no share gets none."""
+    """Cut `size` samples at the cumulative `shares` [K]; a share of 0 gets none."""
     ends = shares.cumsum()
     cuts = (ends / ends[-1] * size).astype(np.int64)
     parts: Ints = np.diff(cuts, prepend=0)
@@ -190,7 +190,7 @@ def _dominant_table(
         dominant = label * clients // len(sizes) == client
     else:
         dominant = client * len(sizes) // clients == label
-    return _balanced(np.where(dominant, partition.dominance, 1.0), sizes, rng)
+    return _balance(np.where(dominant, partition.dominance, 1.0), sizes, rng)
 
 
 def _missing_table(
@@ -202,35 +202,35 @@ def _missing_table(
         f"missing = {missing}, but there are {classes} classes: use at most {classes - 1}",
     )
     held = (np.arange(classes) - np.arange(clients)[:, None]) % classes < classes - missing
-    orphans = np.flatnonzero((sizes > 0) & ~held.any(0))
+    unheld = np.flatnonzero((sizes > 0) & ~held.any(0))
     require(
-        len(orphans) == 0,
-        f"no client would hold class {_listed(orphans)}: with missing = {missing} use at least "
+        len(unheld) == 0,
+        f"no client would hold class {_list_some(unheld)}: with missing = {missing} use at least "
         f"{missing + 1} clients, or with {clients} clients a missing of at most {clients - 1}",
     )
-    return _balanced(held.astype(np.float64), sizes, rng)
+    return _balance(held.astype(np.float64), sizes, rng)
 
 
-def _balanced(weights: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
-    """A table [K, C] like `weights`, with clients of equal size and every sample used.
+def _balance(weights: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
+    """Return a table [K, C] like `weights` with clients of equal size that uses every sample.
 
-    If there is none, because of zeros among the weights, the best table of equal cells.
+    If zeros among the weights make that impossible, return the best table of equal cells.
     """
-    table = margins.rounded(margins.fitted(weights, sizes), weights > 0, sizes, rng)
+    table = margins.round_to_margins(margins.fit(weights, sizes), weights > 0, sizes, rng)
     return _equal_cells(weights > 0, sizes) if table is None else table
 
 
 def _equal_cells(held: NDArray[np.bool_], sizes: Ints) -> Ints:
-    """As many samples in each `held` cell [K, C] as every class that has samples can give."""
+    """Put as many samples into each `held` cell [K, C] as every class with samples can give."""
     cells = held & (sizes > 0)
-    each = np.where(sizes > 0, sizes // np.maximum(cells.sum(0), 1), sizes.max())
-    scarce = int(each.argmin())
+    per_cell = np.where(sizes > 0, sizes // np.maximum(cells.sum(0), 1), sizes.max())
+    scarce = int(per_cell.argmin())
     require(
-        each[scarce] > 0,
+        per_cell[scarce] > 0,
         f"class {scarce} has {sizes[scarce]} samples for the {cells[:, scarce].sum()} clients "
         "that hold it: use fewer clients or a larger missing",
     )
-    return np.where(cells, each[scarce], 0)
+    return np.where(cells, per_cell[scarce], 0)
 
 
 _TABLES: dict[str, Callable[[Ints, int, Partition, np.random.Generator], Ints]] = {

@@ -11,93 +11,112 @@ from numpy.typing import NDArray
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.dataset import Dataset
 from fedfm.data.download import Source
-from fedfm.data.folder import encode, split
+from fedfm.data.folder import encode, split_off_test
 
-FAR = 1e6
-"""So many times its deviation a column may lie from zero: float32 has seven digits."""
+MAX_OFFSET = 1e6
+"""A column's mean may be this many standard deviations from zero: float32 has seven digits."""
+MANY_CLASSES, TOO_MANY_CLASSES = 20, 100
+"""From how many different numbers on a label column may be, and must be, a quantity."""
 Row = tuple[int, list[str]]
 """A row's line number and its cells."""
 
 
 def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
-    """The table at `path`: numbers under a header, classes in the column `label`."""
+    """Read the table at `path`: numbers under a header, classes in the column `label`."""
     path = Path(path).expanduser()
-    header, rows = _table(path)
+    header, rows = _read_table(path)
     if label not in header:
         raise unknown(f"label column (in {path})", label, header)
-    require(header.count(label) == 1, f"{path} has two columns '{label}'; rename one")
+    require(header.count(label) == 1, f"{path} has two columns '{label}': rename one")
     column = header.index(label)
     features = [index for index in range(len(header)) if index != column]
     require(len(features) > 0, f"{path} has no columns but '{label}'")
-    numbers = _numbers(path, header, rows, features)
+    numbers = _read_numbers(path, header, rows, features)
     _check_precision(path, [header[index] for index in features], numbers)
-    inputs = torch.from_numpy(numbers.astype(np.float32))
     for line, cells in rows:
         require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
-    classes, labels = encode([cells[column] for _, cells in rows])
-    require(
-        len(classes) < len(rows),
-        f"{path}, column '{label}': {len(rows)} rows and no two of one class, so that none is left "
-        "to test on: is it a column of numbers? There is no regression; name another with label",
-    )
-    train, test = split(inputs, labels)
+    names = [cells[column] for _, cells in rows]
+    _check_labels(f"{path}, column '{label}'", names)
+    classes, labels = encode(names)
+    train, test = split_off_test(torch.from_numpy(numbers.astype(np.float32)), labels)
     std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
-    spread = torch.where(std > 0, std, 1.0)
-    scale = tuple(mean.tolist()), tuple(spread.tolist())
+    std = torch.where(std > 0, std, 1.0)
+    scale = tuple(mean.tolist()), tuple(std.tolist())
     return Dataset("csv", train, test, classes, *scale, keep_order=True)
 
 
-def _table(path: Path) -> tuple[list[str], list[Row]]:
-    """The header and the rows of a CSV file."""
+def _read_table(path: Path) -> tuple[list[str], list[Row]]:
+    """Return the header and the rows of a CSV file."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream)
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, list(map(str.strip, cells))) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        said = f"cannot read {path.resolve()} as a CSV table: {error}"
         hint = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
-        raise UserError(said + hint) from error
+        raise UserError(f"cannot read {path.resolve()} as a CSV table: {error}{hint}") from error
     require(
         len(header) != 1 or ";" not in header[0],
-        f"{path} has one column, '{''.join(header)}': cells are separated by commas here, not by "
-        "';', and decimals have a point",
+        f"{path} has one column, '{''.join(header)}': separate cells by commas, not by ';', and "
+        "write decimals with a point",
     )
     require(len(rows) > 0, f"{path} has no rows below its header")
     for line, cells in rows:
-        wanted = f"{len(cells)} cells where the header has {len(header)}"
-        require(len(cells) == len(header), f"{path}, row {line}: {wanted}")
+        difference = f"{len(cells)} cells, but the header has {len(header)}"
+        require(len(cells) == len(header), f"{path}, row {line}: {difference}")
     return header, rows
 
 
-def _numbers(
+def _read_numbers(
     path: Path, header: list[str], rows: list[Row], columns: list[int]
 ) -> NDArray[np.float64]:
-    """The cells of `columns` [N, F], all finite."""
-    values = np.array([[_number(cells[c]) for c in columns] for _, cells in rows])
+    """Return the cells of `columns` [N, F]; refuse those that are not finite numbers."""
+    values = np.array([[_to_number(cells[c]) for c in columns] for _, cells in rows])
     bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
     if len(bad):
         row, column = bad[0]
         line, cells = rows[row]
         name, cell = header[columns[column]], cells[columns[column]]
         raise UserError(
-            f"{path}, row {line}, column '{name}': '{cell}' is no number, or not one "
-            "that float32 can hold"
+            f"{path}, row {line}, column '{name}': '{cell}' is not a number, or not one that "
+            "float32 can hold"
         )
     return values
 
 
 def _check_precision(path: Path, names: list[str], values: NDArray[np.float64]) -> None:
-    """Refuse columns that float32 would blur, such as seconds since 1970."""
-    mean, spread = np.abs(values.mean(0)), values.std(0)
-    for column in np.flatnonzero((spread > 0) & (mean > FAR * spread)):
+    """Refuse columns whose differences float32 cannot hold, such as seconds since 1970."""
+    mean, std = np.abs(values.mean(0)), values.std(0)
+    for column in np.flatnonzero((std > 0) & (mean > MAX_OFFSET * std)):
         raise UserError(
-            f"{path}, column '{names[column]}': its values lie around {mean[column]:g} and differ "
-            f"by about {spread[column]:g}, less than float32 can tell apart: subtract a constant"
+            f"{path}, column '{names[column]}': the values are around {mean[column]:g} and differ "
+            f"by about {std[column]:g}, which float32 cannot tell apart: subtract a constant"
         )
 
 
-def _number(cell: str) -> float:
+def _check_labels(where: str, names: list[str]) -> None:
+    """Refuse labels that are a quantity, or of which no class has two samples."""
+    classes = set(names)
+    numbers = [_to_number(name) for name in classes]
+    fractions = not all(number.is_integer() for number in numbers)
+    few_rows_each = 10 * len(classes) > len(names)
+    quantity = len(classes) > TOO_MANY_CLASSES or (
+        len(classes) > MANY_CLASSES and (fractions or few_rows_each)
+    )
+    require(
+        not all(map(math.isfinite, numbers)) or not quantity,
+        f"{where} has {len(classes)} different numbers in {len(names)} rows: that looks like a "
+        "quantity, and FedFM classifies only. Name another column with label=..., or group the "
+        "numbers into classes. If every number is a class, write it as text, such as 'class 7'",
+    )
+    require(
+        len(classes) < len(names),
+        f"{where}: every row is a class of its own, so none is left to test on; name the column of "
+        "classes with label=...",
+    )
+
+
+def _to_number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:

@@ -6,10 +6,13 @@ from fedfm.config import Config
 from fedfm.core.errors import require, unknown
 from fedfm.data import SOURCES
 from fedfm.data.dataset import Dataset
-from fedfm.data.holdout import held_out
+from fedfm.data.holdout import validation_size
 from fedfm.models import check_options
-from fedfm.privacy.accounting import accountant
+from fedfm.privacy.accounting import import_dp_accounting
+from fedfm.rounds.federation import LocalTraining
+from fedfm.rounds.single_samples import check_single_samples, clients_with_a_single_sample
 from fedfm.run.folder import differences
+from fedfm.run.prepare import build_model
 
 LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
 """Keys of a config that are a machine's own business."""
@@ -60,7 +63,7 @@ def check_deployable(config: Config) -> None:
 def check_enough(data: Dataset, config: Config) -> None:
     """Refuse data of which nothing would be left for training, or for validation."""
     samples, share = len(data.train), config.training.validation
-    held = held_out(samples, share)
+    held = validation_size(samples, share)
     require(
         0 < held < samples,
         f"{samples} training samples are too few to take part: with {share:.0%} of them held out "
@@ -68,10 +71,19 @@ def check_enough(data: Dataset, config: Config) -> None:
     )
 
 
+def check_batches(data: Dataset, config: Config) -> None:
+    """Refuse data of which a batch of one sample would be left that the network cannot train on."""
+    samples = len(data.train) - validation_size(len(data.train), config.training.validation)
+    training = LocalTraining.from_config(config.training)
+    if clients_with_a_single_sample({"this client": samples}, training):
+        network = build_model(config, data)
+        check_single_samples(network, data.shape, {"this client": samples}, training)
+
+
 def check_accountable(config: Config) -> None:
     """Refuse privacy where nobody could say what it comes to."""
     if config.privacy is not None:
-        accountant()
+        import_dp_accounting()
 
 
 def warnings(config: Config) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedfm.core.errors import UserError, require
-from fedfm.core.trees import Tree, completed, flatten
+from fedfm.core.trees import Tree, complete, flatten
 
 MESSAGES = 1
 """The version of what is said, and of how numbers lie in a secure sum: both sides need the same."""
@@ -26,7 +26,7 @@ def fitted(tree: Tree, like: Tree) -> Tree:
         raise UserError(f"'{name}' is {'not asked for' if name in found else 'missing'}")
     for name, leaf in wanted.items():
         _check_leaf(name, found[name], leaf)
-    return completed(tree, like)
+    return complete(tree, like)
 
 
 def _check_leaf(name: str, leaf: Tensor, like: Tensor) -> None:

@@ -1,1 +1,1 @@
-"""Ways to train and measure a cohort of clients; they differ in speed, never in results."""
+"""Executors that train and measure a cohort of clients; they differ only in speed."""

@@ -1,7 +1,9 @@
-"""Which executor a run gets."""
+"""Which executor and which precision a run uses."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -10,77 +12,134 @@ from torch import nn
 from fedfm.core import trees
 from fedfm.core.errors import require, unknown
 from fedfm.core.sgd import Sgd
-from fedfm.data.batches import Plan
-from fedfm.engine.calibration import fastest
-from fedfm.engine.device_data import Feed
-from fedfm.engine.executors import Executor, LanesExecutor, LoopExecutor, StackedExecutor
+from fedfm.data.batches import BatchPlan
+from fedfm.engine.cohort import TrainingJob
+from fedfm.engine.device_data import DeviceData
+from fedfm.engine.executors import Executor, LoopExecutor, StackedExecutor, ThreadsExecutor
 from fedfm.engine.graphs import GraphExecutor
-from fedfm.engine.networks import model_of
-from fedfm.engine.precision import use_precision
+from fedfm.engine.networks import copy_model
+from fedfm.engine.objective import Objective
 from fedfm.engine.stacking.layers import Unstackable
-from fedfm.engine.streams import GraphLoopExecutor
+from fedfm.engine.streams import StreamsExecutor
 
 logger = logging.getLogger(__name__)
 EXECUTORS = {
     "loop": LoopExecutor,
     "stacked": StackedExecutor,
-    "lanes": LanesExecutor,
+    "lanes": ThreadsExecutor,
     "graph": GraphExecutor,
 }
 CHOICES = ("auto", *EXECUTORS)
+PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+
 SAMPLE_STEPS, SAMPLE_CLIENTS = 2, 10
-"""How many steps of how many clients "auto" tries."""
+"""How many steps of how many clients "auto" times."""
+TURNS = 3
+MARGIN = 1.2
+"""How much faster than the first candidate another has to be, so that noise decides nothing."""
+PATIENCE = 1.0
+"""Seconds after which one turn must do."""
 
 
-def executor(name: str, module: nn.Module, feed: Feed, precision: str = "auto") -> Executor:
-    """The executor of that name; where a network cannot be stacked another one, said once."""
-    if name not in EXECUTORS:
-        raise unknown("executor", name, CHOICES)
-    device = feed.device
-    require(
-        name != "lanes" or device.type == "cpu",
-        "executor lanes is for CPUs; use executor=auto",
-    )
-    require(
-        name != "graph" or device.type == "cuda",
-        "executor graph needs an NVIDIA GPU (device=cuda): choose executor=stacked, or go on where "
-        "the run was begun",
-    )
-    low = use_precision(precision, device)
-    if device.type == "cuda" and feed.scale.dtype == torch.float64:
-        logger.warning("a network in float64 is trained one client after another on a GPU")
-        return LoopExecutor(module, feed)
-    try:
-        return EXECUTORS[name](module, feed, low)
-    except Unstackable as reason:
-        logger.warning("clients are not trained as one network: %s", reason)
-        return (GraphLoopExecutor if name == "graph" else LoopExecutor)(module, feed, low)
-
-
-class Choice(NamedTuple):
+class ExecutorChoice(NamedTuple):
     """An executor's name, and why it was chosen."""
 
     name: str
     why: str
 
 
-def automatic(module: nn.Module, feed: Feed, plans: Sequence[Plan], sgd: Sgd) -> Choice:
-    """The fastest executor for such plans: `graph` on a GPU.
+def make_executor(
+    name: str, module: nn.Module, data: DeviceData, precision: str = "auto"
+) -> Executor:
+    """Return the executor `name`; warn and return another one if the network cannot be stacked."""
+    if name not in EXECUTORS:
+        raise unknown("executor", name, CHOICES)
+    device = data.device
+    require(
+        name != "lanes" or device.type == "cpu",
+        "executor lanes needs a CPU: use executor=auto",
+    )
+    require(
+        name != "graph" or device.type == "cuda",
+        "executor graph needs an NVIDIA GPU (device=cuda): use executor=stacked, or resume on the "
+        "machine where the run began",
+    )
+    low_dtype = use_precision(precision, device)
+    if device.type == "cuda" and data.scale.dtype == torch.float64:
+        logger.warning("on a GPU, a float64 network trains one client after another")
+        return LoopExecutor(module, data)
+    try:
+        return EXECUTORS[name](module, data, low_dtype)
+    except Unstackable as reason:
+        logger.warning("clients are not trained as one network: %s", reason)
+        return (StreamsExecutor if name == "graph" else LoopExecutor)(module, data, low_dtype)
 
-    On a CPU they all take the first steps of some clients.
+
+def choose_executor(
+    module: nn.Module, data: DeviceData, plans: Sequence[BatchPlan], sgd: Sgd
+) -> ExecutorChoice:
+    """Choose the fastest executor for such plans.
+
+    On a GPU that is `graph`. On a CPU every candidate is timed on the first steps of some clients.
     """
-    if feed.device.type == "cuda":
-        return Choice("graph", "there is a GPU")
+    if data.device.type == "cuda":
+        return ExecutorChoice("graph", "there is a GPU")
     try:
         candidates: dict[str, Executor] = {
-            "stacked": StackedExecutor(module, feed),
-            "loop": LoopExecutor(module, feed),
+            "stacked": StackedExecutor(module, data),
+            "loop": LoopExecutor(module, data),
         }
     except Unstackable as reason:
-        return Choice("loop", f"clients cannot be trained as one network: {reason}")
+        return ExecutorChoice("loop", f"clients cannot be trained as one network: {reason}")
     if torch.get_num_threads() > 1:
-        candidates["lanes"] = LanesExecutor(module, feed)
-    few = [plan.first(SAMPLE_STEPS) for plan in plans[:SAMPLE_CLIENTS]]
-    name, seconds = fastest(candidates, model_of(module).map(trees.share), few, sgd)
-    times = ", ".join(f"{each} {1e3 * found:.0f} ms" for each, found in seconds.items())
-    return Choice(name, f"the first steps took {times}")
+        candidates["lanes"] = ThreadsExecutor(module, data)
+    first_steps = [plan.first(SAMPLE_STEPS) for plan in plans[:SAMPLE_CLIENTS]]
+    start = copy_model(module).map(trees.share)
+    job = TrainingJob(start, first_steps, Objective((), {}), sgd)
+    fastest, seconds = find_fastest(candidates, job)
+    times = ", ".join(f"{name} {1e3 * taken:.0f} ms" for name, taken in seconds.items())
+    return ExecutorChoice(fastest, f"the first steps took {times}")
+
+
+def find_fastest(
+    candidates: Mapping[str, Executor], job: TrainingJob
+) -> tuple[str, dict[str, float]]:
+    """Return the name of the executor that runs the job fastest, and the seconds of each.
+
+    The first candidate wins unless another is clearly faster. Every candidate runs the job once to
+    warm up and then up to three times, in turns.
+    """
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    began = time.perf_counter()
+    for turn in range(1 + TURNS):
+        for name, executor in candidates.items():
+            before = time.perf_counter()
+            executor.train(job)
+            times[name].append(time.perf_counter() - before)
+        if turn and time.perf_counter() - began > PATIENCE:
+            break
+    seconds = {name: median(taken[1:]) for name, taken in times.items()}
+    first, quickest = next(iter(seconds)), min(seconds, key=lambda name: seconds[name])
+    return quickest if seconds[first] > MARGIN * seconds[quickest] else first, seconds
+
+
+def use_precision(name: str, device: torch.device) -> torch.dtype | None:
+    """Set a precision up; return the type of a network's products if it is a lower one.
+
+    "auto" is bf16 on a GPU that supports it, else fp32. Weights, averages and statistics are always
+    fp32.
+    """
+    if name not in PRECISIONS:
+        raise unknown("precision", name, PRECISIONS)
+    if device.type != "cuda":
+        require(name in ("auto", "fp32"), f"precision {name} needs a GPU: on a CPU use fp32")
+        return None
+    modern = torch.cuda.get_device_capability(device) >= (8, 0)
+    require(
+        modern or name in ("auto", "fp32"),
+        f"this GPU ({torch.cuda.get_device_name(device)}) does not support {name}: use "
+        "precision=fp32",
+    )
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
+    return torch.bfloat16 if name == "bf16" or (name == "auto" and modern) else None

@@ -1,6 +1,7 @@
 """Local training of a cohort: the one loop over steps, whatever runs the network."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -10,21 +11,37 @@ from fedfm.core import trees
 from fedfm.core.errors import UserError, require
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.device_data import Feed
-from fedfm.engine.layout import arranged, owned, spread
-from fedfm.engine.networks import Net
+from fedfm.data.batches import BatchPlan
+from fedfm.engine.device_data import DeviceData
+from fedfm.engine.layout import arrange, copy_arranged, repeat_arranged
+from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
-from fedfm.engine.schedule import Block, blocks
+from fedfm.engine.schedule import Block, make_blocks
 from fedfm.engine.update import update
 from fedfm.methods.base import Batch, Model
 
 Step = Callable[[Tensor, Tensor | None], None]
-"""A step of some clients on the samples [s, B] and their augmentation's draws [s, B, 4]."""
+"""Takes one step of some clients on the samples [s, B], with augmentation draws [s, B, 4]."""
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True)
+class TrainingJob:
+    """The local training of a cohort of S clients; all leaves are [S, ...] or [1, ...]."""
+
+    start: Model
+    plans: Sequence[BatchPlan]
+    objective: Objective
+    sgd: Sgd
+
+    def rows(self, which: slice | Tensor) -> "TrainingJob":
+        """Return the job of some of the clients."""
+        indices = range(len(self.plans))[which] if isinstance(which, slice) else which.tolist()
+        plans = [self.plans[i] for i in indices]
+        return TrainingJob(self.start.rows(which), plans, self.objective.rows(which), self.sgd)
+
+
+class TrainingResult(NamedTuple):
     """Trained models [S, ...], the mean loss over the steps [S], the number of steps [S]."""
 
     model: Model
@@ -32,65 +49,66 @@ class Outcome(NamedTuple):
     steps: Tensor
 
 
-def gather(outcomes: Iterable[Outcome], parts: Sequence[Tensor]) -> Outcome:
-    """The outcomes of cohorts, each of the clients in one of `parts`, as that of all clients.
+def gather_results(results: Iterable[TrainingResult], parts: Sequence[Tensor]) -> TrainingResult:
+    """Return the result of all clients, given those of cohorts; `parts` has each one's clients.
 
-    Each finds its place before the next is made, so that only one cohort's models exist twice.
+    Each result is copied before the next one is made, so only one cohort's models exist twice.
     """
-    made, whole, clients = iter(outcomes), Tree(), sum(map(len, parts))
-    for some in parts:
-        _put(next(made), some, whole, clients)
-    return Outcome(Model(whole["params"], whole["buffers"]), whole["loss"], whole["steps"])
+    made, whole, clients = iter(results), Tree(), sum(map(len, parts))
+    for part in parts:
+        _copy_into(whole, next(made), part, clients)
+    return TrainingResult(Model(whole["params"], whole["buffers"]), whole["loss"], whole["steps"])
 
 
-def _put(outcome: Outcome, some: Tensor, whole: Tree, clients: int) -> None:
-    """Write a cohort's outcome to its clients' places; the first one makes room for all."""
-    part = {**outcome.model._asdict(), "loss": outcome.loss, "steps": outcome.steps}
-    whole |= whole or trees.tree_map(lambda leaf: leaf.new_empty(clients, *leaf.shape[1:]), part)
-    places = some.to(outcome.loss.device, non_blocking=True)
-    trees.tree_map(lambda into, leaf: into.index_copy_(0, places, leaf), whole, part)
+def _copy_into(whole: Tree, result: TrainingResult, part: Tensor, clients: int) -> None:
+    """Copy a cohort's result to its clients' rows; the first call allocates all rows."""
+    leaves = {**result.model._asdict(), "loss": result.loss, "steps": result.steps}
+    whole |= whole or trees.tree_map(lambda leaf: leaf.new_empty(clients, *leaf.shape[1:]), leaves)
+    rows = part.to(result.loss.device, non_blocking=True)
+    trees.tree_map(lambda into, leaf: into.index_copy_(0, rows, leaf), whole, leaves)
 
 
 class Cohort:
     """Everything that S clients train with: models, momenta, and what the pieces hold."""
 
-    def __init__(
-        self, net: Net, feed: Feed, start: Model, objective: Objective, sgd: Sgd, clients: int
-    ) -> None:
-        self.net, self.feed, self.sgd = net, feed, sgd
-        self.model = start.map(lambda tree: spread(tree, clients))
-        self.lowered = net.lowered(self.model.params)
+    def __init__(self, net: BoundNetwork, data: DeviceData, job: TrainingJob) -> None:
+        self.net, self.data, self.sgd = net, data, job.sgd
+        clients, held = len(job.plans), job.objective.held
+        self.model = job.start.map(lambda tree: repeat_arranged(tree, clients))
+        self.low_params = net.to_low_precision(self.model.params)
         self.momenta = trees.tree_map(torch.zeros_like, self.model.params)
-        self.objective = Objective(objective.pieces, trees.tree_map(owned, objective.held))
+        self.objective = Objective(job.objective.pieces, trees.tree_map(copy_arranged, held))
         self.views = {
-            piece: {name: self._lowered(f"{piece}.{name}", view) for name, view in own.items()}
-            for piece, own in self.objective.views().items()
+            piece: {
+                name: self._prepare_view(f"{piece}.{name}", view) for name, view in views.items()
+            }
+            for piece, views in self.objective.views().items()
         }
-        self.losses = torch.zeros(clients, dtype=feed.scale.dtype, device=feed.scale.device)
+        self.losses = torch.zeros(clients, dtype=data.scale.dtype, device=data.scale.device)
 
-    def _lowered(self, name: str, view: Model) -> Model:
-        view = view.map(lambda tree: trees.tree_map(arranged, tree))
-        return self.net.companion(name, view.shared).prepared(view)
+    def _prepare_view(self, name: str, view: Model) -> Model:
+        view = view.map(lambda tree: trees.tree_map(arrange, tree))
+        return self.net.companion(name, view.shared).prepare(view)
 
-    def train(self, plans: Sequence[Plan]) -> Outcome:
-        """Local training by the plans, which are in packing order."""
-        for block in blocks(plans):
-            self._run(block, self.stepping(block))
-        counted = torch.tensor([plan.steps for plan in plans])
-        steps = counted.to(self.losses.device, non_blocking=True)
-        self.net.count(self.model.buffers, steps)
-        return Outcome(self.model, self.losses / steps, steps)
+    def train(self, plans: Sequence[BatchPlan]) -> TrainingResult:
+        """Train by the plans, which are in packing order."""
+        for block in make_blocks(plans):
+            self._run(block, self.make_step(block))
+        steps = torch.tensor([plan.steps for plan in plans])
+        steps = steps.to(self.losses.device, non_blocking=True)
+        self.net.count_batches(self.model.buffers, steps)
+        return TrainingResult(self.model, self.losses / steps, steps)
 
-    def stepping(self, block: Block) -> Step:
-        """What takes one step of a block's clients."""
-        return Part(self, block.rows)
+    def make_step(self, block: Block) -> Step:
+        """Return the function that takes one step of a block's clients."""
+        return CohortPart(self, block.rows)
 
-    def finish(self, part: "Part", grads: Tree) -> None:
-        """The corrections of the gradients [s, ...] and the optimizer's step."""
+    def finish_step(self, part: "CohortPart", grads: Tree) -> None:
+        """Correct the gradients [s, ...] and take the optimizer's step."""
         with phase("corrections"):
             grads = part.objective.correct(grads, part.params)
         with phase("optimizer"):
-            update(part.params, grads, part.momenta, part.lowered, self.sgd)
+            update(part.params, grads, part.momenta, part.low_params, self.sgd)
 
     def _run(self, block: Block, step: Step) -> None:
         device = self.losses.device
@@ -100,25 +118,25 @@ class Cohort:
                 step(batch, None)
         else:
             draws = block.draws.to(device, non_blocking=True).unbind(1)
-            for batch, drawn in zip(indices, draws, strict=True):
-                step(batch, drawn)
+            for batch, batch_draws in zip(indices, draws, strict=True):
+                step(batch, batch_draws)
 
 
-class Part:
-    """The neighbouring clients that take a step together, bound to their rows of all tensors."""
+class CohortPart:
+    """Neighbouring clients that take a step together, bound to their rows of all tensors."""
 
     def __init__(self, cohort: Cohort, rows: slice) -> None:
         self.cohort, self.net, self.rows = cohort, cohort.net, rows
         self.losses = cohort.losses[rows]
         self.params = trees.rows(cohort.model.params, rows)
-        self.lowered = trees.rows(cohort.lowered, rows)
+        self.low_params = trees.rows(cohort.low_params, rows)
         self.momenta = trees.rows(cohort.momenta, rows)
         self.objective = cohort.objective.rows(rows)
         buffers = trees.rows(cohort.model.buffers, rows)
-        self.leaves = self.net.bind(Model(self.params | self.lowered, buffers))
+        self.leaves = self.net.bind(Model(self.params | self.low_params, buffers))
         self.frozen = {
             piece: {
-                name: self.net.frozen(f"{piece}.{name}", view.rows(rows))
+                name: self.net.bind_frozen(f"{piece}.{name}", view.rows(rows))
                 for name, view in views.items()
             }
             for piece, views in cohort.views.items()
@@ -126,30 +144,30 @@ class Part:
         self.net.module.train()
 
     def __call__(self, indices: Tensor, draws: Tensor | None) -> None:
-        """One step on the samples [s, B]."""
+        """Take one step on the samples [s, B]."""
         with phase("data"):
-            inputs, labels = self.cohort.feed.fetch(indices, draws)
+            inputs, labels = self.cohort.data.fetch(indices, draws)
         with phase("forward and backward"):
             features, logits = self._forward(inputs)
             batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
-            loss = self.objective.loss(batch, self._seen(inputs))
+            loss = self.objective.loss(batch, self._view_features(inputs))
             grads = self._gradients(loss)
         with torch.no_grad():
-            self.cohort.finish(self, grads)
+            self.cohort.finish_step(self, grads)
             self.losses += loss.detach()
 
     def _gradients(self, loss: Tensor) -> Tree:
-        found = torch.autograd.grad(loss.sum(), self.leaves, allow_unused=True)
-        unused = [name for name, g in zip(self.params, found, strict=True) if g is None]
+        grads = torch.autograd.grad(loss.sum(), self.leaves, allow_unused=True)
+        unused = [name for name, grad in zip(self.params, grads, strict=True) if grad is None]
         require(
             not unused,
             f"the loss does not depend on {', '.join(unused[:3])}: set requires_grad=False there, "
-            "or take it out of the network",
+            "or remove it from the network",
         )
-        return self.net.gradients(found)
+        return self.net.gradient_tree(grads)
 
-    def _seen(self, inputs: Tensor) -> dict[str, dict[str, Tensor]]:
-        """The features [s, B, d] that the further models give, by piece and name."""
+    def _view_features(self, inputs: Tensor) -> dict[str, dict[str, Tensor]]:
+        """Return the features [s, B, d] of the further models, by piece and name."""
         with torch.no_grad():
             return {
                 piece: {name: net(inputs)[0] for name, net in nets.items()}
@@ -160,7 +178,5 @@ class Part:
         try:
             return self.net(inputs)
         except ValueError as problem:
-            raise UserError(
-                f"a batch of {inputs.shape[1]} cannot be trained on ({problem}); "
-                "use another batch_size, keep_last=false, or a model with norm=group"
-            ) from problem
+            said = f"a batch of {inputs.shape[1]} cannot be trained on: {problem}"
+            raise UserError(said) from problem

@@ -1,4 +1,4 @@
-"""Batches as the network wants them, gathered from raw data that stays as it was read."""
+"""Data on a device: batches are gathered from raw data and normalised when they are fetched."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 import fedfm.data.augment as augment
-from fedfm.data.batches import Plan
+from fedfm.data.batches import BatchPlan
 from fedfm.data.dataset import Dataset, Split
 
 ROOM = 0.5
-"""The share of a GPU's free memory that data may take; more than that stays on the host."""
+"""The share of a GPU's free memory that data may take; larger data stay on the host."""
 
 
 @dataclass(frozen=True)
-class Feed:
+class DeviceData:
     """Raw inputs [N, ...], labels [N] and the affine map raw * scale + shift, per channel."""
 
     inputs: Tensor
@@ -24,14 +24,16 @@ class Feed:
     shift: Tensor
 
     @staticmethod
-    def of(split: Split, data: Dataset, device: torch.device, dtype: torch.dtype) -> "Feed":
-        """A split of `data`, normalised to `dtype` on the device when it is fetched."""
+    def from_split(
+        split: Split, data: Dataset, device: torch.device, dtype: torch.dtype
+    ) -> "DeviceData":
+        """Put a split of `data` on the device if there is room; fetched batches have `dtype`."""
         std = torch.tensor(data.std, dtype=torch.float64)
         mean = torch.tensor(data.mean, dtype=torch.float64)
         trailing = (1,) * (len(data.shape) - 1)
         scale, shift = (v.to(device, dtype).reshape(-1, *trailing) for v in (1 / std, -mean / std))
         place = device if _has_room(device, split.inputs.nbytes) else torch.device("cpu")
-        return Feed(split.inputs.to(place), split.labels.to(place), scale, shift)
+        return DeviceData(split.inputs.to(place), split.labels.to(place), scale, shift)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,16 +42,16 @@ class Feed:
 
     @property
     def device(self) -> torch.device:
-        """Where batches are wanted."""
+        """The device of fetched batches."""
         return self.scale.device
 
     @property
     def resident(self) -> bool:
-        """Whether the data lie there already."""
+        """Whether the data are on that device."""
         return self.inputs.device == self.device
 
     def fetch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Inputs [S, B, ...] and labels [S, B] at indices [S, B]; draws [S, B, 4] augment them."""
+        """Fetch inputs [S, B, ...] and labels [S, B]; draws [S, B, 4] augment the inputs."""
         indices = indices.to(self.inputs.device)
         raw, labels = self.inputs[indices].to(self.device), self.labels[indices].to(self.device)
         if draws is not None:
@@ -58,35 +60,35 @@ class Feed:
 
 
 def _has_room(device: torch.device, size: int) -> bool:
-    """Free is also what torch holds in store and nobody uses."""
+    """Return whether data fit; memory that torch has reserved but not used counts as free."""
     if device.type != "cuda":
         return True
-    stored = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return size < ROOM * (torch.cuda.mem_get_info(device)[0] + stored)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return size < ROOM * (torch.cuda.mem_get_info(device)[0] + unused)
 
 
-class Stage:
-    """The samples of one cohort at fixed addresses on the device, of data that stay on the host."""
+class StagedData:
+    """The samples of one cohort at fixed addresses on the device; the data stay on the host."""
 
-    def __init__(self, source: Feed) -> None:
+    def __init__(self, source: DeviceData) -> None:
         self.source = source
-        self.feed = self._of_size(0)
+        self.data = self._allocate(0)
 
-    def _of_size(self, samples: int) -> Feed:
+    def _allocate(self, samples: int) -> DeviceData:
         source, device = self.source, self.source.device
         inputs = source.inputs.new_empty(samples, *source.shape, device=device)
         return replace(
             source, inputs=inputs, labels=source.labels.new_empty(samples, device=device)
         )
 
-    def fill(self, plans: Sequence[Plan]) -> list[Plan]:
-        """Bring the plans' samples there; returns the plans with the samples' places there.
+    def fill(self, plans: Sequence[BatchPlan]) -> list[BatchPlan]:
+        """Copy the plans' samples to the device; return the plans with their indices there.
 
-        Where they do not fit, `feed` is another one afterwards.
+        If they do not fit, `data` is replaced by a larger object.
         """
-        wanted = torch.unique(torch.cat([plan.indices for plan in plans]))
-        if len(wanted) > len(self.feed.labels):
-            self.feed = self._of_size(len(wanted) + len(wanted) // 4)
-        self.feed.inputs[: len(wanted)].copy_(self.source.inputs[wanted])
-        self.feed.labels[: len(wanted)].copy_(self.source.labels[wanted])
-        return [replace(plan, indices=torch.searchsorted(wanted, plan.indices)) for plan in plans]
+        needed = torch.unique(torch.cat([plan.indices for plan in plans]))
+        if len(needed) > len(self.data.labels):
+            self.data = self._allocate(len(needed) + len(needed) // 4)
+        self.data.inputs[: len(needed)].copy_(self.source.inputs[needed])
+        self.data.labels[: len(needed)].copy_(self.source.labels[needed])
+        return [replace(plan, indices=torch.searchsorted(needed, plan.indices)) for plan in plans]

@@ -7,32 +7,36 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.trees import Tree
-from fedfm.engine.device_data import Feed
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.forward import accuracy
+from fedfm.engine.forward import count_correct
 from fedfm.methods.base import Model
 
 
 class Evaluator:
     """Measures a model on the validation samples [n_k] of every client and on the test set."""
 
-    def __init__(self, executor: Executor, validation: Sequence[Tensor], test: Feed) -> None:
+    def __init__(self, executor: Executor, validation: Sequence[Tensor], test: DeviceData) -> None:
         self.executor, self.validation, self.test = executor, validation, test
-        self.whole = [torch.arange(len(test.labels))]
+        self.all_test_samples = [torch.arange(len(test.labels))]
 
     def __call__(self, model: Model) -> tuple[Tensor, float]:
         """Return the accuracy on each client's validation samples [N], and on the test set."""
-        return self.clients(model), float(shares(self.tested(model)))
+        return self.measure_clients(model), float(accuracies(self.count_test(model)))
 
-    def clients(self, model: Model) -> Tensor:
-        """Its accuracy on the validation samples of every client [N]."""
-        return shares(self.executor.measure(model.map(trees.share), self.validation, accuracy))
+    def measure_clients(self, model: Model) -> Tensor:
+        """Return the accuracy on the validation samples of every client [N]."""
+        return accuracies(
+            self.executor.measure(model.map(trees.share), self.validation, count_correct)
+        )
 
-    def tested(self, model: Model) -> Tree:
-        """How many test samples it gets right, and how many there are [1]."""
-        return self.executor.measure(model.map(trees.share), self.whole, accuracy, self.test)
+    def count_test(self, model: Model) -> Tree:
+        """Count the correct test samples and all test samples [1]."""
+        return self.executor.measure(
+            model.map(trees.share), self.all_test_samples, count_correct, self.test
+        )
 
 
-def shares(counts: Tree) -> Tensor:
-    """Accuracies [N], from what was counted."""
+def accuracies(counts: Tree) -> Tensor:
+    """Return accuracies [N] from the counts of correct and of all samples."""
     return torch.div(counts["right"].double(), counts["samples"])

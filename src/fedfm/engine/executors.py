@@ -11,31 +11,24 @@ from torch import Tensor, nn
 
 from fedfm.core import trees
 from fedfm.core.errors import require
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Cohort, Outcome, gather
-from fedfm.engine.device_data import Feed
-from fedfm.engine.forward import Statistic, sweep, usual
-from fedfm.engine.networks import Net, draws_numbers, stacked_net
-from fedfm.engine.objective import Objective
-from fedfm.engine.out_of_memory import retried
+from fedfm.engine.cohort import Cohort, TrainingJob, TrainingResult, gather_results
+from fedfm.engine.device_data import DeviceData
+from fedfm.engine.forward import Statistic, default_samples_at_once, sum_statistic
+from fedfm.engine.networks import BoundNetwork, draws_random_numbers, stack_network
+from fedfm.engine.out_of_memory import ONE_CLIENT, ONE_SAMPLE, retry
 from fedfm.engine.schedule import packing_order
-from fedfm.engine.threads import Lanes
+from fedfm.engine.threads import NetworkPool
 from fedfm.methods.base import Model
 
 logger = logging.getLogger(__name__)
-ALONE = (
-    "one client alone needs more memory than the GPU has ({}): use a smaller batch_size or model, "
-    "or precision=bf16"
-)
 
 
 class Executor(Protocol):
-    """Trains and measures the clients of a cohort; client s has plans[s], samples[s], rows s."""
+    """Trains and measures the clients of a cohort; client s has samples[s] and rows s."""
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """Local training of every client from `start` ([S, ...], or [1, ...] for all alike)."""
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Train every client of the job."""
         ...
 
     def measure(
@@ -43,167 +36,190 @@ class Executor(Protocol):
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
-        """The sum of a statistic over each client's samples, or over a feed's: a tree [S, ...]."""
+        """Return the sum of a statistic over each client's samples of `data`: a tree [S, ...].
+
+        `data` are the training data by default.
+        """
         ...
 
 
 class LoopExecutor:
-    """One client after another, or several on as many CPU threads; the network as it is."""
+    """Trains one client after another, or several on as many CPU threads."""
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        self.net, self.feed = Net(module, low), feed
-        self.at_once: int | None = None
-        self.lanes = Lanes(self.net)
+    def __init__(
+        self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
+    ) -> None:
+        self.net, self.data = BoundNetwork(module, low_dtype), data
+        self.samples_at_once: int | None = None
+        self.pool = NetworkPool(self.net)
 
     @cached_property
     def random(self) -> bool:
-        """Whether training draws numbers, as dropout does."""
-        return draws_numbers(self.net.original, self.feed.shape)
+        """Whether training draws random numbers, as dropout does."""
+        return draws_random_numbers(self.net.original, self.data.shape)
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """S cohorts of one client."""
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Train S cohorts of one client; on fewer threads when memory runs out."""
 
-        def alone(net: Net, client: int) -> Outcome:
-            one = slice(client, client + 1)
-            cohort = Cohort(net, self.feed, start.rows(one), objective.rows(one), sgd, 1)
-            return cohort.train([plans[client]])
+        def train_client(net: BoundNetwork, client: int) -> TrainingResult:
+            one = job.rows(slice(client, client + 1))
+            return Cohort(net, self.data, one).train(one.plans)
 
-        def seeded(client: int) -> Outcome:
+        def train_seeded(client: int) -> TrainingResult:
             with torch.random.fork_rng():
-                torch.manual_seed(plans[client].seed)
-                return alone(self.net, client)
+                torch.manual_seed(job.plans[client].seed)
+                return train_client(self.net, client)
 
-        each = range(len(plans))
-        one_by_one = self.random or self.feed.device.type == "cuda"
-        outcomes = map(seeded, each) if one_by_one else self.lanes.map(alone, each)
-        return gather(outcomes, torch.split(torch.arange(len(plans)), 1))
+        clients = range(len(job.plans))
+        one_by_one = self.random or self.data.device.type == "cuda"
+
+        def train_all() -> TrainingResult:
+            results = (
+                map(train_seeded, clients) if one_by_one else self.pool.map(train_client, clients)
+            )
+            return gather_results(results, torch.split(torch.arange(len(job.plans)), 1))
+
+        threads = 1 if one_by_one else min(self.pool.threads, len(job.plans))
+        return retry(train_all, partial(self._halve_threads, self.pool, threads))
+
+    def _halve_threads(self, pool: NetworkPool, threads: int, reason: str) -> None:
+        threads = min(threads, pool.threads)
+        require(threads > 1, ONE_CLIENT.format(reason))
+        pool.limit = threads // 2
+        logger.warning(
+            "training on %d threads needs more memory than there is (%s): %d from now on",
+            threads, reason, pool.limit,
+        )  # fmt: skip
 
     def measure(
         self,
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
-        """All clients at once where they share one model, one after another where not."""
-        feed = feed or self.feed
+        """Measure all clients at once if they share a model, otherwise one after another."""
+        data = data or self.data
         if model.shared:
-            return self.swept(self.net, model, samples, statistic, feed)
+            return self._measure_with(self.net, model, samples, statistic, data)
         return trees.concat(
             [
-                self.swept(self.net, model.rows(slice(i, i + 1)), [own], statistic, feed)
-                for i, own in enumerate(samples)
+                self._measure_with(
+                    self.net, model.rows(slice(i, i + 1)), [indices], statistic, data
+                )
+                for i, indices in enumerate(samples)
             ]
         )
 
-    def swept(
-        self, net: Net, model: Model, samples: Sequence[Tensor], statistic: Statistic, feed: Feed
+    def _measure_with(
+        self,
+        net: BoundNetwork,
+        model: Model,
+        samples: Sequence[Tensor],
+        statistic: Statistic,
+        data: DeviceData,
     ) -> Tree:
-        """`sweep`, with fewer samples at once where memory is short."""
-        return retried(
-            lambda: sweep(net, model, samples, statistic, feed, self.at_once),
-            partial(self._measure_less, feed),
+        """Sum a statistic, with fewer samples at once when memory runs out."""
+        return retry(
+            lambda: sum_statistic(net, model, samples, statistic, data, self.samples_at_once),
+            partial(self._halve_samples, data),
         )
 
-    def _measure_less(self, feed: Feed, said: str) -> None:
-        """Half as many samples at once from now on."""
-        before = self.at_once or usual(feed)
-        require(
-            before > 1,
-            f"one sample alone needs more memory than the GPU has ({said}): use a smaller model",
-        )
-        self.at_once = before // 2
+    def _halve_samples(self, data: DeviceData, reason: str) -> None:
+        before = self.samples_at_once or default_samples_at_once(data)
+        require(before > 1, ONE_SAMPLE.format(reason))
+        self.samples_at_once = before // 2
         self.release()
         logger.warning(
-            "measuring %d samples at once needs more memory than the GPU has (%s): %d at a time "
-            "from now on", before, said, self.at_once,
+            "measuring %d samples at once needs more memory than there is (%s): %d at a time "
+            "from now on", before, reason, self.samples_at_once,
         )  # fmt: skip
 
     def release(self) -> None:
-        """Give up what is kept from round to round, and the memory that it takes."""
-        self.net.let_go()
+        """Free the memory that is kept from round to round."""
+        self.net.unbind()
         gc.collect()
         torch.cuda.empty_cache()
 
 
 class StackedExecutor(LoopExecutor):
-    """All clients of the cohort together, as one network with a client axis."""
+    """Trains all clients of the cohort together, as one network with a client axis."""
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        super().__init__(module, feed, low)
-        self.stack = stacked_net(module, feed.shape, low)
-        self.width: int | None = None
+    def __init__(
+        self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(module, data, low_dtype)
+        self.stack = stack_network(module, data.shape, low_dtype)
+        self.clients_at_once: int | None = None
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """One cohort of S clients, those that are done dropping out; fewer where memory is short.
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Train one cohort of S clients; several smaller ones when memory runs out.
 
-        Training changes nothing that it was given, so it can simply be tried again.
+        Training changes none of its arguments, so it can be retried.
         """
-        order = torch.tensor(packing_order(plans))
+        order = torch.tensor(packing_order(job.plans))
 
-        def in_parts() -> Outcome:
-            parts = torch.split(order, self.width or len(order))
-            outcomes = (
-                self.together(start.rows(some), [plans[i] for i in some], objective.rows(some), sgd)
-                for some in parts
-            )
-            return gather(outcomes, parts)
+        def train_in_parts() -> TrainingResult:
+            parts = torch.split(order, self.clients_at_once or len(order))
+            return gather_results((self.train_cohort(job.rows(part)) for part in parts), parts)
 
-        return retried(in_parts, partial(self._narrow, len(plans)))
+        return retry(train_in_parts, partial(self._halve_clients, len(job.plans)))
 
-    def _narrow(self, clients: int, said: str) -> None:
-        """Train half as many clients at once from now on."""
-        at_once = min(self.width or clients, clients)
-        require(at_once > 1, ALONE.format(said))
-        self.width = (at_once + 1) // 2
+    def _halve_clients(self, clients: int, reason: str) -> None:
+        before = min(self.clients_at_once or clients, clients)
+        require(before > 1, ONE_CLIENT.format(reason))
+        self.clients_at_once = (before + 1) // 2
         self.release()
         logger.warning(
-            "%d clients at once need more memory than the GPU has (%s): %d at a time from now on",
-            at_once, said, self.width,
+            "training %d clients at once needs more memory than there is (%s): %d at a time from "
+            "now on", before, reason, self.clients_at_once,
         )  # fmt: skip
 
     def release(self) -> None:
-        """Give up what is kept from round to round."""
-        self.stack.let_go()
+        """Free the memory that is kept from round to round."""
+        self.stack.unbind()
         super().release()
 
-    def together(
-        self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
-    ) -> Outcome:
-        """The training of clients that are in packing order."""
-        cohort = Cohort(self.stack, self.feed, start, objective, sgd, len(plans))
-        return cohort.train(plans)
+    def train_cohort(self, job: TrainingJob) -> TrainingResult:
+        """Train clients that are in packing order."""
+        return Cohort(self.stack, self.data, job).train(job.plans)
 
     def measure(
         self,
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
-        """All clients at once, with one model or one each."""
+        """Measure all clients at once, with one model or one each."""
         net = self.net if model.shared else self.stack
-        return self.swept(net, model, samples, statistic, feed or self.feed)
+        return self._measure_with(net, model, samples, statistic, data or self.data)
 
 
-class LanesExecutor(StackedExecutor):
-    """As many stacks as there are CPU threads, side by side, each of a part of the clients."""
+class ThreadsExecutor(StackedExecutor):
+    """Splits the cohort into one stack per CPU thread; the stacks train side by side."""
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        super().__init__(module, feed, low)
-        self.stacks = Lanes(self.stack)
+    def __init__(
+        self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(module, data, low_dtype)
+        self.stacks = NetworkPool(self.stack)
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """A cohort for each thread, the long clients dealt out first."""
-        order = torch.tensor(packing_order(plans))
-        lanes = min(torch.get_num_threads(), len(plans))
-        parts = [order[lane::lanes] for lane in range(lanes)]
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Train a cohort on each thread; each gets long and short clients alike."""
+        order = torch.tensor(packing_order(job.plans))
 
-        def together(net: Net, some: Tensor) -> Outcome:
-            begin, own = start.rows(some), objective.rows(some)
-            cohort = Cohort(net, self.feed, begin, own, sgd, len(some))
-            return cohort.train([plans[i] for i in some])
+        def train_part(net: BoundNetwork, part: Tensor) -> TrainingResult:
+            some = job.rows(part)
+            return Cohort(net, self.data, some).train(some.plans)
 
-        return gather(self.stacks.map(together, parts), parts)
+        def train_all() -> TrainingResult:
+            threads = min(self.stacks.threads, len(job.plans))
+            if threads == 1:
+                return super(ThreadsExecutor, self).train(job)
+            parts = [order[thread::threads] for thread in range(threads)]
+            return gather_results(self.stacks.map(train_part, parts), parts)
+
+        return retry(train_all, partial(self._halve_threads, self.stacks, len(job.plans)))

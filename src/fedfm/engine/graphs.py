@@ -1,7 +1,7 @@
 """Local steps as CUDA graphs: captured once, then replayed without the host.
 
-A graph reads and writes the addresses it saw when it was captured, so its cohort keeps its
-tensors, and `again` writes the next round's values into them.
+A graph reads and writes the addresses that it was captured with. A cohort therefore keeps its
+tensors, and `retrain` writes the next round's values into them.
 """
 
 import logging
@@ -15,27 +15,26 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core import trees
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Cohort, Outcome, Part, Step
-from fedfm.engine.corrections import Correction, linear
-from fedfm.engine.device_data import Feed, Stage
+from fedfm.data.batches import BatchPlan
+from fedfm.engine.cohort import Cohort, CohortPart, Step, TrainingJob, TrainingResult
+from fedfm.engine.corrections import Correction, find_linear_correction
+from fedfm.engine.device_data import DeviceData, StagedData
 from fedfm.engine.executors import StackedExecutor
-from fedfm.engine.layout import owned
+from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
-from fedfm.engine.schedule import Block, repeated
+from fedfm.engine.schedule import Block, find_repeated_blocks
 from fedfm.engine.update import update
 from fedfm.methods.base import Model
 
 logger = logging.getLogger(__name__)
-WORTHWHILE = 2
-"""From how many equal steps a round on they are captured, which costs about four steps once."""
-MOST = 256
+MIN_STEPS = 2
+"""Capture steps that repeat this often in a round; capturing costs about four steps, once."""
+MAX_GRAPHS = 256
 """Graphs that a cohort keeps: clients of ever new sizes would need ever new ones."""
-KEPT = 2
-"""Cohorts that are kept: two, for a cohort that had to be split into parts of unequal size."""
+MAX_COHORTS = 2
+"""Cohorts to keep: two, for one that had to be split into parts of unequal size."""
 
 
 class GraphCohort(Cohort):
@@ -44,70 +43,71 @@ class GraphCohort(Cohort):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.steps: dict[tuple[int, ...], Step] = {}
-        self.stage = None if self.feed.resident else Stage(self.feed)
+        self.stage = None if self.data.resident else StagedData(self.data)
         self.capturing = True
         self.correction: Correction | None = None
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
-    def fits(self, objective: Objective, sgd: Sgd, clients: int) -> bool:
-        """Whether another round of this network has the same pieces and shapes."""
+    def fits(self, job: TrainingJob) -> bool:
+        """Return whether a job has the same pieces, SGD and shapes as this cohort."""
+        objective = job.objective
         return (
             list(objective.pieces) == list(self.objective.pieces)
-            and (sgd, clients) == (self.sgd, len(self.losses))
+            and (job.sgd, len(job.plans)) == (self.sgd, len(self.losses))
             and _shapes(objective.held) == _shapes(self.objective.held)
         )
 
-    def again(
-        self, start: Model, objective: Objective, plans: Sequence[Plan], seed: int | None = None
-    ) -> Outcome:
-        """A round of local training from other values; its outcome is a copy.
+    def retrain(self, job: TrainingJob, seed: int | None = None) -> TrainingResult:
+        """Train another round from other values; return a copy of the result.
 
-        `seed` is for a network that draws numbers: set after capturing, which draws some as well.
+        Give `seed` for a network that draws random numbers. It is set after capturing, which draws
+        numbers as well.
         """
-        if self.stage:
-            plans = self._staged(plans, self.stage)
-        self._correct_by(linear(objective, self.model.params))
+        plans = self._stage_plans(job.plans, self.stage) if self.stage else job.plans
+        self._set_correction(find_linear_correction(job.objective, self.model.params))
         self._capture(plans)
-        self._load(start, objective)
+        self._load(job.start, job.objective)
         if seed is not None:
             torch.cuda.manual_seed(seed)
         with phase("captured steps"):
-            outcome = self.train(plans)
-        return outcome._replace(model=outcome.model.map(lambda tree: trees.tree_map(owned, tree)))
+            result = self.train(plans)
+        model = result.model.map(lambda tree: trees.tree_map(copy_arranged, tree))
+        return result._replace(model=model)
 
-    def _staged(self, plans: Sequence[Plan], stage: Stage) -> list[Plan]:
-        """The plans on data that lie on the device; a larger stage has other addresses."""
+    def _stage_plans(self, plans: Sequence[BatchPlan], stage: StagedData) -> list[BatchPlan]:
+        """Copy the plans' samples to the device; a larger stage makes captured steps invalid."""
         staged = stage.fill(plans)
-        if self.feed is not stage.feed:
-            self.feed, self.steps = stage.feed, {}
+        if self.data is not stage.data:
+            self.data, self.steps = stage.data, {}
         return staged
 
-    def stepping(self, block: Block) -> Step:
-        """The captured step, or one that runs as it is where capturing is not worth it."""
-        return self.steps.get(block.key) or Part(self, block.rows)
+    def make_step(self, block: Block) -> Step:
+        """Return the captured step, or an ordinary one where capturing does not pay off."""
+        return self.steps.get(block.key) or CohortPart(self, block.rows)
 
-    def finish(self, part: Part, grads: Tree) -> None:
-        """Corrections and step in one pass over memory, where the corrections are linear."""
+    def finish_step(self, part: CohortPart, grads: Tree) -> None:
+        """Correct and step in one pass over memory where the corrections are linear."""
         if self.correction is None:
-            super().finish(part, grads)
+            super().finish_step(part, grads)
             return
         constants = trees.rows(self.correction.constants, part.rows)
         sgd = self.correction.into(self.sgd)
         with phase("optimizer"):
-            update(part.params, grads, part.momenta, part.lowered, sgd, constants)
+            update(part.params, grads, part.momenta, part.low_params, sgd, constants)
 
-    def _correct_by(self, found: Correction | None) -> None:
-        """Another round's correction; steps that were captured with another kind are void."""
-        if found and self.correction and found.like(self.correction):
-            _write(self.correction.constants, found.constants)
-        elif found or self.correction:
-            self.correction, self.steps = found, {}
+    def _set_correction(self, correction: Correction | None) -> None:
+        """Set this round's correction; one of another kind makes captured steps invalid."""
+        if correction and self.correction and correction.like(self.correction):
+            _write(self.correction.constants, correction.constants)
+        elif correction or self.correction:
+            self.correction, self.steps = correction, {}
 
-    def _capture(self, plans: Sequence[Plan]) -> None:
-        for block in repeated(plans, WORTHWHILE):
-            if self.capturing and block.key not in self.steps and len(self.steps) < MOST:
+    def _capture(self, plans: Sequence[BatchPlan]) -> None:
+        for block in find_repeated_blocks(plans, MIN_STEPS):
+            if self.capturing and block.key not in self.steps and len(self.steps) < MAX_GRAPHS:
+                part = CohortPart(self, block.rows)
                 try:
-                    self.steps[block.key] = capture(Part(self, block.rows), block, self.pool)
+                    self.steps[block.key] = capture_step(part, block, self.pool)
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError as problem:
@@ -117,7 +117,7 @@ class GraphCohort(Cohort):
     def _load(self, start: Model, objective: Objective) -> None:
         _write(self.model._asdict(), start._asdict())
         _write(self.objective.held, objective.held)
-        _write(self.lowered, self.model.params)
+        _write(self.low_params, self.model.params)
         for piece, views in self.objective.views().items():
             for name, view in views.items():
                 _write(self.views[piece][name]._asdict(), view._asdict())
@@ -133,28 +133,28 @@ def _write(into: Tree, values: Tree) -> None:
     trees.tree_map(lambda old, new: old.copy_(new), into, values)
 
 
-class Captured:
-    """A step as a graph, with the batch's samples and draws at addresses of their own."""
+class CapturedStep:
+    """A step as a CUDA graph, with the batch's samples and draws at fixed addresses."""
 
-    def __init__(self, part: Part, indices: Tensor, draws: Tensor | None, pool: Any) -> None:
+    def __init__(self, part: CohortPart, indices: Tensor, draws: Tensor | None, pool: Any) -> None:
         self.part, self.indices, self.draws = part, indices.clone(), draws
-        aside = _aside()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        warmup = _warmup_stream()
+        warmup.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warmup):
             part(self.indices, self.draws)
-            with _without_waiting():
+            with _forbid_host_sync():
                 part(self.indices, self.draws)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(warmup)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, pool=pool):
             part(self.indices, self.draws)
 
     def __call__(self, indices: Tensor, draws: Tensor | None) -> None:
-        """The step on other samples [s, B]; a batch of another shape is refused."""
+        """Replay the step on other samples [s, B]; refuse a batch of another shape."""
         if indices.shape != self.indices.shape:
             raise ValueError(
-                f"a step captured for batches {tuple(self.indices.shape)} was given "
-                f"{tuple(indices.shape)}"
+                f"the step was captured for batches {tuple(self.indices.shape)}, "
+                f"not {tuple(indices.shape)}"
             )
         self.indices.copy_(indices)
         if self.draws is not None:
@@ -164,14 +164,14 @@ class Captured:
 
 
 @cache
-def _aside() -> torch.cuda.Stream:
-    """Where steps are tried out: one stream, since cuBLAS keeps a workspace for every one."""
+def _warmup_stream() -> torch.cuda.Stream:
+    """Return the one stream for warm-up steps; cuBLAS keeps a workspace for every stream."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
 
 
 @contextmanager
-def _without_waiting() -> Iterator[None]:
-    """Raise where the host waits for the GPU: found out here, it does not spoil a capture."""
+def _forbid_host_sync() -> Iterator[None]:
+    """Raise if the host waits for the GPU, before that would spoil a capture."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(action="ignore"):  # torch calls the mode a prototype
         torch.cuda.set_sync_debug_mode("error")
@@ -182,37 +182,37 @@ def _without_waiting() -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def capture(part: Part, block: Block, pool: Any) -> Step:
-    """The step of a block's clients as a graph."""
+def capture_step(part: CohortPart, block: Block, pool: Any) -> Step:
+    """Capture the step of a block's clients as a graph."""
     device = part.losses.device
     draws = None if block.draws is None else block.draws[:, 0].to(device)
-    return Captured(part, block.indices[:, 0].to(device), draws, pool)
+    return CapturedStep(part, block.indices[:, 0].to(device), draws, pool)
 
 
 class GraphExecutor(StackedExecutor):
-    """The cohort as one network, every local step captured."""
+    """Trains the cohort as one network, with every local step captured."""
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        super().__init__(module, feed, low)
+    def __init__(
+        self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(module, data, low_dtype)
         self.cohorts: list[GraphCohort] = []
 
-    def together(
-        self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
-    ) -> Outcome:
-        """The training of clients that are in packing order."""
+    def train_cohort(self, job: TrainingJob) -> TrainingResult:
+        """Train clients that are in packing order."""
         for cohort in self.cohorts:
-            if cohort.fits(objective, sgd, len(plans)):
-                return cohort.again(start, objective, plans)
-        self._keep(KEPT - 1)
-        self.cohorts.append(GraphCohort(self.stack, self.feed, start, objective, sgd, len(plans)))
-        return self.cohorts[-1].again(start, objective, plans)
+            if cohort.fits(job):
+                return cohort.retrain(job)
+        self._keep_last(MAX_COHORTS - 1)
+        self.cohorts.append(GraphCohort(self.stack, self.data, job))
+        return self.cohorts[-1].retrain(job)
 
     def release(self) -> None:
-        """Forget the captured steps and their memory."""
-        self._keep(0)
+        """Free the captured steps and their memory."""
+        self._keep_last(0)
         super().release()
 
-    def _keep(self, most: int) -> None:
-        """The last cohorts only; steps and cohorts know each other, so these have to part."""
-        while len(self.cohorts) > most:
+    def _keep_last(self, count: int) -> None:
+        """Drop all but the last cohorts; clear their steps, which refer back to the cohort."""
+        while len(self.cohorts) > count:
             self.cohorts.pop(0).steps.clear()

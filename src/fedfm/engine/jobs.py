@@ -1,61 +1,44 @@
-"""What an executor is asked to train, and several such jobs as one."""
+"""Train several jobs as one cohort."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fedfm.core import trees
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Outcome
+from fedfm.engine.cohort import TrainingJob, TrainingResult
 from fedfm.engine.executors import Executor
 from fedfm.engine.objective import Objective
 from fedfm.methods.base import Model
 
 
-@dataclass(frozen=True)
-class Job:
-    """The local training of a cohort of S clients, all leaves [S, ...] or [1, ...]."""
-
-    start: Model
-    plans: Sequence[Plan]
-    objective: Objective
-    sgd: Sgd
-
-    def done_by(self, executor: Executor) -> Outcome:
-        """The outcome of the training."""
-        return executor.train(self.start, self.plans, self.objective, self.sgd)
-
-
-def train_together(jobs: Sequence[Job], executor: Executor) -> list[Outcome]:
-    """The outcomes of jobs that differ in clients and tensors alone, trained as one cohort."""
+def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[TrainingResult]:
+    """Return the results of jobs that differ in clients and tensors alone, trained as one."""
     if len(jobs) == 1:
-        return [jobs[0].done_by(executor)]
-    outcome = joined(jobs).done_by(executor)
+        return [executor.train(jobs[0])]
+    model, loss, steps = executor.train(join(jobs))
     results, first = [], 0
     for job in jobs:
         rows = slice(first, first + len(job.plans))
-        results.append(Outcome(outcome.model.rows(rows), outcome.loss[rows], outcome.steps[rows]))
+        results.append(TrainingResult(model.rows(rows), loss[rows], steps[rows]))
         first = rows.stop
     return results
 
 
-def joined(jobs: Sequence[Job]) -> Job:
-    """The clients of all jobs one after another; what a job's clients share, each has now."""
+def join(jobs: Sequence[TrainingJob]) -> TrainingJob:
+    """Put the clients of all jobs one after another; what a job's clients share is copied."""
     pieces, sgd = jobs[0].objective.pieces, jobs[0].sgd
     assert all((job.objective.pieces, job.sgd) == (pieces, sgd) for job in jobs)
-    return Job(
+    return TrainingJob(
         Model(
-            _joined([job.start.params for job in jobs], jobs),
-            _joined([job.start.buffers for job in jobs], jobs),
+            _join_trees([job.start.params for job in jobs], jobs),
+            _join_trees([job.start.buffers for job in jobs], jobs),
         ),
         [plan for job in jobs for plan in job.plans],
-        Objective(pieces, _joined([job.objective.held for job in jobs], jobs)),
+        Objective(pieces, _join_trees([job.objective.held for job in jobs], jobs)),
         sgd,
     )
 
 
-def _joined(each: Sequence[Tree], jobs: Sequence[Job]) -> Tree:
+def _join_trees(per_job: Sequence[Tree], jobs: Sequence[TrainingJob]) -> Tree:
     return trees.concat(
-        [trees.repeat(tree, len(job.plans)) for tree, job in zip(each, jobs, strict=True)]
+        [trees.repeat(tree, len(job.plans)) for tree, job in zip(per_job, jobs, strict=True)]
     )

@@ -1,7 +1,7 @@
-"""How a cohort's weights lie in memory.
+"""The memory layout of a cohort's weights.
 
-A convolution's weights [S, O, I, h, w] lie as [S, O, h, w, I]: next to each other are the numbers
-that meet in a product of patches and weights, so that no step has to move them.
+A convolution's weights [S, O, I, h, w] are stored as [S, O, h, w, I], the order in which a product
+of patches and weights reads them, so no step has to move them.
 """
 
 import torch
@@ -11,29 +11,33 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 
 
-def dense(leaf: Tensor) -> Tensor:
-    """A view of a cohort's leaf in the order of its memory."""
+def memory_view(leaf: Tensor) -> Tensor:
+    """View a leaf in the order of its memory."""
     return leaf.permute(0, 1, 3, 4, 2) if leaf.ndim == 5 else leaf
 
 
-def arranged(leaf: Tensor) -> Tensor:
-    """The leaf in this order, copied only if it lies otherwise."""
-    return dense(leaf).contiguous().permute(0, 1, 4, 2, 3) if leaf.ndim == 5 else leaf.contiguous()
+def arrange(leaf: Tensor) -> Tensor:
+    """Return the leaf in this layout; copy it only if necessary."""
+    return (
+        memory_view(leaf).contiguous().permute(0, 1, 4, 2, 3)
+        if leaf.ndim == 5
+        else leaf.contiguous()
+    )
 
 
-def owned(leaf: Tensor) -> Tensor:
-    """A copy of the leaf in this order."""
+def copy_arranged(leaf: Tensor) -> Tensor:
+    """Copy the leaf into this layout."""
     dimensions = (*range(leaf.ndim),) if leaf.ndim != 5 else (0, 1, 3, 4, 2)
     return torch.empty_permuted(leaf.shape, dimensions, dtype=leaf.dtype, device=leaf.device).copy_(
         leaf
     )
 
 
-def spread(tree: Tree, clients: int) -> Tree:
-    """Fresh copies [S, ...] of leaves [1, ...] or [S, ...], one per client."""
-    return trees.tree_map(lambda leaf: owned(leaf.expand(clients, *leaf.shape[1:])), tree)
+def repeat_arranged(tree: Tree, clients: int) -> Tree:
+    """Copy leaves [1, ...] or [S, ...] to [S, ...], one per client, in this layout."""
+    return trees.tree_map(lambda leaf: copy_arranged(leaf.expand(clients, *leaf.shape[1:])), tree)
 
 
-def lowered(params: Tree, dtype: torch.dtype) -> Tree:
-    """Copies in a lower precision of the parameters that are factors of products."""
-    return {name: owned(leaf.to(dtype)) for name, leaf in params.items() if leaf.ndim > 2}
+def to_low_precision(params: Tree, dtype: torch.dtype) -> Tree:
+    """Copy the parameters that are factors of products to a lower precision."""
+    return {name: copy_arranged(leaf.to(dtype)) for name, leaf in params.items() if leaf.ndim > 2}

@@ -1,4 +1,4 @@
-"""Networks whose weights live elsewhere: bound to a cohort's tensors, then called on batches."""
+"""Networks that are bound to a cohort's tensors and then called on batches."""
 
 import copy
 
@@ -6,32 +6,32 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core.trees import Tree, share, stack
-from fedfm.engine.layout import lowered
-from fedfm.engine.stacking.layers import COUNTER, Unstackable, by_client, stacked
+from fedfm.engine.layout import to_low_precision
+from fedfm.engine.stacking.layers import COUNTER, Unstackable, by_client, stack_module
 from fedfm.methods.base import Model
 
 
-def trainable(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters that training moves."""
+def trainable_parameters(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters with requires_grad."""
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def carried(module: nn.Module) -> dict[str, Tensor]:
-    """What travels with a model without being trained: its buffers and frozen parameters."""
+def untrained_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that are sent but not trained: buffers and frozen parameters."""
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     return frozen | dict(module.named_buffers())
 
 
-def model_of(module: nn.Module) -> Model:
-    """Copies of a module's parameters and buffers, leaves [...] without a client axis."""
+def copy_model(module: nn.Module) -> Model:
+    """Copy a module's parameters and buffers; leaves [...] without a client axis."""
     return Model(
-        {name: p.detach().clone() for name, p in trainable(module).items()},
-        {name: b.detach().clone() for name, b in carried(module).items()},
+        {name: p.detach().clone() for name, p in trainable_parameters(module).items()},
+        {name: b.detach().clone() for name, b in untrained_tensors(module).items()},
     )
 
 
 def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]:
-    """Every attribute that holds a parameter: several where layers share it."""
+    """Return every attribute that holds a parameter, several if layers share it."""
     return [
         (owner, name)
         for owner in module.modules()
@@ -40,8 +40,8 @@ def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]
     ]
 
 
-def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether a training pass on inputs [2, *shape] draws random numbers, as dropout does."""
+def draws_random_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Return whether training on inputs [2, *shape] draws random numbers, as dropout does."""
     unchanged = {id(p): p for p in module.parameters() if p.device.type == "cpu"}
     copied = copy.deepcopy(module, unchanged).cpu().train()
     like = next(copied.parameters())
@@ -51,18 +51,20 @@ def draws_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
         return not torch.equal(before, torch.get_rng_state())
 
 
-class Net:
-    """The module as it is, for one set of weights; leaves [1, ...].
+class BoundNetwork:
+    """A module bound to one set of weights, leaves [1, ...].
 
-    With `low` the products are done in that precision, weights and averages staying as they are.
+    With `low_dtype`, products are computed in that precision; weights keep theirs.
     """
 
-    def __init__(self, module: nn.Module, low: torch.dtype | None = None) -> None:
-        self.original, self.low = module, low
+    def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
+        self.original, self.low_dtype = module, low_dtype
         self.module = copy.deepcopy(module)
-        self._frozen: dict[tuple[str, bool], Net] = {}
-        self._places = {name: _places(self.module, p) for name, p in trainable(self.module).items()}
-        self._buffers = carried(self.module)
+        self._frozen: dict[tuple[str, bool], BoundNetwork] = {}
+        self._places = {
+            name: _places(self.module, p) for name, p in trainable_parameters(self.module).items()
+        }
+        self._buffers = untrained_tensors(self.module)
         self._holders = [
             (owner, name, buffer)
             for owner in self.module.modules()
@@ -70,9 +72,9 @@ class Net:
         ]
 
     def bind(self, model: Model) -> list[Tensor]:
-        """Work on `model`'s own memory from now on; returns the parameters as autograd leaves.
+        """Use the memory of `model` from now on; return the parameters as autograd leaves.
 
-        The leaves are new each time, since autograd remembers the shape of an old one.
+        The leaves are new each time, because autograd remembers the shape of an old leaf.
         """
         leaves: list[Tensor] = []
         for name, places in self._places.items():
@@ -84,133 +86,135 @@ class Net:
             buffer.data = self._weights(model.buffers[name])
         return leaves
 
-    def let_go(self) -> None:
-        """Hold nobody's memory until the next `bind`."""
+    def unbind(self) -> None:
+        """Let go of all weights until the next `bind`."""
         for owner, attribute in (place for places in self._places.values() for place in places):
             setattr(owner, attribute, nn.Parameter(torch.empty(0)))
         for buffer in self._buffers.values():
             buffer.data = buffer.data.new_empty(0)
         for companion in self._frozen.values():
-            companion.let_go()
+            companion.unbind()
 
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf[0]
 
-    def lowered(self, params: Tree) -> Tree:
-        """Copies of those parameters that `bind` wants in the low precision."""
+    def to_low_precision(self, params: Tree) -> Tree:
+        """Copy the parameters that `bind` needs in the low precision."""
         return {}
 
-    def prepared(self, model: Model) -> Model:
-        """The model with those parameters in the low precision."""
-        return model._replace(params=model.params | self.lowered(model.params))
+    def prepare(self, model: Model) -> Model:
+        """Return the model with those parameters in the low precision."""
+        return model._replace(params=model.params | self.to_low_precision(model.params))
 
-    def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
-        """What autograd returned for the leaves, as a tree with a client axis [1, ...]."""
+    def gradient_tree(self, grads: tuple[Tensor, ...]) -> Tree:
+        """Return the gradients of the leaves as a tree with a client axis [1, ...]."""
         return {name: g.unsqueeze(0) for name, g in zip(self._places, grads, strict=True)}
 
-    def count(self, buffers: Tree, batches: Tensor) -> None:
-        """Count so many training batches [S] where the module has not done so itself."""
+    def count_batches(self, buffers: Tree, batches: Tensor) -> None:
+        """Count training batches [S] if the module has not counted them itself."""
 
-    def companion(self, name: str, shared: bool) -> "Net":
-        """Another network of this kind, for a further model."""
+    def companion(self, name: str, shared: bool) -> "BoundNetwork":
+        """Return another network of this kind, for a further model; it is kept by name."""
         if (name, shared) not in self._frozen:
-            self._frozen[name, shared] = self.another(shared)
+            self._frozen[name, shared] = self.clone(shared)
         return self._frozen[name, shared]
 
-    def frozen(self, name: str, model: Model) -> "Net":
-        """The companion of that name bound to `model`, in evaluation mode."""
+    def bind_frozen(self, name: str, model: Model) -> "BoundNetwork":
+        """Bind the companion of that name to `model`, in evaluation mode."""
         net = self.companion(name, model.shared)
         net.bind(model)
         net.module.eval()
         return net
 
-    def another(self, shared: bool = False) -> "Net":
-        """A further network of this kind; `shared`: for one model that serves all clients."""
-        return Net(self.original, self.low)
+    def clone(self, shared: bool = False) -> "BoundNetwork":
+        """Return a new network of this kind; `shared` if all clients use one model."""
+        return BoundNetwork(self.original, self.low_dtype)
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], with the same weights."""
-        lower = self.low is not None
-        with torch.autocast(inputs.device.type, self.low, lower, cache_enabled=False):
+        """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by the same weights."""
+        enabled = self.low_dtype is not None
+        with torch.autocast(inputs.device.type, self.low_dtype, enabled, cache_enabled=False):
             features, logits = self.module(inputs.flatten(0, 1))
         return self._results(inputs, features, logits)
 
     def _keep_buffers(self) -> None:
-        """Take over what a module put in the place of a buffer, instead of writing into it."""
+        """Copy buffers that the module replaced back into the bound memory."""
         for owner, name, buffer in self._holders:
             held = owner._buffers[name]
             if held is not buffer and held is not None:
                 buffer.data.copy_(held.detach())
                 owner._buffers[name] = buffer
 
-    def _results(self, inputs: Tensor, *found: Tensor) -> tuple[Tensor, Tensor]:
+    def _results(self, inputs: Tensor, *outputs: Tensor) -> tuple[Tensor, Tensor]:
         self._keep_buffers()
-        features, logits = (by_client(x, len(inputs)).to(inputs.dtype) for x in found)
+        features, logits = (by_client(x, len(inputs)).to(inputs.dtype) for x in outputs)
         return features, logits
 
 
-class StackedNet(Net):
-    """S copies of the module as one, each with its own weights; leaves [S, ...]."""
+class StackedNetwork(BoundNetwork):
+    """S copies of a module as one network, each with its own weights; leaves [S, ...]."""
 
-    def __init__(self, module: nn.Module, low: torch.dtype | None = None) -> None:
-        super().__init__(stacked(module), low)
+    def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
+        super().__init__(stack_module(module), low_dtype)
         self.original = module
 
-    def another(self, shared: bool = False) -> Net:
-        """A further network of this kind; `shared`: for one model that serves all clients."""
-        return (Net if shared else StackedNet)(self.original, self.low)
+    def clone(self, shared: bool = False) -> BoundNetwork:
+        """Return a new network of this kind; `shared` if all clients use one model."""
+        return (BoundNetwork if shared else StackedNetwork)(self.original, self.low_dtype)
 
     def _weights(self, leaf: Tensor) -> Tensor:
         return leaf
 
-    def lowered(self, params: Tree) -> Tree:
-        """The weights of products, cast once and not at every layer."""
-        return {} if self.low is None else lowered(params, self.low)
+    def to_low_precision(self, params: Tree) -> Tree:
+        """Cast the factors of products once, not in every layer."""
+        return {} if self.low_dtype is None else to_low_precision(params, self.low_dtype)
 
-    def gradients(self, grads: tuple[Tensor, ...]) -> Tree:
-        """What autograd returned for the leaves, as a tree [S, ...]."""
+    def gradient_tree(self, grads: tuple[Tensor, ...]) -> Tree:
+        """Return the gradients of the leaves as a tree [S, ...]."""
         return dict(zip(self._places, grads, strict=True))
 
-    def count(self, buffers: Tree, batches: Tensor) -> None:
-        """Add to the counters of batch norms, once and not at every step."""
+    def count_batches(self, buffers: Tree, batches: Tensor) -> None:
+        """Add to the counters of batch norms once, not in every step."""
         for name, buffer in buffers.items():
             if name.endswith(COUNTER):
                 buffer += batches
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs [S, B, ...] -> features [S, B, d], logits [S, B, C], client s with weights s."""
+        """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by weights s."""
         samples = inputs.flatten(0, 1)
-        features, logits = self.module(samples if self.low is None else samples.to(self.low))
+        features, logits = self.module(samples.to(self.low_dtype or samples.dtype))
         return self._results(inputs, features, logits)
 
 
-def stacked_net(
-    module: nn.Module, shape: tuple[int, ...], low: torch.dtype | None = None
-) -> StackedNet:
-    """The module as a `StackedNet`, proven to agree with it; raises `Unstackable` otherwise.
+def stack_network(
+    module: nn.Module, shape: tuple[int, ...], low_dtype: torch.dtype | None = None
+) -> StackedNetwork:
+    """Return the module as a `StackedNetwork`; raise `Unstackable` if that computes other outputs.
 
-    Two copies with different weights see different batches of random inputs [2, 3, *shape], in
-    training and in evaluation mode, in double precision.
+    The check runs two copies with different weights on different batches of random inputs
+    [2, 3, *shape], in training and in evaluation mode, in double precision.
     """
     original = copy.deepcopy(module).double().cpu()
     try:
-        net = StackedNet(original)
+        net = StackedNetwork(original)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(0)
             _compare(original, net, torch.randn(2, 3, *shape, dtype=torch.float64))
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
-        raise Unstackable(f"its forward pass cannot be folded ({problem})") from problem
-    return StackedNet(module, low)
+        raise Unstackable(
+            f"its forward pass does not accept stacked clients ({problem})"
+        ) from problem
+    return StackedNetwork(module, low_dtype)
 
 
-def _compare(module: nn.Module, net: StackedNet, inputs: Tensor) -> None:
+def _compare(module: nn.Module, net: StackedNetwork, inputs: Tensor) -> None:
     models = []
     for _ in inputs:
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        models.append(model_of(module))
+        models.append(copy_model(module))
     net.bind(Model(stack([m.params for m in models]), stack([m.buffers for m in models])))
-    single = Net(module)
+    single = BoundNetwork(module)
     for training in (True, False):
         net.module.train(training)
         single.module.train(training)
@@ -219,4 +223,4 @@ def _compare(module: nn.Module, net: StackedNet, inputs: Tensor) -> None:
             single.bind(model.map(share))
             for ours, theirs in zip(together, single(inputs[i : i + 1]), strict=True):
                 if not torch.allclose(ours[i], theirs[0], rtol=1e-6, atol=1e-8):
-                    raise ValueError("its output differs from the unstacked network's")
+                    raise ValueError("the output differs from that of the unstacked network")

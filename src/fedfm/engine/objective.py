@@ -1,4 +1,4 @@
-"""What a cohort minimises."""
+"""The local objective of a cohort."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch, Model, Piece
-from fedfm.methods.contract import one_each
+from fedfm.methods.contract import check_one_each
 
 
 @dataclass(frozen=True)
@@ -23,28 +23,28 @@ class Objective:
     held: Tree
 
     def rows(self, which: slice | Tensor) -> "Objective":
-        """The objective of some of the clients."""
+        """Return the objective of some of the clients."""
         return Objective(self.pieces, trees.rows(self.held, which))
 
     def views(self) -> dict[str, dict[str, Model]]:
-        """The further models that each piece wants to see the batches."""
-        wanted = {piece.name: piece.views(self.held[piece.name]) for piece in self.pieces}
-        return {name: models for name, models in wanted.items() if models}
+        """Return the further models of each piece, whose features of each batch it needs."""
+        models_by_piece = {piece.name: piece.views(self.held[piece.name]) for piece in self.pieces}
+        return {name: models for name, models in models_by_piece.items() if models}
 
     def loss(self, batch: Batch, views: dict[str, dict[str, Tensor]]) -> Tensor:
-        """The local loss of each client [S]; views are features [S, B, d] by piece and name."""
+        """Return each client's local loss [S]; views are features [S, B, d] by piece and name."""
         logits, labels = batch.logits.flatten(0, 1), batch.labels.flatten()
-        each = F.cross_entropy(logits, labels, reduction="none").view(batch.labels.shape)
-        loss = each.mean(1)
+        losses = F.cross_entropy(logits, labels, reduction="none").view(batch.labels.shape)
+        loss = losses.mean(1)
         for piece in self.pieces:
-            seen = batch._replace(views=views.get(piece.name, {}))
-            term = piece.loss(seen, self.held[piece.name])
+            with_views = batch._replace(views=views.get(piece.name, {}))
+            term = piece.loss(with_views, self.held[piece.name])
             if term is not None:
-                loss = loss + one_each(piece, "loss", term, len(loss))
+                loss = loss + check_one_each(piece, "loss", term, len(loss))
         return loss
 
     def correct(self, grads: Tree, params: Tree) -> Tree:
-        """The gradients [S, ...] after every piece's correction."""
+        """Return the gradients [S, ...] after every piece's correction."""
         for piece in self.pieces:
             grads = piece.correct(grads, params, self.held[piece.name])
         return grads

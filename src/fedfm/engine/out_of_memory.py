@@ -1,21 +1,37 @@
-"""What to do where a GPU's memory is short: the same again, with less at once."""
+"""Retry with less at once when the memory of a GPU or of the machine does not suffice."""
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
 Result = TypeVar("Result")
+ONE_CLIENT = (
+    "training one client needs more memory than there is ({}): use a smaller batch_size or model "
+    "(or, on a GPU, precision=bf16)"
+)
+ONE_SAMPLE = "evaluating one sample needs more memory than there is ({}): use a smaller model"
 
 
-def retried(work: Callable[[], Result], less: Callable[[str], None]) -> Result:
-    """What `work` gives; whenever memory is short, `less` hears why, and it is tried again.
+def retry(work: Callable[[], Result], shrink: Callable[[str], None]) -> Result:
+    """Return what `work` returns; when memory runs out, call `shrink(reason)` and retry.
 
-    The problem is gone by then: it would keep the memory that its work has taken.
+    `shrink` runs after the error is gone, because its traceback holds the memory that was taken.
     """
     while True:
         try:
             return work()
-        except torch.OutOfMemoryError as problem:
-            said = str(problem).split(" GPU ")[0]
-        less(said)
+        except RuntimeError as problem:
+            reason = _describe_shortage(problem)
+            if reason is None:
+                raise
+        shrink(reason)
+
+
+def _describe_shortage(problem: RuntimeError) -> str | None:
+    """Return what could not be allocated, on a GPU or on the CPU; None for any other error."""
+    if isinstance(problem, torch.OutOfMemoryError):
+        return str(problem).split(" GPU ")[0]
+    shortage = re.search(r"DefaultCPUAllocator: (.*? bytes)", str(problem))
+    return shortage[1] if shortage else None

@@ -1,4 +1,4 @@
-"""Where the time goes: phases that nest, each with its own seconds.
+"""Measure the time of nested phases.
 
 with Profile() as profile: ... run ...; profile.seconds
 """
@@ -11,7 +11,7 @@ import torch
 
 
 class Profile:
-    """Seconds by phase while it is entered; a phase within another counts for itself alone."""
+    """Seconds by phase; the time of an inner phase does not count for the outer one."""
 
     active: "Profile | None" = None
 
@@ -21,13 +21,13 @@ class Profile:
         self._since = 0.0
 
     def __enter__(self) -> "Profile":
-        """Begin to count."""
+        """Start measuring."""
         Profile.active = self
         self.push("other")
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop counting."""
+        """Stop measuring."""
         self.pop()
         Profile.active = None
 
@@ -37,7 +37,7 @@ class Profile:
         self._phases.append(name)
 
     def pop(self) -> None:
-        """Leave it."""
+        """Leave a phase."""
         self._account()
         self._phases.pop()
 
@@ -50,14 +50,14 @@ class Profile:
         self._since = now
 
 
-class phase:  # reads as the statement it is
-    """`with phase("evaluation"):` counts towards the active profile, if there is one."""
+class phase:  # lower case, as it is used as a statement
+    """`with phase("evaluation"):` adds to the active profile, if there is one."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __enter__(self) -> None:
-        """Begin the phase."""
+        """Enter the phase."""
         self.profile = Profile.active
         if self.profile:
             self.profile.push(self.name)
@@ -68,6 +68,6 @@ class phase:  # reads as the statement it is
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """Leave the phase."""
         if self.profile:
             self.profile.pop()

@@ -1,4 +1,4 @@
-"""Who takes a step with whom: the plans of a cohort as blocks of equal batches."""
+"""Group the steps of a cohort into blocks of clients with batches of equal size."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedfm.data.batches import Plan
+from fedfm.data.batches import BatchPlan
 
 
 class Block(NamedTuple):
@@ -28,17 +28,17 @@ class Block(NamedTuple):
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Whose steps they are, and how large the batches."""
+        """The rows and the batch size."""
         return self.rows.start, self.rows.stop, self.indices.shape[2]
 
 
-def packing_order(plans: Sequence[Plan]) -> list[int]:
-    """Clients with equal batches side by side, those with more steps first."""
+def packing_order(plans: Sequence[BatchPlan]) -> list[int]:
+    """Return the order of clients: equal batch sizes side by side, more steps first."""
     return sorted(range(len(plans)), key=lambda i: (-plans[i].sizes[0], -plans[i].steps, i))
 
 
-def blocks(plans: Sequence[Plan]) -> Iterator[Block]:
-    """The steps of all clients, neighbours with batches of one size together."""
+def make_blocks(plans: Sequence[BatchPlan]) -> Iterator[Block]:
+    """Iterate over the steps of all clients; neighbours with equal batch sizes are one block."""
     done = 0
     for groups, run in groupby(range(max(p.steps for p in plans)), lambda t: _groups(plans, t)):
         steps = len(list(run))
@@ -47,18 +47,18 @@ def blocks(plans: Sequence[Plan]) -> Iterator[Block]:
         done += steps
 
 
-def repeated(plans: Sequence[Plan], times: int) -> list[Block]:
-    """The first block of every key that has at least so many steps in all."""
+def find_repeated_blocks(plans: Sequence[BatchPlan], times: int) -> list[Block]:
+    """Return the first block of every key with at least `times` steps in total."""
     first: dict[tuple[int, ...], Block] = {}
     steps: Counter[tuple[int, ...]] = Counter()
-    for block in blocks(plans):
+    for block in make_blocks(plans):
         first.setdefault(block.key, block)
         steps[block.key] += block.steps
     return [block for key, block in first.items() if steps[key] >= times]
 
 
-def _groups(plans: Sequence[Plan], step: int) -> list[tuple[slice, int]]:
-    """The neighbours with batches of one size in a step, those without one left out."""
+def _groups(plans: Sequence[BatchPlan], step: int) -> list[tuple[slice, int]]:
+    """Return the neighbours with equal batch sizes in a step, without clients that are done."""
     sizes = [plan.sizes[step] if step < plan.steps else 0 for plan in plans]
     groups, first = [], 0
     for size, run in groupby(sizes):
@@ -69,7 +69,7 @@ def _groups(plans: Sequence[Plan], step: int) -> list[tuple[slice, int]]:
     return groups
 
 
-def _block(plans: Sequence[Plan], rows: slice, first: int, steps: int, size: int) -> Block:
+def _block(plans: Sequence[BatchPlan], rows: slice, first: int, steps: int, size: int) -> Block:
     starts = [sum(plan.sizes[:first]) for plan in plans]
     spans = [slice(start, start + steps * size) for start in starts]
     indices = [plan.indices[span] for plan, span in zip(plans, spans, strict=True)]

@@ -1,4 +1,4 @@
-"""An executor that computes shapes only: what a round would send and keep, without training."""
+"""An executor that computes shapes only, to count what a round would send and keep."""
 
 from collections.abc import Sequence
 
@@ -6,36 +6,33 @@ import torch
 from torch import Tensor
 
 from fedfm.core import trees
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Outcome
-from fedfm.engine.device_data import Feed
+from fedfm.engine.cohort import TrainingJob, TrainingResult
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.forward import Statistic
-from fedfm.engine.objective import Objective
 from fedfm.methods.base import Batch, Model, Task
 
 
 class ShapesExecutor:
-    """Stands in for training on the meta device: every result has its shape and no values."""
+    """Replaces training on the meta device: every result has its shape and no values."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """Models, losses and steps of the right shape."""
-        clients = len(plans)
-        model = start.map(lambda tree: trees.repeat(tree, clients))
-        return Outcome(model, torch.empty(clients, device="meta"), torch.ones(clients))
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Return models, losses and steps of the right shape."""
+        clients = len(job.plans)
+        model = job.start.map(lambda tree: trees.repeat(tree, clients))
+        return TrainingResult(model, torch.empty(clients, device="meta"), torch.ones(clients))
 
     def measure(
         self,
         model: Model,
         samples: Sequence[Tensor],
         statistic: Statistic,
-        feed: Feed | None = None,
+        data: DeviceData | None = None,
     ) -> Tree:
-        """The statistic of a batch of one sample per client."""
+        """Return the statistic of a batch of one sample per client."""
         lead = (len(samples), 1)
         like = next(trees.leaves(model.params))
         labels = torch.empty(lead, dtype=torch.int64, device="meta")

@@ -1,106 +1,91 @@
-"""Clients side by side on streams of a GPU, for networks that cannot be stacked."""
+"""Train clients side by side on GPU streams, for networks that cannot be stacked."""
 
 import logging
-from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from fedfm.core.errors import require
-from fedfm.core.sgd import Sgd
-from fedfm.data.batches import Plan
-from fedfm.engine.cohort import Outcome, gather
-from fedfm.engine.device_data import Feed
-from fedfm.engine.executors import ALONE, LoopExecutor
+from fedfm.engine.cohort import TrainingJob, TrainingResult, gather_results
+from fedfm.engine.device_data import DeviceData
+from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.graphs import GraphCohort
-from fedfm.engine.networks import Net
-from fedfm.engine.objective import Objective
-from fedfm.engine.out_of_memory import retried
-from fedfm.methods.base import Model
+from fedfm.engine.networks import BoundNetwork
+from fedfm.engine.out_of_memory import ONE_CLIENT, retry
 
 logger = logging.getLogger(__name__)
-TRACKS = 10
-"""How many streams there are at most."""
+MAX_STREAMS = 10
 
 
-class GraphLoopExecutor(LoopExecutor):
-    """Clients side by side on streams of their own, for networks that cannot be stacked.
+class StreamsExecutor(LoopExecutor):
+    """Trains clients side by side, each on its own GPU stream.
 
-    A network that draws random numbers trains one client after another: the draws of clients that
-    overlap would depend on each other.
+    A network that draws random numbers trains one client after another, because the draws of
+    overlapping clients would depend on each other.
     """
 
-    def __init__(self, module: nn.Module, feed: Feed, low: torch.dtype | None = None) -> None:
-        super().__init__(module, feed, low)
-        self.tracks, self.most = [Track(self.net)], TRACKS
+    def __init__(
+        self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(module, data, low_dtype)
+        self.streams, self.max_streams = [ClientStream(self.net)], MAX_STREAMS
 
-    def train(self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd) -> Outcome:
-        """S cohorts of one client, on up to `TRACKS` streams; fewer where memory is short."""
-        return retried(lambda: self._train(start, plans, objective, sgd), self._fewer)
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Train S cohorts of one client; on fewer streams when memory runs out."""
+        return retry(lambda: self._train(job), self._halve_streams)
 
-    def _train(
-        self, start: Model, plans: Sequence[Plan], objective: Objective, sgd: Sgd
-    ) -> Outcome:
-        while len(self.tracks) < min(len(plans), 1 if self.random else self.most):
-            self.tracks.append(Track(self.net.another()))
-        outcomes = []
+    def _train(self, job: TrainingJob) -> TrainingResult:
+        clients = len(job.plans)
+        while len(self.streams) < min(clients, 1 if self.random else self.max_streams):
+            self.streams.append(ClientStream(self.net.clone()))
+        results = []
         with torch.random.fork_rng():
-            for client, plan in enumerate(plans):
-                one, track = slice(client, client + 1), self.tracks[client % len(self.tracks)]
+            for client, plan in enumerate(job.plans):
+                stream = self.streams[client % len(self.streams)]
                 seed = plan.seed if self.random else None
-                outcomes.append(
-                    track.train(self.feed, start.rows(one), plan, objective.rows(one), sgd, seed)
-                )
-        for track in self.tracks:
-            torch.cuda.current_stream().wait_stream(track.stream)
-        return gather(outcomes, torch.split(torch.arange(len(plans)), 1))
+                one = job.rows(slice(client, client + 1))
+                results.append(stream.train(self.data, one, seed))
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream.stream)
+        return gather_results(results, torch.split(torch.arange(clients), 1))
 
-    def _fewer(self, said: str) -> None:
-        """Half as many streams from now on."""
-        before = len(self.tracks)
-        require(before > 1, ALONE.format(said))
-        self.most = before // 2
+    def _halve_streams(self, reason: str) -> None:
+        before = len(self.streams)
+        require(before > 1, ONE_CLIENT.format(reason))
+        self.max_streams = before // 2
         self.release()
         logger.warning(
-            "%d clients side by side need more memory than the GPU has (%s): %d from now on",
-            before, said, self.most,
+            "training %d clients side by side needs more memory than there is (%s): %d from now on",
+            before, reason, self.max_streams,
         )  # fmt: skip
 
     def release(self) -> None:
-        """Forget the streams, with what was captured on them."""
-        for track in self.tracks:
-            track.release()
-        self.tracks = [Track(self.net)]
+        """Free the streams and the steps captured on them."""
+        for stream in self.streams:
+            stream.release()
+        self.streams = [ClientStream(self.net)]
         super().release()
 
 
-class Track:
-    """A stream on which clients train one after another."""
+class ClientStream:
+    """A GPU stream on which clients train one after another."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: BoundNetwork) -> None:
         self.net = net
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
         self.cohort: GraphCohort | None = None
 
-    def train(
-        self,
-        feed: Feed,
-        start: Model,
-        plan: Plan,
-        objective: Objective,
-        sgd: Sgd,
-        seed: int | None,
-    ) -> Outcome:
-        """The training of one client; the host goes on at once."""
+    def train(self, data: DeviceData, job: TrainingJob, seed: int | None) -> TrainingResult:
+        """Train one client, without waiting for the GPU."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            if self.cohort is None or not self.cohort.fits(objective, sgd, 1):
-                self.cohort = GraphCohort(self.net, feed, start, objective, sgd, 1)
-            return self.cohort.again(start, objective, [plan], seed)
+            if self.cohort is None or not self.cohort.fits(job):
+                self.cohort = GraphCohort(self.net, data, job)
+            return self.cohort.retrain(job, seed)
 
     def release(self) -> None:
-        """Forget what was captured."""
+        """Free the captured steps."""
         if self.cohort:
             self.cohort.steps.clear()
         self.cohort = None
-        self.net.let_go()
+        self.net.unbind()

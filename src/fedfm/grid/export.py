@@ -14,7 +14,7 @@ from typing import Any
 
 from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import not_installed, require
-from fedfm.core.tables import csv_text, dotted
+from fedfm.core.tables import flatten_keys, to_csv
 from fedfm.grid.rounds import rounds_of
 from fedfm.grid.store import Store, Summary
 
@@ -53,7 +53,7 @@ def run_rows(store: Store) -> list[Row]:
 def _run_row(summary: Summary) -> Row:
     facts = asdict(summary)
     config = facts.pop("config")  # comes last: it has many keys
-    flat = dotted(facts | {"config": config})
+    flat = flatten_keys(facts | {"config": config})
     texts = {key: json.dumps(value) for key, value in flat.items() if isinstance(value, list)}
     return {"digest": summary.digest} | flat | texts
 
@@ -73,7 +73,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _csv(rows: Sequence[Row]) -> bytes:
-    return csv_text(rows).encode()
+    return to_csv(rows).encode()
 
 
 def _parquet(rows: Sequence[Row]) -> bytes:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedfm.core.checkpoint import unfinished
+from fedfm.core.checkpoint import partial_path
 from fedfm.core.errors import require
-from fedfm.data.archives import readable
+from fedfm.data.archives import user_errors
 from fedfm.grid.repeats import Repeat, repeats
 from fedfm.grid.store import Store, Summary
 from fedfm.run.folder import finished
@@ -62,15 +62,15 @@ def collected(results: Path, target: Path) -> Path:
     with TemporaryDirectory() as folder:
         merge(results, Path(folder) / "results")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(unfinished(target), "w:gz") as archive:
+        with tarfile.open(partial_path(target), "w:gz") as archive:
             archive.add(Path(folder) / "results", "results")
-    unfinished(target).replace(target)
+    partial_path(target).replace(target)
     return target
 
 
 def _unpacked(archive: Path, folder: Path) -> Path:
     require(archive.is_file(), f"there is no file {archive}")
-    with readable(archive), tarfile.open(archive) as file:
+    with user_errors(archive), tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     return folder / "results"
 
@@ -88,7 +88,7 @@ def _copy(source: Path, target: Path, models: bool) -> bool:
         logger.warning("%s is a run that is not finished here: it stays as it is", target)
         return False
     left_out = shutil.ignore_patterns(*STATE, *(() if models else (MODEL,)))
-    partial = unfinished(target)
+    partial = partial_path(target)
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial, ignore=left_out)
     partial.rename(target)

@@ -6,10 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfm.core.checkpoint import unfinished
+from fedfm.core.checkpoint import partial_path
 from fedfm.data.dataset import Dataset
-from fedfm.metrics.embedding import reduced
-from fedfm.metrics.feature_space import features_of, finished_config, measures, record, sample
+from fedfm.metrics.embedding import reduce_dimensions
+from fedfm.metrics.feature_space import (
+    draw_sample,
+    load_features,
+    load_finished_config,
+    measure,
+    save_measures,
+)
 
 NAME = "points.npz"
 POINTS = 2000
@@ -27,13 +33,13 @@ class Points(NamedTuple):
 
 def write_measures(folder: Path, dataset: Dataset) -> dict[str, float]:
     """NMI and silhouette of a finished run's best model on the test split, and its points."""
-    features, labels = features_of(folder, dataset)
-    seed = finished_config(folder).seed
-    some = sample(len(labels), POINTS, 0)  # the same ones for all runs
-    components = reduced(features[some], seed)
+    features, labels = load_features(folder, dataset)
+    seed = load_finished_config(folder).seed
+    some = draw_sample(len(labels), POINTS, 0)  # the same ones for all runs
+    components = reduce_dimensions(features[some], seed)
     small = (components / max(np.abs(components).max(), 1e-30)).astype(np.float16)
     _write(folder / NAME, Points(small, labels[some].astype(np.int16), dataset.classes))
-    return record(folder, measures(features, labels, seed))
+    return save_measures(folder, measure(features, labels, seed))
 
 
 def read_points(folder: Path) -> Points | None:
@@ -46,11 +52,11 @@ def read_points(folder: Path) -> Points | None:
 
 
 def _write(path: Path, points: Points) -> None:
-    with unfinished(path).open("wb") as file:
+    with partial_path(path).open("wb") as file:
         np.savez_compressed(
             file,
             features=points.features,
             labels=points.labels,
             classes=np.array(points.classes),
         )
-    unfinished(path).replace(path)
+    partial_path(path).replace(path)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.core.errors import UserError, require
-from fedfm.core.tables import dotted
+from fedfm.core.tables import flatten_keys
 
 
 def settings_in(files: Iterable[Path]) -> list[str]:
     """What TOML files set, as the 'key=value' changes that `--set` takes."""
-    tables = (dotted(_read(path)) for path in files)
+    tables = (flatten_keys(_read(path)) for path in files)
     return [f"{key}={json.dumps(value)}" for each in tables for key, value in each.items()]
 
 

@@ -1,4 +1,4 @@
-"""Every method, one paper per file. A new one is a file here and a line in `PIECES`."""
+"""Every method, one paper per file. To add one, add a file here and a line in `PIECES`."""
 
 import re
 
@@ -33,11 +33,11 @@ PIECES: dict[str, type[Piece]] = {
 
 
 def piece_class(name: str) -> type[Piece]:
-    """The registered piece of that name."""
+    """Return the registered piece of that name."""
     if name not in PIECES:
-        several = [each for each in re.split(r"[+,\s]+", name) if each]
-        if len(several) > 1 and all(each in PIECES for each in several):
-            raise UserError(f"'{name}' is no method: several are a list, method={several}")
+        names = [part for part in re.split(r"[+,\s]+", name) if part]
+        if len(names) > 1 and all(part in PIECES for part in names):
+            raise UserError(f"'{name}' is not a method: to combine methods use method={names}")
         raise unknown("method", name, PIECES, "(one of your own: fedfm --methods FILE ...)")
     return PIECES[name]
 

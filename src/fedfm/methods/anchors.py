@@ -1,7 +1,7 @@
 """Anchors: class-wise means of features, shared by all clients.
 
-What FedFM (Eq. 8 and 9 of its paper) and FedProto have in common: clients sum up their features by
-class, the server turns the sums into global anchors and sends them to everybody.
+The common part of FedFM (Eq. 8 and 9 of its paper) and FedProto: clients sum their features by
+class, and the server turns the sums into global anchors and sends them to all clients.
 """
 
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch, Piece, Task
 
 
-def mean_over(values: Tensor, chosen: Tensor) -> Tensor:
-    """The mean of values [S, B] over the chosen ones [S, B]; 0 for a client with none -> [S]."""
-    kept = values.masked_fill(~chosen, 0.0)
-    return kept.sum(-1) / chosen.sum(-1).clamp(min=1)
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of values [S, B] where mask [S, B] is true -> [S]; 0 if it nowhere is."""
+    kept = values.masked_fill(~mask, 0.0)
+    return kept.sum(-1) / mask.sum(-1).clamp(min=1)
 
 
 @dataclass(frozen=True)
 class Anchored(Piece):
-    """A piece that shares anchors; what it does with them is up to its loss."""
+    """A piece whose loss uses anchors that all clients share."""
 
     claims: ClassVar[frozenset[str]] = frozenset({"anchors"})
     measures: ClassVar[Literal["before", "after"] | None] = "before"
@@ -34,7 +34,7 @@ class Anchored(Piece):
     anchors: Literal["weighted", "uniform"] = "weighted"
     """Weighted by class counts (Eq. 9), or a plain mean over clients that sends no counts."""
     start_round: int = 0
-    """T_s: plain averaging for so many rounds, then the loss."""
+    """T_s: the number of rounds of plain averaging before the loss starts."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -42,13 +42,13 @@ class Anchored(Piece):
         require(self.strength >= 0, f"{self.name}: strength must be >= 0, not {self.strength}")
         require(
             self.anchors in ("weighted", "uniform"),
-            f"{self.name}: anchors are 'weighted' or 'uniform', not '{self.anchors}'",
+            f"{self.name}: anchors must be 'weighted' or 'uniform', not '{self.anchors}'",
         )
         require(self.start_round >= 0, f"{self.name}: start_round must be >= 0")
 
     @property
     def first_round(self) -> int:
-        """The first one with the loss."""
+        """The first round with the loss."""
         return self.start_round
 
     @property
@@ -67,12 +67,13 @@ class Anchored(Piece):
     def statistic(self, batch: Batch) -> Tree:
         """Class sums [S, C, d] and counts [S, C] of raw features (Eq. 8)."""
         classes = batch.logits.shape[-1]
-        own = torch.arange(classes, device=batch.labels.device) == batch.labels.unsqueeze(-1)
-        own = own & batch.mask.unsqueeze(-1)
-        return {"sum": own.mT.to(batch.features.dtype) @ batch.features, "count": own.sum(-2)}
+        one_hot = torch.arange(classes, device=batch.labels.device) == batch.labels.unsqueeze(-1)
+        one_hot = one_hot & batch.mask.unsqueeze(-1)
+        sums = one_hot.mT.to(batch.features.dtype) @ batch.features
+        return {"sum": sums, "count": one_hot.sum(-2)}
 
     def report(self, statistic: Tree) -> Tree:
-        """Weighted: sums and counts. Uniform: local anchors, and which classes there are any of."""
+        """Return sums and counts ("weighted"), or means and which classes exist ("uniform")."""
         if self.anchors == "weighted":
             return statistic
         counts = statistic["count"]
@@ -80,7 +81,7 @@ class Anchored(Piece):
         return {"mean": means, "holders": (counts > 0).to(torch.uint8)}
 
     def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
-        """The new global anchors (Eq. 9); a class that nobody holds keeps its previous anchor."""
+        """Return the new global anchors (Eq. 9); a class without samples keeps its old anchor."""
         old, seen = server["anchors"], server["seen"]
         if self.anchors == "weighted":
             number = total["count"]
@@ -94,10 +95,10 @@ class Anchored(Piece):
         return {"anchors": torch.where(held.unsqueeze(-1), new, old), "seen": seen | held}
 
     def download(self, server: Tree) -> Tree:
-        """Every client receives the global anchors."""
+        """Send the global anchors to every client."""
         return server
 
-    def mean_loss(self, each: Tensor, labels: Tensor, seen: Tensor) -> Tensor:
-        """Lambda times the mean of losses [S, B] over samples whose class has an anchor -> [S]."""
-        taking_part = seen.expand(len(labels), -1).gather(-1, labels)
-        return self.strength * mean_over(each, taking_part)
+    def mean_loss(self, losses: Tensor, labels: Tensor, seen: Tensor) -> Tensor:
+        """Return lambda times the mean of losses [S, B] over samples with an anchor -> [S]."""
+        has_anchor = seen.expand(len(labels), -1).gather(-1, labels)
+        return self.strength * masked_mean(losses, has_anchor)

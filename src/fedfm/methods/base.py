@@ -1,10 +1,9 @@
-"""What a method is made of: pieces.
+"""Pieces: what a method is made of.
 
 A piece is a frozen dataclass: its fields are hyper-parameters, its methods are pure functions. It
-overrides the hooks it needs and nothing else; the round (rounds/round.py) calls them in the order
-in which they stand below. Client-side hooks work on a cohort: every tensor they see has a leading
-client axis S (or 1 for what all clients share) and they must not mix clients. Server-side hooks
-see one server.
+overrides only the hooks it needs. The round (rounds/round.py) calls them in the order below.
+Client-side hooks work on a cohort: every tensor has a leading client axis S (or 1 for what all
+clients share), and hooks must not mix clients. Server-side hooks see one server.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,11 +27,11 @@ class Model(NamedTuple):
     buffers: Tree
 
     def map(self, fn: Callable[[Tree], Tree]) -> "Model":
-        """A function of trees applied to both."""
+        """Apply a function of trees to both."""
         return Model(fn(self.params), fn(self.buffers))
 
     def rows(self, which: slice | Tensor) -> "Model":
-        """The models of some of the clients; one that all share stays as it is."""
+        """Return the models of some of the clients; a shared model stays as it is."""
         return self.map(lambda tree: trees.rows(tree, which))
 
     @property
@@ -56,16 +55,16 @@ class Task:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return next(trees.leaves(self.params)).device
 
 
 class Batch(NamedTuple):
-    """What the network made of a batch of each client.
+    """The output of the network for a batch of each client.
 
-    features [S, B, d], logits [S, B, C], labels [S, B]; mask [S, B] is False where a sample only
-    fills up the rectangle (never in training); views are the features [S, B, d] that the further
-    models of the piece at hand give.
+    features [S, B, d], logits [S, B, C], labels [S, B]; mask [S, B] is False where a sample is
+    padding (never in training); views are the features [S, B, d] by the further models that the
+    piece asked for.
     """
 
     features: Tensor
@@ -76,7 +75,7 @@ class Batch(NamedTuple):
 
 
 class LocalRun(NamedTuple):
-    """How the local training of a cohort went: models, steps taken [S], and with what SGD."""
+    """The local training of a cohort: models, steps taken [S], and the SGD used."""
 
     start: Model
     end: Model
@@ -85,10 +84,10 @@ class LocalRun(NamedTuple):
     pull: float
     """mu of all terms mu/2 ||w - x||^2 in the local loss."""
     samples: Tensor
-    """n_i [S], how many samples each client has, in any unit that all clients share."""
+    """n_i [S]: the number of samples of each client, in a unit common to all clients."""
 
     def rows(self, which: slice | Tensor) -> "LocalRun":
-        """The runs of some of the clients."""
+        """Return the runs of some of the clients."""
         return self._replace(
             start=self.start.rows(which),
             end=self.end.rows(which),
@@ -98,13 +97,13 @@ class LocalRun(NamedTuple):
 
     @property
     def accumulation(self) -> Tensor:
-        """a_i [S]: how far the client's steps carry a unit gradient, in units of eta."""
+        """a_i [S]: how far the client's steps move under a unit gradient, in units of eta."""
         like = next(trees.leaves(self.end.params))
         return self.sgd.accumulation(self.steps, self.pull).to(like)
 
 
 class Turnout(NamedTuple):
-    """Who is in a sum over clients: how many of how many, sum_i n_i, and sum_i u_i."""
+    """The clients in a sum: their number, the population, sum_i n_i, and sum_i u_i."""
 
     clients: int
     population: int
@@ -119,29 +118,29 @@ class Turnout(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """The hooks, with defaults that make FedAvg; see the module's text for the conventions."""
+    """The hooks, with defaults that make FedAvg; the module's docstring has the conventions."""
 
     name: ClassVar[str]
-    """What configs and tables call it."""
+    """The name in configs and tables."""
     claims: ClassVar[frozenset[str]] = frozenset()
-    """Roles of which a method has one at most, e.g. "anchors"; two claims of one contradict."""
+    """Roles that only one piece of a method may have, such as "anchors"."""
     step_cost: ClassVar[float] = 1.0
     """About how long a local step takes, in units of plain training; for estimates of time."""
     shares_every_round: ClassVar[bool] = False
-    """Whether its maths needs models to be exchanged in every round."""
+    """Whether the piece needs models to be exchanged in every round."""
     measures: ClassVar[Literal["before", "after"] | None] = None
     """When statistics are taken: with the received model, or with the trained one."""
 
     counted: ClassVar[frozenset[str]] = frozenset()
-    """Leaves of its reports that count something: under noise, small ones mean nothing."""
+    """Leaves of its reports that are counts; under noise, small counts are dropped."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that are no numbers where there should be one."""
+        """Refuse settings that must be numbers and are not."""
         require_numbers(self)
 
     @property
     def share_every(self) -> int:
-        """Models travel every so many rounds; in between a client goes on from its own."""
+        """Models are exchanged every so many rounds; in between, clients keep their own."""
         return 1
 
     @property
@@ -156,67 +155,72 @@ class Piece:
 
     @property
     def pull(self) -> float:
-        """mu, where the piece adds mu/2 ||w - x||^2 to the local loss."""
+        """mu, if the piece adds mu/2 ||w - x||^2 to the local loss."""
         return 0.0
 
     def server_state(self, task: Task) -> Tree:
-        """What the server keeps for this piece, initially."""
+        """Return the initial state of the server for this piece."""
         return {}
 
     def client_state(self, task: Task) -> Tree:
-        """What one client keeps, initially; leaves [...] without the client axis."""
+        """Return the initial state of one client; leaves [...] without the client axis."""
         return {}
 
     def statistic(self, batch: Batch) -> Tree:
-        """Statistics [S, ...] of a batch, which add up over batches."""
+        """Return statistics [S, ...] of a batch; they are summed over batches."""
         return {}
 
     def report(self, statistic: Tree) -> Tree:
-        """What a client sends of its summed statistics [S, ...]; it must add up over clients."""
+        """Return what each client sends of its statistics [S, ...]; it is summed over clients."""
         return statistic
 
     def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
-        """The server's state after it received the reports' sum over `clients` clients."""
+        """Return the server's state after `total`, the sum of the reports of `clients` clients."""
         return server
 
     def download(self, server: Tree) -> Tree:
-        """What goes to each client; leaves [...]."""
+        """Return the message to every client; leaves [...]."""
         return {}
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """What a client holds beside its model while it trains: [S, ...] or [1, ...]."""
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        """Return what clients hold besides their model in training: [S, ...] or [1, ...].
+
+        `received` is the global model that a client received last. Where models travel rarely, it
+        is not the model that the client starts from.
+        """
         return {}
 
     def views(self, held: Tree) -> dict[str, Model]:
-        """Further models [S, ...] or [1, ...], frozen, whose features of each batch it needs."""
+        """Return further frozen models [S, ...] or [1, ...] whose features the loss needs."""
         return {}
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
-        """A term [S] of each client's local loss."""
+        """Return a term [S] of each client's local loss, or None."""
         return None
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        """The gradients [S, ...] that the optimizer gets, given those of the loss."""
+        """Return the gradients [S, ...] for the optimizer, given those of the loss."""
         return grads
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """After training: what goes up [S, ...], to be added up, and what is kept [S, ...]."""
+        """After training, return what is sent [S, ...], to be summed, and what is kept [S, ...]."""
         return {}, client
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
-        """u_i [S], how much a client's change counts, given n_i [S]; claims "weights".
+        """Return u_i [S], the weights of the clients' changes, given n_i [S]; claims "weights".
 
-        A factor common to all clients does not matter; what others do is not known here.
+        A factor common to all clients does not matter. Each client computes its own weight, so
+        nothing about the others is known here.
         """
         return weights
 
     def rescale(self, total: Tree, turnout: Turnout) -> Tensor | float:
-        """A factor on the mean change, given the sum of what went up; goes with `weights`."""
+        """Return a factor on the mean change, given the sum of what was sent; see `weights`."""
         return 1.0
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """The server's new state and its step [...].
+        """Return the server's new state and its step [...].
 
-        Given sum_i u_i (y_i - x) / sum_i u_i [...] and the sum of what went up [...].
+        `delta` is sum_i u_i (y_i - x) / sum_i u_i [...]; `total` is the sum of what was sent [...].
         """
         return server, delta

@@ -1,4 +1,4 @@
-"""Pieces composed into a method."""
+"""Methods: pieces composed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class Method:
 
     @property
     def share_every(self) -> int:
-        """Models travel every so many rounds."""
+        """Models are exchanged every so many rounds."""
         return max(piece.share_every for piece in self.pieces)
 
     @property
     def steady_round(self) -> int:
-        """The first round (from 0) with every piece at work, at the start of a sharing cycle."""
+        """The first round (from 0) with every piece active, at the start of a sharing cycle."""
         first = max(piece.first_round for piece in self.pieces)
         return -(-first // self.share_every) * self.share_every
 
@@ -36,12 +36,12 @@ class Method:
         return sum(piece.pull for piece in self.pieces)
 
     def active(self, round: int) -> list[Piece]:
-        """The pieces that take part in a round (from 0)."""
+        """Return the pieces that take part in a round (from 0)."""
         return [piece for piece in self.pieces if round >= piece.first_round]
 
 
 def compose(pieces: Piece | Iterable[Piece]) -> Method:
-    """One method out of pieces; refuses pieces that contradict each other."""
+    """Compose pieces into a method; refuse pieces that contradict each other."""
     chosen = (pieces,) if isinstance(pieces, Piece) else tuple(pieces)
     require(len(chosen) > 0, "a method needs at least one piece, e.g. fedavg")
     claimed: dict[str, str] = {}
@@ -59,7 +59,7 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
         keeps = type(piece).client_state is not Piece.client_state
         require(
             method.share_every == 1 or not (piece.shares_every_round or keeps),
-            f"{piece.name} needs models in every round, since its clients compare or keep "
-            f"something, but they are exchanged every {method.share_every} rounds",
+            f"{piece.name} needs models to be exchanged in every round, but this method exchanges "
+            f"them every {method.share_every} rounds",
         )
     return method

@@ -1,6 +1,6 @@
-"""What pieces must be and give back; mistakes are said in the words of whoever wrote the piece.
+"""Check what pieces are and what their hooks return, with messages for the author of a piece.
 
-Without these checks some of them would train something else, on some executors only.
+Without these checks, some mistakes would train something else, on some executors only.
 """
 
 from difflib import get_close_matches
@@ -9,82 +9,84 @@ from typing import Any
 
 from torch import Tensor
 
-from fedfm.core.errors import require
+from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree, flatten
 from fedfm.methods.base import Piece
 
 
 def check_piece(kind: Any) -> None:
-    """Refuse what is no kind of piece, and hooks that nobody would call."""
-    said = getattr(kind, "__name__", repr(kind))
-    known = isinstance(kind, type) and issubclass(kind, Piece)
-    require(known, f"{said} is no method: a method is a class derived from fedfm.Piece")
-    hooks = {name: own for name, own in vars(Piece).items() if isinstance(own, FunctionType)}
+    """Refuse a class that is not a piece, and misspelt hooks, which would never be called."""
+    title = getattr(kind, "__name__", repr(kind))
+    is_piece = isinstance(kind, type) and issubclass(kind, Piece)
+    require(is_piece, f"{title} is not a method: a method is a class derived from fedfm.Piece")
+    hooks = {name: value for name, value in vars(Piece).items() if isinstance(value, FunctionType)}
     for base in kind.__mro__[: kind.__mro__.index(Piece)]:
-        for name, own in vars(base).items():
-            if isinstance(own, FunctionType) and name not in hooks:
+        for name, value in vars(base).items():
+            if isinstance(value, FunctionType) and name not in hooks:
                 near = get_close_matches(name, hooks, 1, 0.8)
-                meant = near and _arguments(own) == _arguments(hooks[near[0]])
-                require(not meant, f"{said}.{name} is no hook: did you mean '{''.join(near)}'?")
+                misspelt = near and _arguments(value) == _arguments(hooks[near[0]])
+                hint = f"did you mean '{''.join(near)}'?"
+                require(not misspelt, f"{title}.{name} is not a hook: {hint}")
 
 
 def check_name(piece: Any) -> None:
-    """Refuse a piece, or a kind of piece, without a name."""
-    said = getattr(piece, "__name__", type(piece).__name__)
+    """Refuse a piece, or a class of pieces, without a name."""
+    title = getattr(piece, "__name__", type(piece).__name__)
     named = isinstance(getattr(piece, "name", None), str)
-    require(named, f"{said} has no name: write name = '...' into the class")
+    require(named, f"{title} has no name: write name = '...' into the class")
 
 
 def _arguments(hook: FunctionType) -> int:
     return hook.__code__.co_argcount
 
 
-def one_each(piece: Piece, hook: str, found: Any, clients: int) -> Tensor:
-    """A number for each client [S]."""
-    require(
-        isinstance(found, Tensor) and found.shape == (clients,),
-        f"{_named(piece, hook)} must give a number for each client, a tensor [{clients}] here, but "
-        f"gave {_kind(found)}",
+def check_one_each(piece: Piece, hook: str, result: Any, clients: int) -> Tensor:
+    """Return the result of a hook; refuse anything but a number for each client [S]."""
+    if isinstance(result, Tensor) and result.shape == (clients,):
+        return result
+    raise UserError(
+        f"{_title(piece, hook)} must return a number for each client, here a tensor [{clients}], "
+        f"but returned {_describe(result)}"
     )
-    numbers: Tensor = found
-    return numbers
 
 
-def pair(piece: Piece, hook: str, found: Any, what: str) -> tuple[Tree, Tree]:
-    """Two trees."""
-    several = isinstance(found, tuple | list) and len(found) == 2
-    fine = several and all(isinstance(each, dict) for each in found)
-    require(fine, f"{_named(piece, hook)} must give two trees, {what}, but gave {_kind(found)}")
-    first, second = found
-    return first, second
+def check_pair(piece: Piece, hook: str, result: Any, what: str) -> tuple[Tree, Tree]:
+    """Return the result of a hook; refuse anything but two trees."""
+    if isinstance(result, tuple | list) and [isinstance(r, dict) for r in result] == [True] * 2:
+        return result[0], result[1]
+    raise UserError(
+        f"{_title(piece, hook)} must return two trees, {what}, but returned {_describe(result)}"
+    )
 
 
-def alike(piece: Piece, hook: str, found: Any, like: Tree, what: str) -> Tree:
-    """A tree with the leaves that another has."""
-    said = f"{_named(piece, hook)} must give {what}"
-    require(isinstance(found, dict), f"{said} as a tree, but gave {_kind(found)}")
-    tree: Tree = found
-    ours, theirs = flatten(tree), flatten(like)
-    more, less = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
-    require(not more, f"{said} with what is there from the beginning, not with {', '.join(more)}")
-    require(not less, f"{said} with {', '.join(less)}, which it is without")
-    for name, leaf in theirs.items():
-        first = f"{type(piece).__name__} must begin with tensors, but '{name}' is {_kind(leaf)}"
-        require(isinstance(leaf, Tensor), first)
-    for name, leaf in ours.items():
-        fine = isinstance(leaf, Tensor) and leaf.shape == theirs[name].shape
-        shape = list(theirs[name].shape)
-        require(fine, f"{said} with '{name}' a tensor {shape}, but that is {_kind(leaf)}")
+def check_alike(piece: Piece, hook: str, result: Any, like: Tree, what: str) -> Tree:
+    """Return the result of a hook; refuse a tree whose leaves differ from those of `like`."""
+    title = f"{_title(piece, hook)} must return {what}"
+    require(isinstance(result, dict), f"{title} as a tree, but returned {_describe(result)}")
+    tree: Tree = result
+    leaves, expected = flatten(tree), flatten(like)
+    extra, missing = sorted(leaves.keys() - expected), sorted(expected.keys() - leaves)
+    require(not extra, f"{title} with the keys of the initial state only, not {', '.join(extra)}")
+    require(not missing, f"{title} with key {', '.join(missing)}, which is missing")
+    for name, leaf in expected.items():
+        initial = f"the initial state of {type(piece).__name__} must hold tensors"
+        require(isinstance(leaf, Tensor), f"{initial}, but '{name}' is {_describe(leaf)}")
+    for name, leaf in leaves.items():
+        shape = expected[name].shape
+        require(
+            isinstance(leaf, Tensor) and leaf.shape == shape,
+            f"{title} with '{name}' a tensor {list(shape)}, but it is {_describe(leaf)}",
+        )
     return tree
 
 
-def _named(piece: Piece, hook: str) -> str:
+def _title(piece: Piece, hook: str) -> str:
     return f"{type(piece).__name__}.{hook}"
 
 
-def _kind(found: Any) -> str:
-    if isinstance(found, Tensor):
-        return f"a tensor {list(found.shape)}"
-    if isinstance(found, tuple):
-        return f"({', '.join(_kind(each) for each in found)})"
-    return "nothing" if found is None else f"a {type(found).__name__}"
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_describe, value))})"
+    return "nothing" if value is None else f"a {type(value).__name__}"

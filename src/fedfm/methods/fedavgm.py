@@ -17,13 +17,13 @@ from fedfm.methods.base import Piece, Task, Turnout
 class FedAvgM(Piece):
     """Momentum on the server: v = beta v + sum_i p_i (y_i - x); x+ = x + v.
 
-    No damping and no Nesterov step; buffers are averaged plainly, as ever.
+    There is no damping and no Nesterov step. Buffers are averaged as in FedAvg.
     """
 
     name = "fedavgm"
 
     beta: float = 0.9
-    """The server's momentum, of the paper's {0, 0.7, 0.9, 0.97, 0.99, 0.997}."""
+    """The server's momentum; the paper tries {0, 0.7, 0.9, 0.97, 0.99, 0.997}."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -31,10 +31,10 @@ class FedAvgM(Piece):
         require(0 <= self.beta < 1, f"fedavgm: beta must be in [0, 1), not {self.beta}")
 
     def server_state(self, task: Task) -> Tree:
-        """The velocity v, initially zero."""
+        """Return the velocity v, initially zero."""
         return {"velocity": tree_map(torch.zeros_like, task.params)}
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """The velocity takes the mean change in, and is the step."""
+        """Add the mean change to the velocity, which is the step."""
         velocity = tree_map(lambda v, d: self.beta * v + d, server["velocity"], delta)
         return {"velocity": velocity}, velocity

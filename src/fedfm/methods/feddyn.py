@@ -28,7 +28,7 @@ class FedDyn(Piece):
     shares_every_round = True
 
     alpha: float = 0.01
-    """Of the paper's {0.1, 0.01, 0.001}."""
+    """The paper tries {0.1, 0.01, 0.001}."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -41,16 +41,16 @@ class FedDyn(Piece):
         return self.alpha
 
     def server_state(self, task: Task) -> Tree:
-        """The server's h, initially zero."""
+        """Return the server's h, initially zero."""
         return {"drift": tree_map(torch.zeros_like, task.params)}
 
     def client_state(self, task: Task) -> Tree:
-        """A client's h_i, initially zero."""
+        """Return a client's h_i, initially zero."""
         return {"drift": tree_map(torch.zeros_like, task.params)}
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """The part of the correction that does not change: - h_i - alpha x."""
-        fixed = tree_map(lambda h, x: -h - self.alpha * x, client["drift"], start.params)
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        """Return the part of the correction that does not change: - h_i - alpha x."""
+        fixed = tree_map(lambda h, x: -h - self.alpha * x, client["drift"], received.params)
         return {"fixed": fixed}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -58,19 +58,19 @@ class FedDyn(Piece):
         return tree_map(lambda g, w, f: g + self.alpha * w + f, grads, params, held["fixed"])
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """h_i+ = h_i - alpha (y_i - x); nothing is sent beside the model."""
+        """Keep h_i+ = h_i - alpha (y_i - x); send nothing besides the model."""
 
-        def moved(h: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        def update(h: Tensor, y: Tensor, x: Tensor) -> Tensor:
             return h - self.alpha * (y - x)
 
-        drift = tree_map(moved, client["drift"], run.end.params, run.start.params)
+        drift = tree_map(update, client["drift"], run.end.params, run.start.params)
         return {}, {"drift": drift}
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
-        """Clients count alike: mean (y_i - x)."""
+        """Weight all clients equally: mean (y_i - x)."""
         return torch.ones_like(weights)
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """h+ = h - alpha (S/N) mean (y_i - x); x+ = mean y_i - h+ / alpha."""
+        """Step with h+ = h - alpha (S/N) mean (y_i - x); x+ = mean y_i - h+ / alpha."""
         drift = tree_map(lambda h, d: h - self.alpha * turnout.fraction * d, server["drift"], delta)
         return {"drift": drift}, tree_map(lambda d, h: d - h / self.alpha, delta, drift)

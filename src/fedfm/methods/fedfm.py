@@ -20,8 +20,8 @@ from fedfm.methods.anchors import Anchored
 from fedfm.methods.base import Batch, Model
 
 
-def unit(features: Tensor) -> Tensor:
-    """Features [..., d] at unit length; as a scaled RMS norm, which is one kernel on a GPU."""
+def to_unit_length(features: Tensor) -> Tensor:
+    """Scale features [..., d] to unit length, by an RMS norm, which is one kernel on a GPU."""
     size = features.shape[-1]
     scale = features.new_full((size,), size**-0.5)
     return F.rms_norm(features, (size,), scale, eps=1e-24)
@@ -30,21 +30,21 @@ def unit(features: Tensor) -> Tensor:
 def contrastive_guiding(
     features: Tensor, labels: Tensor, anchors: Tensor, seen: Tensor, temperature: float
 ) -> Tensor:
-    """The CG loss of each sample: -log softmax_c(<a_n, f> / alpha), over the seen classes n.
+    """Return the CG loss of each sample: -log softmax_c(<a_n, f> / alpha), over seen classes n.
 
     Unit features [S, B, d], labels [S, B], unit anchors [S or 1, C, d], seen [S or 1, C] -> [S, B].
     """
     logits = features @ (anchors.mT / temperature)
     logits = logits.masked_fill(~seen.unsqueeze(-2), torch.finfo(logits.dtype).min)
-    each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-    return each.view(labels.shape)
+    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return losses.view(labels.shape)
 
 
 def l2_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
-    """The L2 loss of each sample (Eq. 3): ||f - a_c||^2, shapes as in `contrastive_guiding`."""
+    """Return the L2 loss of each sample (Eq. 3), ||f - a_c||^2; shapes as above."""
     index = labels.unsqueeze(-1).expand(-1, -1, features.shape[-1])
-    own = anchors.expand(len(labels), -1, -1).gather(1, index)
-    return (features - own).square().sum(-1)
+    targets = anchors.expand(len(labels), -1, -1).gather(1, index)
+    return (features - targets).square().sum(-1)
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,27 @@ class FedFM(Anchored):
     temperature: float = 0.1
     """alpha, of contrastive guiding."""
     guide: Literal["cg", "l2"] = "cg"
-    """Contrastive guiding, or the squared distance to the own anchor."""
+    """Contrastive guiding, or the squared distance to the anchor of the sample's class."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
         super().__post_init__()
         require(self.temperature > 0, f"{self.name}: temperature must be > 0")
-        require(self.guide in ("cg", "l2"), f"{self.name}: guide is 'cg' or 'l2'")
+        require(self.guide in ("cg", "l2"), f"{self.name}: guide must be 'cg' or 'l2'")
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """The anchors at unit length: they are normalised inside the loss only."""
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        """Return the anchors at unit length; they are normalised for the loss only."""
         return {"anchors": F.normalize(down["anchors"], dim=-1), "seen": down["seen"]}
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """The guiding loss of unit features (Sec. IV-C)."""
-        features = unit(batch.features)
+        """Return the guiding loss of unit features (Sec. IV-C)."""
+        features = to_unit_length(batch.features)
         anchors, seen = held["anchors"], held["seen"]
         if self.guide == "cg":
-            each = contrastive_guiding(features, batch.labels, anchors, seen, self.temperature)
+            losses = contrastive_guiding(features, batch.labels, anchors, seen, self.temperature)
         else:
-            each = l2_guiding(features, batch.labels, anchors)
-        return self.mean_loss(each, batch.labels, seen)
+            losses = l2_guiding(features, batch.labels, anchors)
+        return self.mean_loss(losses, batch.labels, seen)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class FedFMLite(FedFM):
     measures: ClassVar[Literal["before", "after"] | None] = "after"
 
     models_every: int = 1
-    """a: models travel every so many rounds, anchors every round."""
+    """a: models are exchanged every so many rounds, anchors every round."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -99,7 +99,7 @@ class FedFMLite(FedFM):
 
     @property
     def share_every(self) -> int:
-        """Models travel every a rounds."""
+        """Models are exchanged every a rounds."""
         return self.models_every
 
     @property

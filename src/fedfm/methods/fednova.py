@@ -25,7 +25,7 @@ class FedNova(Piece):
     shares_every_round = True
 
     def normaliser(self, run: LocalRun) -> Tensor:
-        """a_i [S]: what the steps make of a unit gradient, a proximal pull included."""
+        """Return a_i [S]: how far the steps move under a unit gradient, with a proximal pull."""
         return run.accumulation
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -33,10 +33,10 @@ class FedNova(Piece):
         return {"work": run.samples * self.normaliser(run)}, {}
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
-        """u_i = n_i / a_i."""
+        """Return u_i = n_i / a_i."""
         return weights / self.normaliser(run)
 
     def rescale(self, total: Tree, turnout: Turnout) -> Tensor:
-        """Tau_eff sum_i p_i / a_i: the mean is over u_i, where the paper has tau_eff p_i / a_i."""
+        """Return tau_eff sum_i p_i / a_i, since the mean change is over the weights u_i."""
         factor: Tensor = total["work"] * turnout.weight / turnout.samples.square()
         return factor

@@ -17,18 +17,18 @@ from fedfm.methods.fedfm import l2_guiding
 
 @dataclass(frozen=True)
 class FedProto(Anchored):
-    """Features drawn to class prototypes: + lambda mean ||f - a_c||^2.
+    """Features pulled to class prototypes: + lambda mean ||f - a_c||^2.
 
-    Raw features and prototypes, not normalised.
+    Features and prototypes are raw, not normalised.
     """
 
     name = "fedproto"
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """The prototypes."""
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        """Return the prototypes."""
         return down
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Squared distances of raw features."""
-        each = l2_guiding(batch.features, batch.labels, held["anchors"])
-        return self.mean_loss(each, batch.labels, held["seen"])
+        """Return the mean squared distance of raw features to their prototypes."""
+        losses = l2_guiding(batch.features, batch.labels, held["anchors"])
+        return self.mean_loss(losses, batch.labels, held["seen"])

@@ -1,4 +1,4 @@
-"""FedProx: a pull towards the received model.
+"""FedProx: a pull towards the global model.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith. Federated Optimization in
 Heterogeneous Networks. MLSys 2020 (Eq. 2).
@@ -13,13 +13,17 @@ from fedfm.methods.base import Model, Piece
 
 @dataclass(frozen=True)
 class FedProx(Piece):
-    """A pull towards the received model: gradient + mu (w - x)."""
+    """A pull towards the global model x that the client received last: gradient + mu (w - x).
+
+    Where models travel rarely (FedFM-Lite), x stays the same until the next one arrives, while the
+    client goes on from its own model.
+    """
 
     name = "fedprox"
     step_cost = 1.1
 
     mu: float = 0.01
-    """The pull, of the paper's {0.001, 0.01, 0.1, 1}."""
+    """The pull; the paper tries {0.001, 0.01, 0.1, 1}."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -31,9 +35,9 @@ class FedProx(Piece):
         """Mu."""
         return self.mu
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """The received model x."""
-        return {"reference": start.params}
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        """Return the received model x."""
+        return {"reference": received.params}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
         """Add mu (w - x)."""

@@ -16,12 +16,12 @@ from fedfm.methods.base import Batch, LocalRun, Model, Piece, Task
 
 @dataclass(frozen=True)
 class Moon(Piece):
-    """Features drawn to the global model's and away from the client's previous ones.
+    """Features pulled to the global model's and pushed away from the client's previous ones.
 
     + mu CE([sim(f, f_global), sim(f, f_previous)] / tau, 0), cosine similarity, no projection head.
 
     The global and the previous local model are frozen, in evaluation mode. A client that takes part
-    for the first time has no previous model; the received one stands in, and the gradient is zero.
+    for the first time has no previous model: the received one is used, and the gradient is zero.
     """
 
     name = "moon"
@@ -40,28 +40,28 @@ class Moon(Piece):
         require(self.tau > 0, f"moon: tau must be > 0, not {self.tau}")
 
     def client_state(self, task: Task) -> Tree:
-        """The client's previous model, and whether there is one."""
+        """Return the client's previous model, and whether there is one."""
         like = next(iter(task.params.values()))
         return {
             "model": tree_map(torch.zeros_like, task.model._asdict()),
             "exists": torch.zeros((), dtype=torch.bool, device=like.device),
         }
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """The received and the previous model."""
-        received = start._asdict()
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        """Return the received and the previous model."""
+        fresh = received._asdict()
 
-        def own(previous: Tensor, fresh: Tensor) -> Tensor:
-            return torch.where(per_client(client["exists"], previous), previous, fresh)
+        def choose(previous: Tensor, new: Tensor) -> Tensor:
+            return torch.where(per_client(client["exists"], previous), previous, new)
 
-        return {"received": received, "previous": tree_map(own, client["model"], received)}
+        return {"received": fresh, "previous": tree_map(choose, client["model"], fresh)}
 
     def views(self, held: Tree) -> dict[str, Model]:
-        """Both frozen models see every batch."""
+        """Return both frozen models."""
         return {name: Model(**model) for name, model in held.items()}
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Cross-entropy of the two similarities against the global model."""
+        """Return the cross-entropy of the two similarities against the global model."""
         near, far = (
             F.cosine_similarity(batch.features, batch.views[name], dim=-1) / self.tau
             for name in ("received", "previous")

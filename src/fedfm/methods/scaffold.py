@@ -20,8 +20,8 @@ class Scaffold(Piece):
 
     Afterwards c_i+ = c_i - c + (x - y_i) / (a(K_i, rho) eta).
 
-    Under momentum the corrections go through the velocity, so K_i steps carry a(K_i, rho) gradients
-    and not K_i: docs/scaffold-with-momentum.md.
+    Under momentum the corrections go through the velocity, so K_i steps move by a(K_i, rho)
+    gradients and not by K_i: see docs/scaffold-with-momentum.md.
     """
 
     name = "scaffold"
@@ -30,19 +30,19 @@ class Scaffold(Piece):
     shares_every_round = True
 
     def server_state(self, task: Task) -> Tree:
-        """The server's control variate c, initially zero."""
+        """Return the server's control variate c, initially zero."""
         return {"control": tree_map(torch.zeros_like, task.params)}
 
     def client_state(self, task: Task) -> Tree:
-        """A client's control variate c_i, initially zero."""
+        """Return a client's control variate c_i, initially zero."""
         return {"control": tree_map(torch.zeros_like, task.params)}
 
     def download(self, server: Tree) -> Tree:
-        """Every client receives c."""
+        """Send c to every client."""
         return server
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
-        """The correction c - c_i."""
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        """Return the correction c - c_i."""
         return {"correction": tree_map(torch.sub, down["control"], client["control"])}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -51,21 +51,21 @@ class Scaffold(Piece):
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
         """Send c_i+ - c_i = (x - y_i) / (a_i eta) - c, keep c_i+."""
-        way = run.accumulation * run.sgd.lr
+        distance = run.accumulation * run.sgd.lr
 
         def change(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
-            return (x - y) / per_client(way, y) - c
+            return (x - y) / per_client(distance, y) - c
 
         changes = tree_map(change, run.start.params, run.end.params, down["control"])
         kept = tree_map(torch.add, client["control"], changes)
         return {"change": changes}, {"control": kept}
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
-        """Clients count alike: x+ = x + mean (y_i - x)."""
+        """Weight all clients equally: x+ = x + mean (y_i - x)."""
         return torch.ones_like(weights)
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """c+ = c + sum (c_i+ - c_i) / N."""
+        """Update c+ = c + sum (c_i+ - c_i) / N; the step is the mean change."""
         everyone = turnout.population
         control = tree_map(lambda c, d: c + d / everyone, server["control"], total["change"])
         return {"control": control}, delta

@@ -1,1 +1,1 @@
-"""Measures of trained models, beside accuracy."""
+"""Measures of trained models besides accuracy."""

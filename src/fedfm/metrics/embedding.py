@@ -1,4 +1,4 @@
-"""t-SNE: features as points on a plane, the same ones for the same seed."""
+"""t-SNE: features as points in the plane, reproducible by seed."""
 
 from typing import Any
 
@@ -10,18 +10,18 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.rng import generator
 
 DIMENSIONS = 50
-"""What features are reduced to by PCA first."""
+"""The dimensions that PCA keeps before t-SNE."""
 PERPLEXITY = 30.0
-"""How many neighbours count, for enough points."""
+"""The perplexity, if there are enough points."""
 MANY = 5000
-"""From so many points on gradients by FFT are faster than Barnes and Hut's (bench/embedding.py)."""
+"""From so many points on, FFT gradients are faster than Barnes-Hut's (bench/embedding.py)."""
 
 
-def embedded(features: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    """Points [N, 2] for features [N, d]: PCA to 50 dimensions, then t-SNE that starts from PCA.
+def embed(features: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    """Embed features [N, d] as points [N, 2]: PCA to 50 dimensions, then t-SNE from PCA.
 
-    The perplexity is 30, and for fewer than 91 points a third of them. On one thread, since more
-    add up in any order, which t-SNE would make visible.
+    The perplexity is 30, or a third of the points if there are fewer than 91. It runs on one
+    thread, because several add in any order, and t-SNE would amplify the difference.
     """
     require(len(features) >= 4, f"t-SNE needs 4 points or more, not {len(features)}")
     if np.ptp(features, axis=0).max() == 0:
@@ -29,26 +29,24 @@ def embedded(features: NDArray[Any], seed: int) -> NDArray[np.float64]:
     start = int(generator(seed, "t-SNE").integers(2**31))
     gradient = "bh" if len(features) < MANY else "fft"
     with threadpool_limits(1):
-        return t_sne(reduced(features, start), start, gradient)
+        return t_sne(reduce_dimensions(features, start), start, gradient)
 
 
-def reduced(features: NDArray[Any], start: int) -> NDArray[np.float64]:
-    """Features [N, d] by their first principal components [N, 2 to 50]."""
+def reduce_dimensions(features: NDArray[Any], start: int) -> NDArray[np.float64]:
+    """Project features [N, d] onto their first principal components [N, 2 to 50]."""
     from sklearn.decomposition import PCA
 
     components = min(DIMENSIONS, *features.shape)
-    found = PCA(components, random_state=start).fit_transform(features.astype(np.float64))
-    return np.pad(found, ((0, 0), (0, max(0, 2 - components))))
+    projected = PCA(components, random_state=start).fit_transform(features.astype(np.float64))
+    return np.pad(projected, ((0, 0), (0, max(0, 2 - components))))
 
 
 def t_sne(points: NDArray[np.float64], start: int, gradient: str) -> NDArray[np.float64]:
-    """Points [N, d] on a plane by openTSNE; gradient is "bh" (Barnes and Hut) or "fft"."""
+    """Embed points [N, d] in the plane by openTSNE; gradient is "bh" (Barnes-Hut) or "fft"."""
     try:
         from openTSNE import TSNE
     except ImportError as problem:
-        raise UserError(
-            "t-SNE needs openTSNE, which is not installed: pip install openTSNE"
-        ) from problem
+        raise UserError("t-SNE needs openTSNE: pip install openTSNE") from problem
 
     placed = TSNE(
         perplexity=min(PERPLEXITY, (len(points) - 1) / 3),

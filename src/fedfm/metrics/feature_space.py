@@ -1,8 +1,8 @@
-"""The feature space of a model: its features of a data set, and how well they tell classes apart.
+"""The feature space of a model: its features of a data set, and how well they separate classes.
 
-NMI compares k-means clusters of the features with the labels; the silhouette says how much nearer
-a sample is to its own class than to the next one. scikit-learn, which has both, takes a second to
-import, so that is done where it is used.
+NMI compares k-means clusters of the features with the labels. The silhouette says how much nearer a
+sample is to its own class than to the next one. scikit-learn takes a second to import, so it is
+imported where it is used.
 """
 
 import copy
@@ -28,7 +28,7 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.precision import full_precision
 from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
-from fedfm.engine.device_data import Feed
+from fedfm.engine.device_data import DeviceData
 
 logger = logging.getLogger(__name__)
 Features = NDArray[np.float32]
@@ -36,44 +36,43 @@ Labels = NDArray[np.int64]
 SplitName = Literal["train", "test"]
 
 BATCH = 500
-"""Samples that go through a network at once."""
+"""Samples that go through the network at once."""
 K_MEANS_STARTS = 10
-"""scikit-learn's `n_init`: k-means begins so often from other centres, and the best one counts."""
+"""scikit-learn's `n_init`: how many k-means starts to try; the best one counts."""
 SILHOUETTE_SAMPLES = 10_000
-"""The silhouette compares all pairs of samples, so it is taken of at most so many."""
+"""The silhouette compares all pairs of samples, so it uses at most so many."""
 
 
-def features_of(
+def load_features(
     folder: Path,
     dataset: Dataset,
     split: SplitName = "test",
     device: torch.device | str | None = None,
 ) -> tuple[Features, Labels]:
-    """Features [N, d] and labels [N] of a split, by the best model of a finished run.
+    """Return features [N, d] and labels [N] of a split, by the best model of a finished run.
 
-    The network runs on `device`; by default on the GPU, if there is one.
+    The network runs on `device`, by default on the GPU if there is one.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return features_by(best_model(folder, dataset).to(device), dataset, split)
+    return compute_features(load_best_model(folder, dataset).to(device), dataset, split)
 
 
-def features_by(
+def compute_features(
     model: nn.Module, dataset: Dataset, split: SplitName = "test"
 ) -> tuple[Features, Labels]:
-    """The same by a given model, in evaluation mode and where it lies; it is left as it is."""
+    """Return features [N, d] and labels [N] of a split, by a model; the model is not changed."""
     like = next(model.parameters())
-    feed = Feed.of(getattr(dataset, split), dataset, like.device, like.dtype)
+    samples = DeviceData.from_split(getattr(dataset, split), dataset, like.device, like.dtype)
     network = copy.deepcopy(model).eval()
-    everything = torch.arange(len(feed.labels), device=like.device)
-    batches = torch.split(everything, BATCH)
+    batches = torch.split(torch.arange(len(samples.labels), device=like.device), BATCH)
     with torch.inference_mode(), full_precision():
-        parts = [network(feed.fetch(some)[0])[0].float().cpu() for some in batches]
-    return torch.cat(parts).numpy(), feed.labels.cpu().numpy()
+        features = [network(samples.fetch(batch)[0])[0].float().cpu() for batch in batches]
+    return torch.cat(features).numpy(), samples.labels.cpu().numpy()
 
 
-def best_model(folder: Path, dataset: Dataset) -> nn.Module:
-    """The best model of a finished run on such data, on the CPU."""
-    chosen, path = finished_config(folder).model, folder / "model.safetensors"
+def load_best_model(folder: Path, dataset: Dataset) -> nn.Module:
+    """Load the best model of a finished run on such data to the CPU."""
+    chosen, path = load_finished_config(folder).model, folder / "model.safetensors"
     classes = len(dataset.classes)
     with torch.device("meta"):
         model = models.build(chosen.name, shape=dataset.shape, classes=classes, **chosen.options)
@@ -87,13 +86,13 @@ def best_model(folder: Path, dataset: Dataset) -> nn.Module:
     return model
 
 
-def finished_config(folder: Path) -> Config:
-    """The config of a finished run."""
+def load_finished_config(folder: Path) -> Config:
+    """Load the config of a finished run."""
     recorded = folder / "config.toml"
-    require(recorded.is_file(), f"{folder} holds no run (it has no config.toml)")
+    require(recorded.is_file(), f"{folder} is not the folder of a run: it has no config.toml")
     require(
         (folder / "summary.json").is_file(),
-        f"the run in {folder} is not finished; go on with fedfm run ... --resume",
+        f"the run in {folder} is not finished: continue it with fedfm run ... --resume",
     )
     try:
         config = load_config(str(recorded))
@@ -107,12 +106,12 @@ def finished_config(folder: Path) -> Config:
     return config
 
 
-def measures(features: NDArray[Any], labels: NDArray[Any], seed: int) -> dict[str, float]:
-    """NMI and silhouette of features [N, d] with labels [N]; the same for the same seed.
+def measure(features: NDArray[Any], labels: NDArray[Any], seed: int) -> dict[str, float]:
+    """Return NMI and silhouette of features [N, d] with labels [N], reproducible by seed.
 
-    NMI: of the labels with k-means clusters, k the number of classes among the labels, the best
-    of 10 starts. Silhouette: Euclidean, of the true labels; of more than 10,000 samples it takes
-    10,000, drawn by the seed. On one thread, since more add up in any order.
+    NMI compares the labels with k-means clusters, k being the number of classes among the labels,
+    the best of 10 starts. The silhouette is Euclidean and uses at most 10,000 samples, drawn by the
+    seed. Both run on one thread, because several add in any order.
     """
     classes = len(np.unique(labels))
     require(
@@ -137,40 +136,40 @@ def _nmi(features: NDArray[Any], labels: NDArray[Any], classes: int, seed: int) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = KMeans(classes, n_init=K_MEANS_STARTS, random_state=start).fit_predict(features)
-    if (found := len(np.unique(clusters))) < classes:
-        logger.warning("the features of %d classes have collapsed to %d points", classes, found)
+    if (points := len(np.unique(clusters))) < classes:
+        logger.warning("the features of %d classes have collapsed to %d points", classes, points)
     return float(normalized_mutual_info_score(labels, clusters))
 
 
 def silhouette(features: NDArray[Any], labels: NDArray[Any], seed: int) -> float:
-    """The silhouette of labels [N] on features [N, d], as `measures` takes it."""
+    """Return the silhouette of labels [N] on features [N, d], as in `measure`."""
     from sklearn.metrics import silhouette_score
 
-    some = sample(len(labels), SILHOUETTE_SAMPLES, seed)
-    return float(silhouette_score(features[some], labels[some]))
+    sample = draw_sample(len(labels), SILHOUETTE_SAMPLES, seed)
+    return float(silhouette_score(features[sample], labels[sample]))
 
 
-def sample(total: int, most: int, seed: int) -> NDArray[np.int64]:
-    """At most so many of the numbers below `total`, drawn by the seed, ascending."""
+def draw_sample(total: int, most: int, seed: int) -> NDArray[np.int64]:
+    """Draw at most `most` of the numbers below `total` by the seed, ascending."""
     if total <= most:
         return np.arange(total)
     return np.sort(generator(seed, "sample", total, most).choice(total, most, replace=False))
 
 
 def class_means(features: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-    """The anchors [c, d] of the c classes that there are samples of, in the classes' order."""
-    return np.stack([features[labels == each].mean(0) for each in np.unique(labels)])
+    """Return the mean features [c, d] of the c classes that have samples, in class order."""
+    return np.stack([features[labels == label].mean(0) for label in np.unique(labels)])
 
 
-def record(folder: Path, found: dict[str, float]) -> dict[str, float]:
+def save_measures(folder: Path, measures: dict[str, float]) -> dict[str, float]:
     """Write measures into a run's folder, as features.json."""
-    write_atomically(folder / "features.json", (json.dumps(found, indent=2) + "\n").encode())
-    return found
+    write_atomically(folder / "features.json", (json.dumps(measures, indent=2) + "\n").encode())
+    return measures
 
 
 @dataclass(frozen=True)
 class LocalSpaces:
-    """The same samples through the model of each client: features [K, N, d], labels [N]."""
+    """The features of the same samples by each client's model: [K, N, d], labels [N]."""
 
     title: str
     features: Features
@@ -178,24 +177,24 @@ class LocalSpaces:
 
     @property
     def gap(self) -> float:
-        """How far the clients' means of a class lie apart, relative to the means of two classes.
+        """The distance of the clients' means of a class, relative to that of two classes' means.
 
-        0 where the feature spaces agree; at 1 another client's class is as far away as another
-        class; infinite where no classes are told apart.
+        It is 0 if the feature spaces agree. At 1, the same class of another client is as far away
+        as another class. It is infinite if all classes have the same mean.
         """
-        means = np.stack([class_means(own, self.labels) for own in self.features])
+        means = np.stack([class_means(features, self.labels) for features in self.features])
         clients, classes = _mean_distance(means.swapaxes(0, 1)), _mean_distance(means)
         return clients / classes if classes else float("inf")
 
     @property
     def silhouette(self) -> float:
-        """Of the classes, in one space with the features of all clients."""
+        """The silhouette of the classes, in one space with the features of all clients."""
         together = np.concatenate(self.features)
         return silhouette(together, np.tile(self.labels, len(self.features)), seed=0)
 
 
 def _mean_distance(groups: NDArray[Any]) -> float:
-    """Of all pairs within groups of points [G, n, d]."""
+    """Return the mean distance of all pairs within groups of points [G, n, d]."""
     from scipy.spatial.distance import pdist
 
     return float(np.mean([pdist(points) for points in groups]))

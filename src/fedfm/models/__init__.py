@@ -1,7 +1,7 @@
 """Models: modules whose forward(x [B, ...]) returns (features [B, d], logits [B, C]).
 
-`build` makes one by name. Adapt your own network with `WithFeatures` or `Split`; add it to `MODELS`
-to use it by name: a callable (shape, classes, *, option=default, ...) -> such a module.
+`build` makes one by name. Adapt your own network with `WithFeatures` or `BodyAndHead`. Add it to
+`MODELS` to use it by name: a callable (shape, classes, *, option=default, ...) -> such a module.
 """
 
 import copy
@@ -13,26 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core.errors import UserError, require, unknown
-from fedfm.models.adapter import Split, WithFeatures, export_state_dict
+from fedfm.models.adapter import BodyAndHead, WithFeatures, export_state_dict
 from fedfm.models.resnet import ResNet18, ResNet50
 from fedfm.models.small import MLP, SmallCNN
 
 __all__ = [
     "MLP",
     "MODELS",
+    "BodyAndHead",
     "ResNet18",
     "ResNet50",
     "SmallCNN",
-    "Split",
     "WithFeatures",
     "build",
+    "check_model",
     "check_options",
-    "checked_features",
     "default_options",
     "export_state_dict",
     "feature_dim",
     "option_names",
-    "parameter_count",
 ]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -45,18 +44,18 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(name: str, *, shape: tuple[int, ...], classes: int, **options: object) -> nn.Module:
-    """The model `name` for inputs [B, *shape] and a number of classes, freshly initialised."""
+    """Return a new model `name` for inputs [B, *shape] and a number of classes."""
     check_options(name, options)
     return MODELS[name](shape, classes, **options)
 
 
 def check_options(name: str, options: Iterable[str]) -> None:
-    """Refuse a model that is not known, and options that it does not have."""
-    has = option_names(name)
+    """Refuse an unknown model, and options that it does not have."""
+    known = option_names(name)
     for option in options:
-        if option not in has:
-            reason = unknown("option", option, has)
-            raise UserError(f"model '{name}': {reason} (its options: {', '.join(has)})")
+        if option not in known:
+            reason = unknown("option", option, known)
+            raise UserError(f"model '{name}': {reason} (its options: {', '.join(known)})")
 
 
 def option_names(name: str) -> list[str]:
@@ -80,65 +79,67 @@ def _options(name: str) -> list[inspect.Parameter]:
     return [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
-def parameter_count(model: nn.Module) -> int:
-    """The number of parameters, trainable or not; buffers such as running means do not count."""
+def count_parameters(model: nn.Module) -> int:
+    """Count the parameters, trainable or not, without buffers such as running means."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def checked_features(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
-    """The number d of features; refuses a model that cannot be trained on such data."""
+def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
+    """Return the number d of features; refuse a model that cannot be trained on such data."""
     name = type(model).__name__
     require(
         all(p.dtype in (torch.float32, torch.float64) for p in model.parameters()),
-        f"the weights of {name} must be float32 (or float64): precision says what products are in",
+        f"the weights of {name} must be float32 or float64; for faster products set precision",
     )
     require(
         any(p.requires_grad for p in model.parameters()),
-        f"{name} has no parameter to train: set requires_grad=True somewhere",
+        f"{name} has no trainable parameter: set requires_grad=True for some",
     )
-    blurred = [
-        where
-        for where, layer in model.named_modules()
+    stateless = [
+        path
+        for path, layer in model.named_modules()
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.track_running_stats
     ]
     require(
-        not blurred,
-        f"{', '.join(blurred[:3])} of {name}: without running statistics a sample's output depends "
-        "on what else is in the batch; use track_running_stats=True, or group norm",
+        not stateless,
+        f"{', '.join(stateless[:3])} of {name}: without running statistics, a sample's output "
+        "depends on the rest of its batch: use track_running_stats=True or group norm",
     )
-    require(classes > 1, "the data have one class only: there is nothing to learn")
+    require(classes > 1, "the data have only one class: there is nothing to learn")
     features, logits = _outputs(model, shape)
     outputs = logits.shape[1]
-    require(outputs == classes, f"{name} has {outputs} outputs, the data have {classes} classes")
+    require(
+        outputs == classes, f"{name} has {outputs} outputs, but the data have {classes} classes"
+    )
     return features.shape[1]
 
 
 def feature_dim(model: nn.Module, shape: tuple[int, ...] | None = None) -> int:
-    """The number d of features, read from the head or, given the shape of one input, measured."""
+    """Return the number d of features, from the head or by running an input of shape `shape`."""
     if shape is not None:
         return _outputs(model, shape)[0].shape[1]
     head = model.get_submodule(getattr(model, "head_name", ""))
     if isinstance(head, nn.Linear):
         return head.in_features
     raise UserError(
-        f"the features of {type(model).__name__} cannot be counted from its head: "
+        f"cannot tell the number of features of {type(model).__name__} from its head: "
         "give feature_dim the shape of one input"
     )
 
 
 def _outputs(model: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(features [1, d], logits [1, C]) of a blank input; the model itself is left alone."""
+    """Return (features [1, d], logits [1, C]) of a zero input; the model is not changed."""
     like = next(model.parameters(), torch.empty(0))
     try:
         with torch.no_grad():
             unchanged = {id(p): p for p in model.parameters()}
-            found = copy.deepcopy(model, unchanged).eval()(like.new_zeros(1, *shape))
+            outputs = copy.deepcopy(model, unchanged).eval()(like.new_zeros(1, *shape))
     except RuntimeError as error:
         name = type(model).__name__
         raise UserError(f"{name} does not take inputs of shape {shape}: {error}") from error
-    pair = found if isinstance(found, tuple) else ()
+    pair = outputs if isinstance(outputs, tuple) else ()
     require(
-        [isinstance(each, Tensor) and each.ndim for each in pair] == [2, 2],
+        [isinstance(output, Tensor) and output.ndim for output in pair] == [2, 2],
         f"{type(model).__name__}.forward must return (features [B, d], logits [B, C]); "
         "WithFeatures(model, head=...) adapts a network that returns logits only",
     )

@@ -1,6 +1,7 @@
-"""Any classifier as a model with features: forward(x [B, ...]) -> (features [B, d], logits [B, C]).
+"""Turn any classifier into a model with forward(x [B, ...]) -> (features [B, d], logits [B, C]).
 
-`Split` joins a body and a head; `WithFeatures` listens at the last layer of a whole network.
+`BodyAndHead` joins a body and a head. `WithFeatures` wraps a whole network and takes the input of
+its last layer as features.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from fedfm.core.errors import UserError, require, unknown
 
 
-class Split(nn.Module):
+class BodyAndHead(nn.Module):
     """A body x [B, ...] -> features (flattened to [B, d]), then a head [B, d] -> logits [B, C]."""
 
     head_name = "head"
@@ -29,11 +30,11 @@ class Split(nn.Module):
 
 
 class WithFeatures(nn.Module):
-    """Your `module`, x [B, ...] -> logits [B, C], made to return its features as well.
+    """Your `module`, x [B, ...] -> logits [B, C], returning its features as well.
 
     `head` is the dotted name of its last linear layer ("fc", "classifier.6"); the features are the
-    input of that layer. Your module is neither copied nor changed: `export_state_dict` gives the
-    weights back under your own names.
+    input of that layer. Your module is neither copied nor changed. `export_state_dict` returns the
+    weights under your own names.
     """
 
     def __init__(self, module: nn.Module, head: str) -> None:
@@ -46,55 +47,55 @@ class WithFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs [B, ...] -> (features [B, d], logits [B, C])."""
-        seen: list[Tensor] = []
+        head_inputs: list[Tensor] = []
 
-        def listen(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen.append((*args, *kwargs.values())[0])
+        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            head_inputs.append((*args, *kwargs.values())[0])
 
         head = self.get_submodule(self.head_name)
-        hook = head.register_forward_pre_hook(listen, with_kwargs=True)
+        hook = head.register_forward_pre_hook(record, with_kwargs=True)
         try:
             logits = self.module(x)
         finally:
             hook.remove()
-        return torch.flatten(self._only(seen), 1), self._checked(logits, len(x))
+        return torch.flatten(self._check_single(head_inputs), 1), self._check_logits(logits, len(x))
 
-    def _only(self, seen: list[Tensor]) -> Tensor:
-        """The one input that the head received."""
+    def _check_single(self, head_inputs: list[Tensor]) -> Tensor:
+        """Return the input of the head; refuse a head that was not called exactly once."""
         head, name = self.head_name.removeprefix("module."), type(self.module).__name__
         require(
-            len(seen) > 0,
-            f"{name}.forward never called its layer '{head}', so it has no features: name the "
-            "layer that is called last",
+            len(head_inputs) > 0,
+            f"{name}.forward never called its layer '{head}', so there are no features: name "
+            "the last layer that is called",
         )
         require(
-            len(seen) == 1,
-            f"{name}.forward called its layer '{head}' {len(seen)} times; features need one call",
+            len(head_inputs) == 1,
+            f"{name}.forward called its layer '{head}' {len(head_inputs)} times: call it once",
         )
-        return seen[0]
+        return head_inputs[0]
 
-    def _checked(self, logits: object, batch: int) -> Tensor:
-        """What the module returned, if it is a tensor [B, C]."""
+    def _check_logits(self, logits: object, batch: int) -> Tensor:
+        """Return the logits; refuse anything but a tensor [B, C]."""
         if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == batch:
             return logits
-        what = (
+        returned = (
             f"shape {tuple(logits.shape)}"
             if isinstance(logits, Tensor)
             else f"a {type(logits).__name__}"
         )
         raise UserError(
             f"{type(self.module).__name__}.forward must return logits [B, C], here [{batch}, C], "
-            f"but it returned {what}"
+            f"but it returned {returned}"
         )
 
 
 def export_state_dict(model: nn.Module) -> dict[str, Any]:
-    """The weights under the user's own names: ready for `load_state_dict` of the bare module."""
+    """Return the weights under the user's names, ready for `load_state_dict` of the bare module."""
     bare = model.module if isinstance(model, WithFeatures) else model
     return bare.state_dict()
 
 
 def _names(module: nn.Module, kind: type[nn.Module]) -> list[str]:
-    """The dotted names of the submodules of a kind, every name of a shared one."""
-    every = module.named_modules(remove_duplicate=False)
-    return [name for name, part in every if name and isinstance(part, kind)]
+    """Return the dotted names of the submodules of a kind, all names of shared ones."""
+    submodules = module.named_modules(remove_duplicate=False)
+    return [name for name, part in submodules if name and isinstance(part, kind)]

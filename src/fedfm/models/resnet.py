@@ -15,16 +15,16 @@ from torch.nn import functional as F
 from fedfm.models.small import check_choice, check_positive, image_shape, norm_layer
 
 Norm = Callable[[int], nn.Module]
-"""Makes the normalisation of a number of channels."""
+"""Makes a normalisation layer for a number of channels."""
 
 
 def conv(inside: int, outside: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias that keeps the map [H, W], up to its stride."""
+    """Return a convolution without bias whose output is [H / stride, W / stride]."""
     return nn.Conv2d(inside, outside, size, stride, padding=size // 2, bias=False)
 
 
 def shortcut(inside: int, outside: int, stride: int, norm: Norm) -> nn.Module:
-    """The way around a block: nothing where the shapes agree, else a 1x1 convolution."""
+    """Return the shortcut of a block: the identity if shapes agree, else a 1x1 convolution."""
     if inside == outside and stride == 1:
         return nn.Identity()
     return nn.Sequential(conv(inside, outside, 1, stride), norm(outside))
@@ -35,9 +35,9 @@ def add_relu(x: Tensor, shortcut: Tensor | None) -> Tensor:
     return F.relu(x if shortcut is None else x + shortcut, inplace=True)
 
 
-def activated(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-    """ReLU(norm(x) + shortcut), in one pass where the norm knows how."""
-    fused: Callable[[Tensor, Tensor | None], Tensor] | None = getattr(norm, "activated", None)
+def activate(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+    """Return ReLU(norm(x) + shortcut), in one pass if the norm has a fused kernel."""
+    fused: Callable[[Tensor, Tensor | None], Tensor] | None = getattr(norm, "activate", None)
     return fused(x, shortcut) if fused else add_relu(norm(x), shortcut)
 
 
@@ -56,8 +56,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inside, H, W] -> [B, width, H / stride, W / stride]."""
-        y = activated(self.bn1, self.conv1(x))
-        return activated(self.bn2, self.conv2(y), self.downsample(x))
+        y = activate(self.bn1, self.conv1(x))
+        return activate(self.bn2, self.conv2(y), self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -78,16 +78,16 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inside, H, W] -> [B, 4 width, H / stride, W / stride]."""
-        y = activated(self.bn1, self.conv1(x))
-        y = activated(self.bn2, self.conv2(y))
-        return activated(self.bn3, self.conv3(y), self.downsample(x))
+        y = activate(self.bn1, self.conv1(x))
+        y = activate(self.bn2, self.conv2(y))
+        return activate(self.bn3, self.conv3(y), self.downsample(x))
 
 
 class ResNet(nn.Module):
     """Four stages of residual blocks for images [B, *shape], shape (C, H, W); any C.
 
     The stem is "imagenet" (7x7 convolution and max-pool, each of stride 2) or "cifar" (one 3x3
-    convolution of stride 1, for small images); by default the one that the paper's network has.
+    convolution of stride 1, for small images); the default is that of the paper's network.
     `norm` is "batch" or "group" (of `groups` groups, under the same parameter names). `width` is
     the number of channels of the first stage.
     """
@@ -126,21 +126,21 @@ class ResNet(nn.Module):
         self._initialise()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Images [B, C, H, W] -> (features [B, d], logits [B, classes])."""
-        x = self.maxpool(activated(self.bn1, self.conv1(x)))
+        """Return images [B, C, H, W] -> (features [B, d], logits [B, classes])."""
+        x = self.maxpool(activate(self.bn1, self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         features = torch.flatten(self.avgpool(x), 1)
         return features, self.fc(features)
 
     def _stage(self, index: int, inside: int, width: int, norm: Norm) -> nn.Sequential:
-        """The blocks of a stage; the first of them halves the map, but for the first stage."""
+        """Return the blocks of a stage; except in the first stage, the first one halves the map."""
         first = self.block(inside, width, 1 if index == 0 else 2, norm)
         outside = width * self.block.expansion
         rest = (self.block(outside, width, 1, norm) for _ in range(self.depths[index] - 1))
         return nn.Sequential(first, *rest)
 
     def _initialise(self) -> None:
-        """Kaiming normal (fan out) for convolutions; norms and the head keep torch's own start."""
+        """Initialise convolutions by Kaiming normal (fan out); keep torch's defaults elsewhere."""
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

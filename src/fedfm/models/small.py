@@ -1,4 +1,4 @@
-"""Small networks for small inputs, and the checks and layers that all networks share."""
+"""Small networks, and the checks and layers that all networks share."""
 
 from collections.abc import Sequence
 from math import prod
@@ -6,10 +6,10 @@ from math import prod
 from torch import nn
 
 from fedfm.core.errors import require, unknown
-from fedfm.models.adapter import Split
+from fedfm.models.adapter import BodyAndHead
 
 
-class SmallCNN(Split):
+class SmallCNN(BodyAndHead):
     """3x3 convolutions with ReLU and max-pooling, one hidden layer of d `features`, the head.
 
     Takes images [B, *shape], shape (C, H, W); each convolution is followed by a 2x2 max-pool as
@@ -41,7 +41,7 @@ class SmallCNN(Split):
         super().__init__(nn.Sequential(*layers), nn.Linear(features, classes))
 
 
-class MLP(Split):
+class MLP(BodyAndHead):
     """Flatten [B, *shape], `hidden` linear layers with ReLU, the head; `norm` "none" or "batch".
 
     The features are the output of the last hidden layer; with no hidden layer, the flat input
@@ -70,7 +70,7 @@ class MLP(Split):
 
 
 def conv_block(inside: int, outside: int, norm: str, groups: int) -> list[nn.Module]:
-    """A 3x3 convolution [B, inside, H, W] -> [B, outside, H, W], its norm if any, and ReLU."""
+    """Return the layers [B, inside, H, W] -> [B, outside, H, W]: convolution, norm if any, ReLU."""
     conv = nn.Conv2d(inside, outside, 3, padding=1, bias=norm == "none")
     norms = [] if norm == "none" else [norm_layer(norm, outside, groups)]
     return [conv, *norms, nn.ReLU()]
@@ -88,7 +88,7 @@ def norm_layer(norm: str, channels: int, groups: int) -> nn.Module:
 
 
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    """The shape (C, H, W) of one image; refuses the inputs that are not images."""
+    """Return the shape (C, H, W) of one image; refuse inputs that are not images."""
     check_sizes(shape=shape)
     require(
         len(shape) == 3,
@@ -99,19 +99,19 @@ def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def check_choice(option: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a value of an option that is not among the known ones."""
+    """Refuse an unknown value of an option."""
     if value not in known:
         raise unknown(f"model {option}", str(value), known)
 
 
 def check_positive(**options: object) -> None:
-    """Refuse options that are not whole numbers of at least 1."""
+    """Refuse options that are not integers of at least 1."""
     for option, value in options.items():
         require(_positive(value), f"model {option} = {value!r}: must be a whole number above 0")
 
 
 def check_sizes(**options: object) -> None:
-    """Refuse options that are not lists of whole numbers of at least 1."""
+    """Refuse options that are not lists of integers of at least 1."""
     for option, value in options.items():
         require(
             isinstance(value, list | tuple) and all(_positive(number) for number in value),

@@ -14,8 +14,8 @@ from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
 from fedfm.methods import FedAvg, FedFM, Piece
-from fedfm.metrics.feature_space import LocalSpaces, features_by
-from fedfm.rounds.round import opened, run_round
+from fedfm.metrics.feature_space import LocalSpaces, compute_features
+from fedfm.rounds.round import open_round, run_round
 from fedfm.run.simulation import Simulation
 
 
@@ -25,10 +25,10 @@ def local_models(model: nn.Module, dataset: Dataset, config: Config) -> Iterator
     state, federation = simulation.start, simulation.federation
     for _ in range(config.training.rounds - 1):
         state, _ = run_round(state, federation)
-    last = opened(state, federation)
-    trained = last.job.done_by(federation.executor).model
+    last = open_round(state, federation)
+    trained = federation.executor.train(last.job).model
     tensors = {**trained.params, **trained.buffers}
-    for client in range(len(last.visit.cohort)):
+    for client in range(len(last.group.cohort)):
         own = copy.deepcopy(model)
         own.load_state_dict({name: tensor[client] for name, tensor in tensors.items()})
         yield own
@@ -36,7 +36,7 @@ def local_models(model: nn.Module, dataset: Dataset, config: Config) -> Iterator
 
 def local_spaces(title: str, model: nn.Module, dataset: Dataset, config: Config) -> LocalSpaces:
     """The test samples through the local models of all clients."""
-    found = [features_by(own, dataset) for own in local_models(model, dataset, config)]
+    found = [compute_features(own, dataset) for own in local_models(model, dataset, config)]
     return LocalSpaces(title, np.stack([features for features, _ in found]), found[0][1])
 
 

@@ -25,7 +25,7 @@ def draw_partitions(
 
 def _drawn(config: Config, dataset: Dataset, title: str, path: Path) -> dict[str, Any]:
     clients, seed = config.training.clients, config.seed
-    table = partitions.tabulated(dataset, clients, config.partition, seed)
+    table = partitions.tabulate(dataset, clients, config.partition, seed)
     heading = f"{title}: {dataset.name}, {clients} clients, seed {seed}"
     picture = partition_picture.draw(table, dataset.classes, heading, path)
     sizes = table.sum(1)

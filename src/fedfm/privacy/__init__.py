@@ -1,24 +1,30 @@
-"""Differential privacy for clients: clipping, Gaussian noise, and what it adds up to.
+"""Differential privacy for clients: clipping, Gaussian noise and accounting.
 
-A client's answer is a tree of tensors that add up over clients. It is scaled down to a bounded
-length and carries its share of the noise before it leaves; docs/privacy.md says what that promises.
+A client's answer is a tree of tensors that are summed over clients. It is clipped to a bounded norm
+and noised before it is sent; docs/privacy.md describes the guarantee.
 """
 
-from fedfm.privacy.accounting import Epsilon, describe, noise_for, spent, spent_alone
+from fedfm.privacy.accounting import (
+    Epsilon,
+    compute_epsilon,
+    compute_epsilon_alone,
+    describe,
+    noise_for,
+)
 from fedfm.privacy.config import Privacy
-from fedfm.privacy.mechanism import clipped, noised
+from fedfm.privacy.mechanism import add_noise, clip
 from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
 __all__ = [
     "Epsilon",
     "Normals",
     "Privacy",
-    "clipped",
+    "add_noise",
+    "clip",
+    "compute_epsilon",
+    "compute_epsilon_alone",
     "describe",
     "keyed_normals",
     "noise_for",
-    "noised",
     "secret_normals",
-    "spent",
-    "spent_alone",
 ]

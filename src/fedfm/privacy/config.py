@@ -1,4 +1,4 @@
-"""How much of a client's answers is let through: lengths and noise."""
+"""The settings of privacy: clipping norms and noise."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
-from fedfm.privacy.mechanism import clipped, noised
+from fedfm.privacy.mechanism import add_noise, clip
 from fedfm.privacy.noise import Normals
 
 
@@ -14,22 +14,22 @@ from fedfm.privacy.noise import Normals
 class Privacy:
     """How answers are clipped and noised.
 
-    A noise multiplier sigma means: a sum of answers of length C at most has noise N(0, (sigma C)^2)
-    in every coordinate, even for colluders who take away what they put in themselves.
+    With a noise multiplier sigma, a sum of answers of norm C at most has noise N(0, (sigma C)^2) in
+    every coordinate, even for colluders who subtract their own noise.
     """
 
     clip: float = 1.0
-    """C of an update: the change of parameters and buffers, and all that the pieces send."""
+    """C of an update: the change of parameters and buffers, and what the pieces send."""
     noise: float = 1.0
-    """sigma of updates; 0: clip only, which promises nothing."""
+    """sigma of updates; 0 only clips, which guarantees nothing."""
     anchor_clip: float = 1.0
     """C of a report of class-wise sums or means."""
     anchor_noise: float = 1.0
-    """sigma of reports; 0: clip only."""
+    """sigma of reports; 0 only clips."""
     delta: float = 1e-5
-    """The probability that epsilon may be exceeded with."""
+    """The probability with which epsilon may be exceeded."""
     colluders: int = 1
-    """How many clients may pool what they know; one knows at least its own noise."""
+    """How many clients may pool what they know; each knows at least its own noise."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -43,21 +43,21 @@ class Privacy:
         require(self.colluders >= 0, f"privacy: colluders must be >= 0, not {self.colluders}")
 
     def update(self, tree: Tree, fewest: int, normals: Sequence[Normals]) -> Tree:
-        """Updates [S, ...] as they leave the clients, where no sum is over fewer than `fewest`."""
-        return noised(clipped(tree, self.clip), self.update_std(fewest), normals)
+        """Clip and noise updates [S, ...] for sums over at least `fewest` clients."""
+        return add_noise(clip(tree, self.clip), self.update_std(fewest), normals)
 
     def report(self, tree: Tree, fewest: int, normals: Sequence[Normals]) -> Tree:
-        """Reports [S, ...] as they leave the clients, where no sum is over fewer than `fewest`."""
-        return noised(clipped(tree, self.anchor_clip), self.report_std(fewest), normals)
+        """Clip and noise reports [S, ...] for sums over at least `fewest` clients."""
+        return add_noise(clip(tree, self.anchor_clip), self.report_std(fewest), normals)
 
     def update_std(self, fewest: int) -> float:
-        """The standard deviation of one client's noise in an update."""
+        """Return the standard deviation of one client's noise in an update."""
         return self.noise * self.clip / math.sqrt(self.noise_shares(fewest))
 
     def report_std(self, fewest: int) -> float:
-        """The standard deviation of one client's noise in a report."""
+        """Return the standard deviation of one client's noise in a report."""
         return self.anchor_noise * self.anchor_clip / math.sqrt(self.noise_shares(fewest))
 
     def noise_shares(self, fewest: int) -> int:
-        """How many clients add up to the noise: not the colluders, but always the client itself."""
+        """Return how many clients' noise counts: all but the colluders, at least one."""
         return max(1, fewest - self.colluders)

@@ -1,4 +1,4 @@
-"""Privacy at work: what stands between the clients' answers and everybody else."""
+"""Apply privacy to the clients' answers in a round."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -12,92 +12,93 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Piece
 from fedfm.methods.composition import Method
-from fedfm.privacy.accounting import describe, spent, spent_alone
+from fedfm.privacy.accounting import compute_epsilon, compute_epsilon_alone, describe
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
 Sources = Callable[[int, Sequence[int], str], list[Normals]]
-"""The noise of clients in a round, for a purpose."""
+"""Returns the noise sources of clients in a round, for a purpose."""
 CERTAIN = 2.0
-"""Counts below so many standard deviations of their noise are taken for zero."""
+"""Counts below so many standard deviations of their noise are set to zero."""
 
 
-def keyed(seed: int) -> Sources:
-    """A simulation's noise."""
+def keyed_sources(seed: int) -> Sources:
+    """Return the noise sources of a simulation."""
     return lambda round, clients, purpose: keyed_normals(seed, round, clients, purpose)
 
 
-def secret(round: int, clients: Sequence[int], purpose: str) -> list[Normals]:
-    """A real client's noise."""
+def secret_sources(round: int, clients: Sequence[int], purpose: str) -> list[Normals]:
+    """Return the noise sources of real clients."""
     return [secret_normals] * len(clients)
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Clips and noises answers [S, ...]; no sum is over fewer than `fewest` clients."""
+    """Clips and noises answers [S, ...] for sums over at least `fewest` clients."""
 
     privacy: Privacy
     fewest: int
     sources: Sources
 
     def update(self, tree: Tree, round: int, clients: Sequence[int]) -> Tree:
-        """Updates as they leave the clients."""
+        """Clip and noise updates."""
         if _shapes_only(tree):
             return trees.tree_map(_floating, tree)
         return self.privacy.update(tree, self.fewest, self.sources(round, clients, "update"))
 
     def report(self, tree: Tree, round: int, clients: Sequence[int]) -> Tree:
-        """Reports as they leave the clients."""
+        """Clip and noise reports."""
         if _shapes_only(tree):
             return trees.tree_map(_floating, tree)
         return self.privacy.report(tree, self.fewest, self.sources(round, clients, "report"))
 
-    def believed(self, reports: Tree, pieces: Iterable[Piece], clients: int) -> Tree:
-        """Sums of reports [...] of so many clients without the counts that are only noise."""
-        least = CERTAIN * self.privacy.report_std(self.fewest) * math.sqrt(clients)
+    def drop_noisy_counts(self, reports: Tree, pieces: Iterable[Piece], clients: int) -> Tree:
+        """Set counts that are only noise to zero in sums of reports [...] of so many clients."""
+        threshold = CERTAIN * self.privacy.report_std(self.fewest) * math.sqrt(clients)
         counted = {piece.name: piece.counted for piece in pieces}
         return {
             name: {
-                key: torch.where(leaf > least, leaf, 0.0) if key in counted[name] else leaf
+                key: torch.where(leaf > threshold, leaf, 0.0) if key in counted[name] else leaf
                 for key, leaf in report.items()
             }
             for name, report in reports.items()
         }
 
     def check_sum(self, clients: int) -> None:
-        """Refuse a sum over too few: its noise is less than epsilon says."""
+        """Refuse a sum over too few clients: its noise would be less than epsilon assumes."""
         require(
             clients >= self.fewest,
-            f"{clients} clients are left for a sum, and [privacy] counts on {self.fewest} "
-            "(deployment.minimum): less noise, a smaller lr, or a smaller minimum",
+            f"only {clients} clients are left for a sum, but [privacy] needs {self.fewest} "
+            "(deployment.minimum): use less noise, a smaller lr, or a smaller minimum",
         )
 
     def check_weights(self, weights: Tensor) -> None:
-        """Refuse clients [S] that would not count alike: how much one counts is not noised."""
-        alike = weights.is_meta or bool((weights == 1).all())
-        require(alike, "a method that weighs clients by their own work: not with [privacy]")
+        """Refuse unequal weights [S] of clients, because weights are not noised."""
+        equal = weights.is_meta or bool((weights == 1).all())
+        require(equal, "the method weighs clients by their own work: [privacy] does not allow that")
 
     def check(self, method: Method) -> None:
-        """Refuse methods whose clients would have to tell more than clipped sums."""
+        """Refuse methods whose clients would have to send more than clipped sums."""
         for piece in method.pieces:
             private = type(piece).rescale is Piece.rescale
             require(private, f"{piece.name} weighs clients by their own work: not with [privacy]")
             telling = piece.needs_class_holders
             require(not telling, f"{piece.name}: with [privacy] anchors must be 'weighted'")
 
-    def statement(self, method: Method, rounds: int, secure: bool) -> str:
-        """What a client that took part in every round has given away, in words."""
+    def describe_run(self, method: Method, rounds: int, secure: bool) -> str:
+        """Describe the privacy loss of a client that took part in every round."""
         reporting = sum(
             any(piece.measures for piece in method.active(round)) for round in range(rounds)
         )
-        return self.paid(rounds, reporting, secure)
+        return self.describe_spent(rounds, reporting, secure)
 
-    def paid(self, updates: int, reports: int, secure: bool) -> str:
-        """What a client has given away with so many answers, in words."""
-        said = describe(spent(self.privacy, updates, reports))
-        if secure:
-            return said
-        return said + "\n" + describe(spent_alone(self.privacy, self.fewest, updates, reports))
+    def describe_spent(self, updates: int, reports: int, secure: bool) -> str:
+        """Describe the privacy loss of a client that sent so many answers."""
+        lines = [describe(compute_epsilon(self.privacy, updates, reports))]
+        if not secure:
+            alone = compute_epsilon_alone(self.privacy, self.fewest, updates, reports)
+            lines.append(describe(alone))
+        return "\n".join(lines)
 
 
 def _shapes_only(tree: Tree) -> bool:

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism on answers: trees [S, ...] that add up over clients."""
+"""The Gaussian mechanism on answers: trees [S, ...] that are summed over clients."""
 
 import math
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from fedfm.core.trees import Tree
 from fedfm.privacy.noise import Normals
 
 BLOCK = 2**16
-"""Coordinates at a time, so that they stay in the processor's cache."""
+"""Coordinates to noise at a time, so that they stay in the processor's cache."""
 GRID = 2.0**-10
 """Noised values are multiples of about so many standard deviations."""
 ROUNDING = 1 - 2.0**-22
-"""Clipped answers are shorter by this, so that float32's rounding cannot make them too long."""
+"""Clipped answers are shorter by this factor, so that rounding cannot make them too long."""
 
 
-def clipped(tree: Tree, norm: float) -> Tree:
-    """Answers [S, ...], each client's scaled down to a length of at most `norm`.
+def clip(tree: Tree, norm: float) -> Tree:
+    """Scale each client's answer [S, ...] down to a norm of at most `norm`.
 
-    All leaves of a client are one vector. Integers (class counts) are part of it and come back as
-    floats. An answer that is not finite comes back as NaN throughout, to be noticed and left out.
+    All leaves of a client are one vector. Integers (class counts) are part of it and become floats.
+    An answer that is not finite becomes NaN throughout, so that it is noticed and left out.
     """
     floats = trees.tree_map(_as_floats, tree)
     lengths = [
@@ -37,18 +37,18 @@ def clipped(tree: Tree, norm: float) -> Tree:
     return trees.tree_map(lambda leaf: leaf * trees.per_client(scale, leaf), floats)
 
 
-def noised(tree: Tree, std: float, normals: Sequence[Normals]) -> Tree:
-    """Answers [S, ...] with N(0, std^2) added to every coordinate, from each client's own source.
+def add_noise(tree: Tree, std: float, normals: Sequence[Normals]) -> Tree:
+    """Add N(0, std^2) to every coordinate of answers [S, ...], from each client's source.
 
-    Leaves take their turn by name, so the noise does not depend on their order in the tree.
+    Leaves are noised in the order of their names, so the order in the tree does not matter.
     """
     flat = trees.flatten(tree)
-    noisy = {path: _noised(flat[path], std, normals) for path in sorted(flat)}
-    return trees.completed(trees.unflatten(noisy), tree)
+    noisy = {path: _add_noise_to_leaf(flat[path], std, normals) for path in sorted(flat)}
+    return trees.complete(trees.unflatten(noisy), tree)
 
 
-def _noised(leaf: Tensor, std: float, normals: Sequence[Normals]) -> Tensor:
-    assert len(leaf) == len(normals), "each client needs a source of noise of its own"
+def _add_noise_to_leaf(leaf: Tensor, std: float, normals: Sequence[Normals]) -> Tensor:
+    assert len(leaf) == len(normals), "each client needs its own source of noise"
     noisy = _as_floats(leaf).to("cpu", copy=True).contiguous()
     if std > 0:
         grid = 2.0 ** math.floor(math.log2(std)) * GRID
@@ -64,5 +64,5 @@ def _as_floats(leaf: Tensor) -> Tensor:
 
 
 def _flat(leaf: Tensor) -> Tensor:
-    """A leaf [S, ...] as [S, N]."""
+    """Return a leaf [S, ...] as [S, N]."""
     return leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))

@@ -1,8 +1,8 @@
-"""Where noise comes from: keyed in a simulation, secret on a real client.
+"""Sources of noise: keyed in a simulation, secret on a real client.
 
 The server knows every seed of a run, so a real client's noise must not come from one. It comes from
-AES-256 in counter mode, under a key of the operating system's randomness that serves one block of
-draws and is forgotten: there is nothing to guess, to find later, or to inherit by a forked process.
+AES-256 in counter mode. Each block of draws has a new key from the operating system, which is then
+forgotten: there is nothing to guess, to find later, or to inherit by a forked process.
 """
 
 import math
@@ -17,13 +17,13 @@ from fedfm.core.errors import not_installed
 from fedfm.core.rng import generator
 
 Normals = Callable[[int], Tensor]
-"""A client's source of noise: so many fresh draws from N(0, 1), float64."""
+"""A client's source of noise: returns so many draws from N(0, 1), float64."""
 
 
 def keyed_normals(seed: int, round: int, clients: Sequence[int], purpose: str) -> list[Normals]:
-    """Each client's source in a simulation: it belongs to (seed, purpose, round, client) alone."""
-    keyed = [generator(seed, f"privacy {purpose}", round, client) for client in clients]
-    return [_from_numpy(each) for each in keyed]
+    """Return each client's source in a simulation, a function of seed, purpose, round, client."""
+    generators = [generator(seed, f"privacy {purpose}", round, client) for client in clients]
+    return [_from_numpy(source) for source in generators]
 
 
 def _from_numpy(source: np.random.Generator) -> Normals:
@@ -31,12 +31,12 @@ def _from_numpy(source: np.random.Generator) -> Normals:
 
 
 def secret_normals(count: int) -> Tensor:
-    """A real client's source: nobody can draw the same again."""
+    """Draw a real client's noise, which nobody can reproduce."""
     return box_muller(_secret_bytes(16 * ((count + 1) // 2)))[:count]
 
 
 def box_muller(randomness: bytes) -> Tensor:
-    """Draws [2 n] from N(0, 1), float64, made of 16 n random bytes: 53 bits for each draw."""
+    """Turn 16 n random bytes into draws [2 n] from N(0, 1), float64, of 53 bits each."""
     bits = torch.frombuffer(bytearray(randomness), dtype=torch.int64)
     uniform = ((bits >> 11) & (2**53 - 1)).double().mul_(2.0**-53).view(2, -1)
     radius = torch.log1p(-uniform[0]).mul_(-2).sqrt_()

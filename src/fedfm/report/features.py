@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from fedfm.core.errors import require
-from fedfm.metrics.embedding import embedded
-from fedfm.metrics.feature_space import LocalSpaces, class_means, sample
+from fedfm.metrics.embedding import embed
+from fedfm.metrics.feature_space import LocalSpaces, class_means, draw_sample
 from fedfm.report.picture import INK, blank, check_picture, save
 
 COLOURS = (
@@ -94,10 +94,10 @@ def draw_clients(
 
 
 def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
-    some = sample(len(panel.labels), points, seed)
+    some = draw_sample(len(panel.labels), points, seed)
     labels, present = panel.labels[some], np.unique(panel.labels)
     means = class_means(panel.features, panel.labels)
-    placed = embedded(np.vstack([panel.features[some], means]), seed)
+    placed = embed(np.vstack([panel.features[some], means]), seed)
     size = float(np.clip(16_000 / len(some), 6, 26))
     for label in present:
         own = placed[: len(some)][labels == label]
@@ -110,11 +110,11 @@ def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
 
 
 def _draw_clients(axes: Axes, space: LocalSpaces, points: int, seed: int) -> None:
-    some = sample(len(space.labels), points, seed)
+    some = draw_sample(len(space.labels), points, seed)
     labels, (clients, _, d) = space.labels[some], space.features.shape
     means = np.stack([class_means(own, space.labels) for own in space.features])
     rows = [space.features[:, some].reshape(-1, d), means.reshape(-1, d)]
-    placed = embedded(np.vstack(rows), seed)
+    placed = embed(np.vstack(rows), seed)
     samples, centres = np.split(placed, [len(rows[0])])
     for k, own in enumerate(np.split(samples, clients)):
         for label in np.unique(labels):

@@ -1,6 +1,6 @@
 """The clients' side of a round: where they start, what they measure, train, send and keep.
 
-A cohort of S clients, all tensors [S, ...]: simulated ones together, a real one alone.
+All tensors are [S, ...]: simulated clients work together, a real client is a cohort of one.
 """
 
 from collections.abc import Sequence
@@ -11,24 +11,23 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
-from fedfm.core.ledger import BUFFERS, Traffic, floats_held, sent_up
+from fedfm.core.ledger import BUFFERS, Traffic, count_held_floats, count_upload
 from fedfm.core.trees import Tree
-from fedfm.engine.cohort import Outcome
-from fedfm.engine.jobs import Job
+from fedfm.engine.cohort import TrainingJob, TrainingResult
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.methods.base import LocalRun, Model, Piece, Task
-from fedfm.methods.contract import alike, one_each, pair
+from fedfm.methods.contract import check_alike, check_one_each, check_pair
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 
 PRIVATE = ("pieces", "change", "buffers")
-"""What of a contribution makes one vector that privacy clips."""
+"""The parts of a contribution that privacy clips as one vector."""
 
 
-class Visit(NamedTuple):
-    """Who takes part in a round, with which pieces, from which models."""
+class ClientGroup(NamedTuple):
+    """The clients of a round, their pieces, samples and starting models."""
 
     cohort: list[int]
     pieces: list[Piece]
@@ -36,186 +35,201 @@ class Visit(NamedTuple):
     base: Model
     """The global model, leaves [1, ...]."""
     start: Model
-    """Leaves [1, ...] where all start from the global model, [S, ...] where not."""
+    """Leaves [1, ...] if all start from the global model, else [S, ...]."""
     clients: Tree
-    """The clients' own state: a tree per piece, leaves [S, ...]."""
+    """The clients' states: a tree per piece, leaves [S, ...]."""
 
 
 class Work(NamedTuple):
-    """What the clients did; all leaves [S, ...]."""
+    """The results of the clients' training; all leaves [S, ...]."""
 
     run: LocalRun
     losses: Tensor
     reports: Tree
     """The statistics that pieces take after training, a tree per piece."""
     up: Tree
-    """What each piece sends beside the model."""
+    """What each piece sends besides the model."""
     kept: Tree
     """What each piece keeps."""
 
     def rows(self, which: slice | Tensor) -> "Work":
-        """The work of some of the clients."""
+        """Return the work of some of the clients."""
         parts = (trees.rows(tree, which) for tree in (self.reports, self.up, self.kept))
         return Work(self.run.rows(which), self.losses[which], *parts)
 
 
-def begin(ask: Ask, fed: Federation) -> Visit:
-    """Collect what the clients of the cohort have and kept."""
-    pieces = fed.method.active(ask.round)
-    kept = [trees.to_device(ask.kept.of(client), fed.task.device) for client in ask.cohort]
-    return Visit(
-        ask.cohort,
+def prepare_group(request: Request, fed: Federation) -> ClientGroup:
+    """Collect the samples, models and states of the clients of the cohort."""
+    pieces = fed.method.active(request.round)
+    kept = [trees.to_device(request.kept.get(client), fed.task.device) for client in request.cohort]
+    return ClientGroup(
+        request.cohort,
         pieces,
-        [fed.samples[client] for client in ask.cohort],
-        ask.model.map(trees.share),
-        starting_models(ask.model, kept),
+        [fed.samples[client] for client in request.cohort],
+        request.model.map(trees.share),
+        starting_models(request.model, kept),
         {piece.name: piece_states(kept, piece, fed.task) for piece in pieces},
     )
 
 
 def starting_models(shared: Model, kept: Sequence[Tree]) -> Model:
-    """Where each client starts: its own model if it kept one, else the global model [...]."""
-    if all("model" not in own for own in kept):
+    """Return each client's starting model: its own if it kept one, else the global one [...]."""
+    if all("model" not in state for state in kept):
         return shared.map(trees.share)
-    fresh = shared._asdict()
-    own_models = [trees.completed(own.get("model", fresh), fresh) for own in kept]
-    return Model(**trees.stack(own_models))
+    received = shared._asdict()
+    models = [trees.complete(state.get("model", received), received) for state in kept]
+    return Model(**trees.stack(models))
 
 
 def piece_states(kept: Sequence[Tree], piece: Piece, task: Task) -> Tree:
-    """What the clients keep for a piece [S, ...]; a newcomer has the initial state."""
+    """Return the clients' states of a piece [S, ...]; new clients have the initial state."""
     initial = piece.client_state(task)
     if not initial:
         return {}
-    return trees.stack([trees.completed(own.get(piece.name, initial), initial) for own in kept])
+    states = [trees.complete(state.get(piece.name, initial), initial) for state in kept]
+    return trees.stack(states)
 
 
-def reports(visit: Visit, fed: Federation, when: Literal["before", "after"], model: Model) -> Tree:
-    """The clients' statistics under a model, as they are sent: a tree [S, ...] per piece."""
+def collect_reports(
+    group: ClientGroup, fed: Federation, when: Literal["before", "after"], model: Model
+) -> Tree:
+    """Return the clients' reports under a model: a tree [S, ...] per piece."""
     with phase("anchors"):
         return {
-            piece.name: piece.report(fed.executor.measure(model, visit.samples, piece.statistic))
-            for piece in visit.pieces
+            piece.name: piece.report(fed.executor.measure(model, group.samples, piece.statistic))
+            for piece in group.pieces
             if piece.measures == when
         }
 
 
-def measured(visit: Visit, fed: Federation, ask: Ask) -> Sums:
-    """The answer to "measure": the sum of the reports that are finite."""
-    found = reports(visit, fed, "before", visit.start)
+def answer_measure(group: ClientGroup, fed: Federation, request: Request) -> Sums:
+    """Answer "measure": the sum of the reports that are finite."""
+    reports = collect_reports(group, fed, "before", group.start)
     if fed.guard:
-        found = fed.guard.report(found, ask.round, visit.cohort)
-    fine = trees.finite(found)
-    sound = trees.chosen_items(visit.cohort, fine)
-    total = trees.total(found if sound == visit.cohort else trees.chosen(found, fine))
-    return Sums(total, visit.cohort, sound, ask.kept, sent_up(found))
+        reports = fed.guard.report(reports, request.round, group.cohort)
+    finite = trees.is_finite(reports)
+    counted = trees.select_items(group.cohort, finite)
+    total = trees.sum_clients(reports if counted == group.cohort else trees.select(reports, finite))
+    return Sums(total, group.cohort, counted, request.kept, count_upload(reports))
 
 
-def job(visit: Visit, fed: Federation, ask: Ask) -> Job:
-    """The local training of the cohort."""
-    received = trees.share(ask.down)
+def make_job(group: ClientGroup, fed: Federation, request: Request) -> TrainingJob:
+    """Return the local training of the cohort."""
+    received = trees.share(request.down)
     held = {
-        piece.name: piece.prepare(visit.clients[piece.name], visit.start, received[piece.name])
-        for piece in visit.pieces
+        piece.name: piece.prepare(group.clients[piece.name], group.base, received[piece.name])
+        for piece in group.pieces
     }
-    plans = [fed.plan(ask.round, client) for client in visit.cohort]
-    return Job(visit.start, plans, Objective(visit.pieces, held), fed.training.sgd)
+    plans = [fed.plan(request.round, client) for client in group.cohort]
+    return TrainingJob(group.start, plans, Objective(group.pieces, held), fed.training.sgd)
 
 
-def trained(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome) -> Sums:
-    """The answer to "train": the sum of what those clients send whose training was sound."""
-    work = finished(visit, fed, ask, job, outcome)
-    traffic, held = uploads(work, ask.sharing), held_while_training(work, job)
-    work, sound = without_failures(visit, work)
-    if not sound:
-        return Sums({}, visit.cohort, [], ask.kept, traffic, held)
+def answer_train(
+    group: ClientGroup,
+    fed: Federation,
+    request: Request,
+    job: TrainingJob,
+    result: TrainingResult,
+) -> Sums:
+    """Answer "train": the sum of the contributions of the clients that did not diverge."""
+    work = finish_training(group, fed, request, job, result)
+    traffic, held = count_uploads(work, request.sharing), count_floats_in_training(work, job)
+    work, clients = drop_failures(group, work)
+    if not clients:
+        return Sums({}, group.cohort, [], request.kept, traffic, held)
     with phase("aggregation"):
         if fed.guard:
-            total, each = guarded(visit, work, ask, sound, fed.guard)
-            traffic = sum([each] * len(visit.cohort), Traffic())
+            total, upload = sum_private_contributions(group, work, request, clients, fed.guard)
+            traffic = sum([upload] * len(group.cohort), Traffic())
         else:
-            total = contribution(visit, work, ask.sharing)
-    kept = remembered(ask, fed, sound, work)
-    return Sums(total, visit.cohort, sound, kept, traffic, held)
+            total = sum_contributions(group, work, request.sharing)
+    kept = keep_states(request, fed, clients, work)
+    return Sums(total, group.cohort, clients, kept, traffic, held)
 
 
-def finished(visit: Visit, fed: Federation, ask: Ask, job: Job, outcome: Outcome) -> Work:
-    """What each client sends and keeps after its training."""
-    model, losses, steps = outcome
-    samples = (sizes(visit.samples) / ask.unit).to(next(trees.leaves(model.params)))
+def finish_training(
+    group: ClientGroup,
+    fed: Federation,
+    request: Request,
+    job: TrainingJob,
+    result: TrainingResult,
+) -> Work:
+    """Return what each client sends and keeps after its training."""
+    model, losses, steps = result
+    samples = (count_samples(group.samples) / request.unit).to(next(trees.leaves(model.params)))
     if fed.guard:
         samples = torch.ones_like(samples)
-    run = LocalRun(visit.start, model, steps, job.sgd, fed.method.pull, samples)
-    received = trees.share(ask.down)
+    run = LocalRun(group.start, model, steps, job.sgd, fed.method.pull, samples)
+    received = trees.share(request.down)
     up, kept = {}, {}
-    for piece in visit.pieces:
-        own = visit.clients[piece.name]
-        found = piece.finish(own, run, received[piece.name])
-        up[piece.name], state = pair(piece, "finish", found, "what goes up and what is kept")
-        kept[piece.name] = alike(piece, "finish", state, own, "a client's state")
-    return Work(run, losses, reports(visit, fed, "after", model), up, kept)
+    for piece in group.pieces:
+        old = group.clients[piece.name]
+        pair = piece.finish(old, run, received[piece.name])
+        up[piece.name], state = check_pair(piece, "finish", pair, "what is sent and what is kept")
+        kept[piece.name] = check_alike(piece, "finish", state, old, "a client's state")
+    return Work(run, losses, collect_reports(group, fed, "after", model), up, kept)
 
 
-def sizes(samples: Sequence[Tensor]) -> Tensor:
-    """n_i [S]."""
-    return torch.tensor([len(own) for own in samples], dtype=torch.float64)
+def count_samples(samples: Sequence[Tensor]) -> Tensor:
+    """Return n_i [S]."""
+    return torch.tensor([len(indices) for indices in samples], dtype=torch.float64)
 
 
-def uploads(work: Work, sharing: bool) -> Traffic:
-    """What the clients send."""
-    model = message(work.run.end) if sharing else {}
-    return sent_up({"reports": work.reports, "pieces": work.up, "model": model})
+def count_uploads(work: Work, sharing: bool) -> Traffic:
+    """Count what the clients send."""
+    model = to_message(work.run.end) if sharing else {}
+    return count_upload({"reports": work.reports, "pieces": work.up, "model": model})
 
 
-def message(model: Model) -> Tree:
-    """A model as it travels."""
+def to_message(model: Model) -> Tree:
+    """Return a model as a message."""
     return {"params": model.params, BUFFERS: model.buffers}
 
 
-def held_while_training(work: Work, job: Job) -> int:
-    """Floats of a client: its model and what the pieces prepared."""
-    return floats_held({"model": {"params": work.run.end.params}, **job.objective.held})
+def count_floats_in_training(work: Work, job: TrainingJob) -> int:
+    """Count the floats that a client holds: its model and what the pieces prepared."""
+    return count_held_floats({"model": {"params": work.run.end.params}, **job.objective.held})
 
 
-def without_failures(visit: Visit, work: Work) -> tuple[Work, list[int]]:
-    """The work of those whose loss, model and messages are finite, and who they are."""
+def drop_failures(group: ClientGroup, work: Work) -> tuple[Work, list[int]]:
+    """Return the work of the clients with finite loss, model and messages, and who they are."""
     sent = {"losses": work.losses, "reports": work.reports, "up": work.up}
-    fine = trees.finite(sent | {"model": work.run.end._asdict()})
-    sound = trees.chosen_items(visit.cohort, fine)
-    if sound in ([], visit.cohort):
-        return work, sound
-    return work.rows(fine), sound
+    finite = trees.is_finite(sent | {"model": work.run.end._asdict()})
+    clients = trees.select_items(group.cohort, finite)
+    if clients in ([], group.cohort):
+        return work, clients
+    return work.rows(finite), clients
 
 
-def contribution(visit: Visit, work: Work, sharing: bool) -> Tree:
-    """What the server needs of the clients, summed over them: leaves [...].
+def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
+    """Return the sums over clients that the server needs: leaves [...].
 
-    samples: sum_i n_i; loss: sum_i n_i loss_i; reports and pieces: sums of what they send;
-    and where models are shared weight: sum_i u_i; change: sum_i u_i (y_i - x); buffers.
+    samples: sum_i n_i; loss: sum_i n_i loss_i; reports and pieces: sums of what they send. If
+    models are shared, also weight: sum_i u_i; change: sum_i u_i (y_i - x); buffers.
     """
     samples, run = work.run.samples, work.run
     total = {
         "samples": samples.sum(),
         "loss": (samples * work.losses).sum(),
-        "reports": trees.total(work.reports),
-        "pieces": trees.total(work.up),
+        "reports": trees.sum_clients(work.reports),
+        "pieces": trees.sum_clients(work.up),
     }
     if not sharing:
         return total
     weights = samples
-    for piece in visit.pieces:
-        weights = one_each(piece, "weights", piece.weights(weights, run), len(samples))
+    for piece in group.pieces:
+        weights = check_one_each(piece, "weights", piece.weights(weights, run), len(samples))
     change = trees.tree_map(
-        lambda y, x: trees.weighted_sum(weights, y - x), run.end.params, visit.base.params
+        lambda y, x: trees.weighted_sum(weights, y - x), run.end.params, group.base.params
     )
-    buffers = summed_buffers(run.end.buffers, visit.base.buffers, samples)
+    buffers = sum_buffers(run.end.buffers, group.base.buffers, samples)
     return total | {"weight": weights.sum(), "change": change, **buffers}
 
 
-def summed_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
-    """Changes of buffers [S, ...] from `base` [1, ...], summed by the number of samples.
+def sum_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
+    """Sum the changes of buffers [S, ...] from `base` [1, ...], weighted by samples.
 
-    Counters are not summed: the largest counts.
+    Counters are not summed; the largest is taken.
     """
     averaged = {
         name: leaf - base[name] for name, leaf in buffers.items() if leaf.is_floating_point()
@@ -227,38 +241,39 @@ def summed_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
     }
 
 
-def guarded(
-    visit: Visit, work: Work, ask: Ask, clients: list[int], guard: Guard
+def sum_private_contributions(
+    group: ClientGroup, work: Work, request: Request, clients: list[int], guard: Guard
 ) -> tuple[Tree, Traffic]:
-    """`contribution` of clients whose answers are clipped and noised, and what each one sends.
+    """Sum clipped and noised contributions; also return what each client sends.
 
-    All clients count alike; losses and counters stay at home.
+    All clients have equal weight. Losses and counters are not sent.
     """
-    each = [
-        contribution(visit, work.rows(slice(i, i + 1)), ask.sharing) for i in range(len(clients))
+    contributions = [
+        sum_contributions(group, work.rows(slice(i, i + 1)), request.sharing)
+        for i in range(len(clients))
     ]
-    alone = trees.stack(each)
-    if ask.sharing:
+    alone = trees.stack(contributions)
+    if request.sharing:
         guard.check_weights(alone["weight"])
     update: Tree = {name: alone[name] for name in PRIVATE if name in alone}
-    private = guard.update(update, ask.round, clients) | {
-        "reports": guard.report(alone["reports"], ask.round, clients)
+    private = guard.update(update, request.round, clients) | {
+        "reports": guard.report(alone["reports"], request.round, clients)
     }
-    alike = {name: alone[name] for name in ("samples", "weight") if name in alone}
-    return trees.total(private | alike), sent_up(trees.rows(private, slice(0, 1)))
+    public = {name: alone[name] for name in ("samples", "weight") if name in alone}
+    return trees.sum_clients(private | public), count_upload(trees.rows(private, slice(0, 1)))
 
 
-def remembered(ask: Ask, fed: Federation, clients: list[int], work: Work) -> ClientStates:
-    """What every client keeps after the round; local models only until they are shared.
+def keep_states(request: Request, fed: Federation, clients: list[int], work: Work) -> ClientStates:
+    """Return what every client keeps after the round; local models only until they are shared.
 
-    Where models are shared rarely, no piece keeps anything (`compose` sees to that).
+    If models are not shared in every round, no piece keeps a state (`compose` ensures that).
     """
-    if fed.method.share_every > 1 and ask.sharing:
-        return ask.kept.cleared()
+    if fed.method.share_every > 1 and request.sharing:
+        return request.kept.clear()
     kept = {name: tree for name, tree in work.kept.items() if tree}
-    if not ask.sharing:
+    if not request.sharing:
         kept["model"] = work.run.end._asdict()
     if not kept:
-        return ask.kept
-    each = trees.unstack(kept, len(clients))
-    return ask.kept.updated(dict(zip(clients, each, strict=True)), ask.round + 1)
+        return request.kept
+    states = trees.unstack(kept, len(clients))
+    return request.kept.update(dict(zip(clients, states, strict=True)), request.round + 1)

@@ -1,4 +1,4 @@
-"""What a method costs, from the shapes of its messages: a round on the meta device, no training."""
+"""The cost of a method, from the shapes of its messages: a round on the meta device."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,7 +10,7 @@ from fedfm import models
 from fedfm.core.ledger import Traffic
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import to_device
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.engine.shapes import ShapesExecutor
 from fedfm.methods import Method, Task
 from fedfm.privacy.guard import Guard
@@ -25,7 +25,7 @@ class Cost:
 
     method: str
     memory: int
-    """Floats a client holds while it trains."""
+    """The floats that a client holds in training."""
     floats_up: float
     floats_down: float
     bytes_up: float
@@ -33,20 +33,20 @@ class Cost:
     handshakes: float
 
     def whole_process(self, clients: int, rounds: int) -> float:
-        """Floats that `clients` clients send in `rounds` rounds, in one direction."""
+        """Return the floats that `clients` clients send in `rounds` rounds, in one direction."""
         return self.floats_up * clients * rounds
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers by name."""
+        """Return plain numbers by name."""
         return asdict(self)
 
 
-def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int) -> Cost:
-    """The cost of a method with a model for inputs of a shape, once every piece is at work."""
-    start = model_of(model).map(lambda tree: to_device(tree, "meta"))
+def measure_cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int) -> Cost:
+    """Measure the cost of a method, in rounds with every piece active."""
+    start = copy_model(model).map(lambda tree: to_device(tree, "meta"))
     task = Task(start, classes, models.feature_dim(model, shape))
     state = replace(initial_state(start, method, task), round=method.steady_round)
-    fed = one_client(method, task)
+    fed = make_single_client(method, task)
     traffic, held = Traffic(), 0
     for _ in range(method.share_every):
         state, log = run_round(state, fed)
@@ -55,8 +55,8 @@ def cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int)
     return Cost(method.name, held, **per_round)
 
 
-def one_client(method: Method, task: Task, guard: Guard | None = None) -> Federation:
-    """A federation of one client with one sample."""
+def make_single_client(method: Method, task: Task, guard: Guard | None = None) -> Federation:
+    """Return a federation of one client with one sample."""
     return Federation(
         task=task,
         method=method,

@@ -1,8 +1,8 @@
-"""What server and clients say to each other: the server asks a cohort, and receives sums.
+"""The messages between server and clients: the server sends requests and receives sums.
 
-The server needs nothing but sums over clients. That is what lets one definition of a round serve a
-simulated cohort, whose sums are taken where it is trained, real clients that send a summand each,
-and clients whose summands are masked so that nobody sees a single one.
+The server needs only sums over clients. One definition of a round therefore serves a simulated
+cohort, which is summed where it is trained, real clients that send one summand each, and clients
+with masked summands that nobody sees individually.
 """
 
 from typing import Literal, NamedTuple
@@ -13,8 +13,8 @@ from fedfm.core.trees import Tree
 from fedfm.methods.base import Model
 
 
-class Ask(NamedTuple):
-    """What the server asks the clients of a cohort to do in a round (from 0)."""
+class Request(NamedTuple):
+    """What the clients of a cohort have to do in a round (from 0)."""
 
     kind: Literal["measure", "train"]
     """Report statistics under the global model, or train, report and send."""
@@ -23,29 +23,29 @@ class Ask(NamedTuple):
     model: Model
     """The global model, leaves [...]."""
     newcomers: list[int]
-    """Who has to be sent the model with this question: those who do not go on from their own."""
+    """The clients that need the global model: those that do not continue from their own."""
     down: Tree
-    """The pieces' messages [...]; none with "measure"."""
+    """The pieces' messages [...]; empty with "measure"."""
     kept: ClientStates
     """What every client keeps from earlier rounds."""
     sharing: bool
-    """Whether models go up at the end of the round."""
+    """Whether clients send models at the end of the round."""
     unit: float = 1.0
-    """Samples are counted in this unit."""
+    """The unit in which samples are counted."""
 
 
 class Sums(NamedTuple):
-    """What the clients of a cohort answered, added up."""
+    """The answers of a cohort, summed."""
 
     total: Tree
-    """The reports of each piece [...], or what `clients.contribution` has."""
+    """The reports of each piece [...], or the result of `clients.sum_contributions`."""
     present: list[int]
-    """Who answered, ascending."""
+    """The clients that answered, ascending."""
     clients: list[int]
-    """Of those, whose answer is in the sum; the others' was not fit for it."""
+    """The clients in the sum; the answers of the others were not finite."""
     kept: ClientStates
     """What every client keeps from now on."""
     traffic: Traffic
-    """What went up."""
+    """What the clients sent."""
     held: int = 0
-    """Floats a client held while it trained."""
+    """The floats that a client held in training."""

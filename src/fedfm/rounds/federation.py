@@ -1,4 +1,4 @@
-"""What a round needs and never changes: the clients' data, the method, the local training."""
+"""The constant part of a federation: the clients' data, the method, the local training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 from fedfm.config.training import Training, cohort_size
 from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
-from fedfm.data.batches import Plan, plan
+from fedfm.data.batches import BatchPlan, plan_batches
 from fedfm.engine.executors import Executor
 from fedfm.methods.base import Task
 from fedfm.methods.composition import Method
@@ -25,15 +25,15 @@ class LocalTraining:
     sgd: Sgd
 
     @staticmethod
-    def of(training: Training) -> "LocalTraining":
-        """Return what local training needs to know of a config."""
+    def from_config(training: Training) -> "LocalTraining":
+        """Return the local training of a config."""
         sgd = Sgd(training.lr, training.momentum, training.weight_decay)
         return LocalTraining(training.epochs, training.batch_size, training.keep_last, sgd)
 
 
 @dataclass(frozen=True)
 class Federation:
-    """N clients with their samples, the method they run, and how each of them trains."""
+    """N clients with their samples, the method, and how each client trains."""
 
     task: Task
     method: Method
@@ -45,10 +45,10 @@ class Federation:
     augmented: bool
     seed: int
     guard: Guard | None = None
-    """Privacy, where answers are clipped and noised."""
+    """Clips and noises answers, if privacy is on."""
 
     def __post_init__(self) -> None:
-        """Refuse a method that privacy does not allow."""
+        """Refuse a method that does not work with privacy."""
         if self.guard:
             self.guard.check(self.method)
 
@@ -58,13 +58,13 @@ class Federation:
         return len(self.samples)
 
     def cohort(self, round: int) -> list[int]:
-        """The clients that take part in a round (from 0), ascending."""
+        """Return the clients that take part in a round (from 0), ascending."""
         everyone = range(self.population)
-        return drawn(everyone, self.participation, self.population, self.seed, round)
+        return draw_cohort(everyone, self.participation, self.population, self.seed, round)
 
-    def plan(self, round: int, client: int) -> Plan:
-        """A client's local training in a round."""
-        return plan(
+    def plan(self, round: int, client: int) -> BatchPlan:
+        """Return the batches of a client in a round."""
+        return plan_batches(
             self.samples[client].numpy(),
             epochs=self.training.epochs,
             batch_size=self.training.batch_size,
@@ -74,10 +74,10 @@ class Federation:
         )
 
 
-def drawn(
+def draw_cohort(
     clients: Sequence[int], participation: float, population: int, seed: int, round: int
 ) -> list[int]:
-    """A round's cohort: a fraction of the population, drawn from those `clients` that are there."""
+    """Draw a round's cohort, a fraction of the population, from the available `clients`."""
     size = min(len(clients), cohort_size(participation, population))
     if size == len(clients):
         return sorted(clients)

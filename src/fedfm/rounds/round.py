@@ -4,8 +4,8 @@ model down -> statistics "before" up (a handshake of their own, if a piece takes
 -> the pieces' messages down -> local training -> statistics "after" and models up
 -> aggregation weights -> mean change -> the server's step -> State
 
-`conversation` is the server's part of it, whoever the clients are; the rest runs it with clients
-simulated on this machine.
+`serve_round` is the server's side, for any clients; the other functions run it with clients that
+are simulated on this machine.
 """
 
 from collections.abc import Generator, Sequence
@@ -16,32 +16,39 @@ from torch import Tensor
 
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import all_finite
-from fedfm.engine.cohort import Outcome
-from fedfm.engine.jobs import Job, train_together
+from fedfm.engine.cohort import TrainingJob, TrainingResult
+from fedfm.engine.jobs import train_together
 from fedfm.engine.profile import phase
 from fedfm.methods.base import Turnout
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.clients import Visit, begin, job, measured, message, trained
-from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.clients import (
+    ClientGroup,
+    answer_measure,
+    answer_train,
+    make_job,
+    prepare_group,
+    to_message,
+)
+from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
-from fedfm.rounds.server import Diverged, absorbed, aggregated, everybody_diverged
+from fedfm.rounds.server import Diverged, absorb_reports, aggregate, describe_divergence
 from fedfm.rounds.state import State
 
 
 @dataclass(frozen=True)
 class RoundLog:
-    """What a round cost and how the training went."""
+    """The cost of a round and the result of its training."""
 
     cohort: list[int]
-    """The clients that took part and are in the average."""
+    """The clients in the average."""
     loss: Tensor | None
-    """The mean local loss, by data share; None where privacy keeps it at the clients."""
+    """The mean local loss, weighted by samples; None if privacy keeps it at the clients."""
     failed: list[int]
-    """Clients that were left out: no answer, or one that was not finite."""
+    """Clients that were left out: no answer, or an answer that was not finite."""
     traffic: Traffic
     held: int
-    """Floats a client holds while it trains: its model and what the pieces prepared."""
+    """The floats that a client holds in training: its model and what the pieces prepared."""
 
 
 class Rules(Protocol):
@@ -49,7 +56,7 @@ class Rules(Protocol):
 
     @property
     def method(self) -> Method:
-        """What is run."""
+        """The method."""
         ...
 
     @property
@@ -59,45 +66,47 @@ class Rules(Protocol):
 
     @property
     def guard(self) -> Guard | None:
-        """Privacy, where answers are clipped and noised."""
+        """Clips and noises answers, if privacy is on."""
         ...
 
     def cohort(self, round: int) -> list[int]:
-        """The clients to be asked in a round, ascending."""
+        """Return the clients of a round, ascending."""
         ...
 
 
-Conversation = Generator[Ask, Sums, tuple[State, RoundLog]]
+ServerRound = Generator[Request, Sums, tuple[State, RoundLog]]
 
 
-def conversation(state: State, rules: Rules) -> Conversation:
-    """A round as the server sees it: what it asks, and what it makes of the sums it receives."""
+def serve_round(state: State, rules: Rules) -> ServerRound:
+    """Run the server's side of a round: yield requests, receive sums, return the new state."""
     ledger, server, method = Ledger(), state.server, rules.method
     pieces, cohort = method.active(state.round), rules.cohort(state.round)
     owners = set(state.clients) if method.share_every > 1 else set()
     newcomers = [client for client in cohort if client not in owners]
     sharing = (state.round + 1) % method.share_every == 0
-    ask = Ask("train", state.round, cohort, state.model, newcomers, {}, state.clients, sharing)
-    ledger.down(message(state.model), len(newcomers))
+    request = Request(
+        "train", state.round, cohort, state.model, newcomers, {}, state.clients, sharing
+    )
+    ledger.record_download(to_message(state.model), len(newcomers))
     if any(piece.measures == "before" for piece in pieces):
-        sums = yield ask._replace(kind="measure")
+        sums = yield request._replace(kind="measure")
         _check_sum(sums, rules)
-        ledger.handshake(sums.traffic)
-        server = absorbed(pieces, server, sums.total, len(sums.clients), rules.guard)
-        ask = ask._replace(cohort=sums.present, newcomers=[], kept=sums.kept)
+        ledger.record_handshake(sums.traffic)
+        server = absorb_reports(pieces, server, sums.total, len(sums.clients), rules.guard)
+        request = request._replace(cohort=sums.present, newcomers=[], kept=sums.kept)
     down = {piece.name: piece.download(server[piece.name]) for piece in pieces}
-    ledger.down(down, len(ask.cohort))
-    sums = yield ask._replace(down=down)
-    ledger.handshake(sums.traffic)
+    ledger.record_download(down, len(request.cohort))
+    sums = yield request._replace(down=down)
+    ledger.record_handshake(sums.traffic)
     if not sums.clients:
-        raise Diverged(everybody_diverged(cohort), state.round)
+        raise Diverged(describe_divergence(cohort), state.round)
     _check_sum(sums, rules)
     total, clients, model = sums.total, len(sums.clients), state.model
-    server = absorbed(pieces, server, total["reports"], clients, rules.guard)
+    server = absorb_reports(pieces, server, total["reports"], clients, rules.guard)
     if sharing:
         turnout = Turnout(clients, rules.population, total["samples"], total["weight"])
         with phase("aggregation"):
-            server, model = aggregated(pieces, server, model, total, turnout)
+            server, model = aggregate(pieces, server, model, total, turnout)
         if not all_finite(model.params):
             raise Diverged("server's step diverged", state.round)
     failed = sorted(set(cohort) - set(sums.clients))
@@ -111,27 +120,27 @@ def _check_sum(sums: Sums, rules: Rules) -> None:
         rules.guard.check_sum(len(sums.clients))
 
 
-def ended(talk: Conversation, sums: Sums) -> tuple[State, RoundLog]:
-    """What the server makes of its last answer."""
+def finish_round(server: ServerRound, sums: Sums) -> tuple[State, RoundLog]:
+    """Give the server its last answer; return the new state and the log."""
     try:
-        talk.send(sums)
+        server.send(sums)
     except StopIteration as end:
         result: tuple[State, RoundLog] = end.value
         return result
-    raise AssertionError("the server asked once more")
+    raise AssertionError("the server sent another request")
 
 
-class Opened(NamedTuple):
+class OpenRound(NamedTuple):
     """A round up to its local training."""
 
-    talk: Conversation
-    ask: Ask
-    visit: Visit
-    job: Job
+    server: ServerRound
+    request: Request
+    group: ClientGroup
+    job: TrainingJob
 
 
 def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
-    """One communication round: a pure function of the state."""
+    """Run one communication round: a pure function of the state."""
     (outcome,) = run_rounds([state], [fed])
     if isinstance(outcome, Diverged):
         raise outcome
@@ -141,31 +150,33 @@ def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
 def run_rounds(
     states: Sequence[State], feds: Sequence[Federation]
 ) -> list[tuple[State, RoundLog] | Diverged]:
-    """A round of several federations that differ in their clients alone, trained together.
+    """Run a round of several federations that differ only in their clients, trained together.
 
-    One that diverges does not keep the others from going on.
+    If one diverges, the others continue.
     """
-    rounds = [opened(state, fed) for state, fed in zip(states, feds, strict=True)]
-    outcomes = train_together([one.job for one in rounds], feds[0].executor)
-    return [closed(*one) for one in zip(rounds, feds, outcomes, strict=True)]
+    rounds = [open_round(state, fed) for state, fed in zip(states, feds, strict=True)]
+    results = train_together([one.job for one in rounds], feds[0].executor)
+    return [close_round(*one) for one in zip(rounds, feds, results, strict=True)]
 
 
-def opened(state: State, fed: Federation) -> Opened:
-    """Everything that comes before local training."""
-    talk = conversation(state, fed)
-    ask = next(talk)
-    visit = begin(ask, fed)
-    if ask.kind == "measure":
-        ask = talk.send(measured(visit, fed, ask))
+def open_round(state: State, fed: Federation) -> OpenRound:
+    """Run a round up to local training."""
+    server = serve_round(state, fed)
+    request = next(server)
+    group = prepare_group(request, fed)
+    if request.kind == "measure":
+        request = server.send(answer_measure(group, fed, request))
     with phase("data"):
-        training = job(visit, fed, ask)
-    return Opened(talk, ask, visit, training)
+        training = make_job(group, fed, request)
+    return OpenRound(server, request, group, training)
 
 
-def closed(opened: Opened, fed: Federation, outcome: Outcome) -> tuple[State, RoundLog] | Diverged:
-    """Everything that comes after it."""
-    talk, ask, visit, job = opened
+def close_round(
+    opened: OpenRound, fed: Federation, outcome: TrainingResult
+) -> tuple[State, RoundLog] | Diverged:
+    """Run a round from the results of local training to its end."""
+    server, request, group, job = opened
     try:
-        return ended(talk, trained(visit, fed, ask, job, outcome))
+        return finish_round(server, answer_train(group, fed, request, job, outcome))
     except Diverged as problem:
         return problem

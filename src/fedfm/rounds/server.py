@@ -1,4 +1,4 @@
-"""The server's side of a round: what it makes of the clients' sums."""
+"""The server's side of a round: new state and model from the clients' sums."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Model, Piece, Turnout
-from fedfm.methods.contract import alike, pair
+from fedfm.methods.contract import check_alike, check_pair
 from fedfm.privacy.guard import Guard
 
 VARIANCE = "running_var"
-"""How PyTorch calls the buffers that must not be negative."""
+"""PyTorch's name of the buffers that must not be negative."""
 
 
 class Diverged(UserError):
-    """A round whose numbers ended in NaN or infinity."""
+    """A round ended in NaN or infinite numbers."""
 
     def __init__(self, what: str, round: int) -> None:
         super().__init__(
@@ -26,28 +26,28 @@ class Diverged(UserError):
         )
 
 
-def everybody_diverged(clients: Sequence[int]) -> str:
-    """What happened if no client's answer is fit for the sum."""
+def describe_divergence(clients: Sequence[int]) -> str:
+    """Describe that the answer of no client was finite."""
     named = ", ".join(map(str, clients[:5])) + (", ..." if len(clients) > 5 else "")
     return f"training of every client diverged (clients {named})"
 
 
-def absorbed(
+def absorb_reports(
     pieces: Sequence[Piece], server: Tree, reports: Tree, clients: int, guard: Guard | None = None
 ) -> Tree:
-    """The server's state after it received the sum of the reports of `clients` clients."""
-    reports = guard.believed(reports, pieces, clients) if guard else reports
+    """Return the server's state after the sum of the reports of `clients` clients."""
+    reports = guard.drop_noisy_counts(reports, pieces, clients) if guard else reports
     for piece in pieces:
         if piece.name in reports and clients:
             state = piece.absorb(server[piece.name], reports[piece.name], clients)
-            server = server | {piece.name: _state(piece, "absorb", state, server)}
+            server = server | {piece.name: _check_state(piece, "absorb", state, server)}
     return server
 
 
-def aggregated(
+def aggregate(
     pieces: Sequence[Piece], server: Tree, old: Model, total: Tree, turnout: Turnout
 ) -> tuple[Tree, Model]:
-    """The server's new state and model: x + step(mean change); buffers by data share."""
+    """Return the server's new state and model x + step(mean change); average buffers by samples."""
     factor: Tensor | float = 1.0
     for piece in pieces:
         factor = factor * piece.rescale(total["pieces"].get(piece.name, {}), turnout)
@@ -55,23 +55,23 @@ def aggregated(
     delta = trees.tree_map(lambda change: change * scale, total["change"])
     for piece in pieces:
         sent = total["pieces"].get(piece.name, {})
-        found = piece.step(server[piece.name], delta, sent, turnout)
-        state, step = pair(piece, "step", found, "the server's state and its step")
-        server = server | {piece.name: _state(piece, "step", state, server)}
-        delta = alike(piece, "step", step, delta, "a step")
+        pair = piece.step(server[piece.name], delta, sent, turnout)
+        state, step = check_pair(piece, "step", pair, "the server's state and its step")
+        server = server | {piece.name: _check_state(piece, "step", state, server)}
+        delta = check_alike(piece, "step", step, delta, "a step")
     params = trees.tree_map(torch.add, old.params, delta)
-    return server, Model(params, new_buffers(old.buffers, total, turnout))
+    return server, Model(params, update_buffers(old.buffers, total, turnout))
 
 
-def _state(piece: Piece, hook: str, found: Tree, server: Tree) -> Tree:
-    """What was not there from the beginning, a run that is resumed would not have."""
-    return alike(piece, hook, found, server[piece.name], "the server's state")
+def _check_state(piece: Piece, hook: str, state: Tree, server: Tree) -> Tree:
+    """Refuse keys that the initial state lacks: a resumed run would lack them, too."""
+    return check_alike(piece, hook, state, server[piece.name], "the server's state")
 
 
-def new_buffers(old: Tree, total: Tree, turnout: Turnout) -> Tree:
-    """The old buffers and their mean change; the largest counters, where clients tell them.
+def update_buffers(old: Tree, total: Tree, turnout: Turnout) -> Tree:
+    """Add the mean change to the buffers; take the largest counters, if clients sent them.
 
-    Noise may leave a variance below zero, where it is of no use.
+    Clamp variances at zero, since noise may make them negative.
     """
     counters = total.get("counters", {})
 

@@ -1,10 +1,10 @@
-"""Everything of a federation that must survive a round, and nothing else."""
+"""The part of a federation that changes from round to round."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedfm.core.client_states import ClientStates, Elsewhere, InMemory, OnDisk
-from fedfm.core.trees import Tree, completed
+from fedfm.core.client_states import ClientStates, InMemory, OnClients, OnDisk
+from fedfm.core.trees import Tree, complete
 from fedfm.methods.base import Model, Task
 from fedfm.methods.composition import Method
 
@@ -14,8 +14,8 @@ class State:
     """The state after `round` rounds; `run_round` maps it to the next one.
 
     `model` is the global model, leaves [...]. `server` has a tree per piece. `clients` has, for
-    those clients that took part and keep anything, a tree per piece, and under "model" the local
-    model a client goes on from while models are not shared.
+    the clients that keep a state, a tree per piece, and under "model" the local model that a client
+    continues from while models are not shared.
     """
 
     round: int
@@ -27,32 +27,32 @@ class State:
 def initial_state(
     model: Model, method: Method, task: Task, clients: ClientStates | None = None
 ) -> State:
-    """The state before the first round."""
+    """Return the state before the first round."""
     server = {piece.name: piece.server_state(task) for piece in method.pieces}
     return State(0, model, server, clients or InMemory())
 
 
 def to_tree(state: State) -> Tree:
-    """The state's tensors as one tree; not the round, and not what clients keep on disk."""
+    """Return the state's tensors as one tree, without the round and without states on disk."""
     kept = state.clients.states if isinstance(state.clients, InMemory) else {}
-    clients = {str(client): own for client, own in kept.items()}
+    clients = {str(client): state for client, state in kept.items()}
     return {"model": state.model._asdict(), "server": state.server, "clients": clients}
 
 
 def to_facts(state: State) -> dict[str, Any]:
-    """What `to_tree` leaves out: the round, and which states clients keep elsewhere."""
-    named = state.clients.rounds if isinstance(state.clients, OnDisk | Elsewhere) else {}
+    """Return what `to_tree` leaves out: the round, and which states are on disk or at clients."""
+    named = state.clients.rounds if isinstance(state.clients, OnDisk | OnClients) else {}
     return {"round": state.round, "clients": {str(k): round for k, round in named.items()}}
 
 
 def from_tree(tree: Tree, facts: dict[str, Any], start: State) -> State:
-    """The inverse of `to_tree` and `to_facts`, for a run that began with `start`."""
-    model = completed(tree["model"], start.model._asdict())
-    server = completed(tree.get("server", {}), start.server)
-    if isinstance(start.clients, OnDisk | Elsewhere):
+    """Invert `to_tree` and `to_facts`, for a run that began with `start`."""
+    model = complete(tree["model"], start.model._asdict())
+    server = complete(tree.get("server", {}), start.server)
+    if isinstance(start.clients, OnDisk | OnClients):
         rounds = {int(client): round for client, round in facts["clients"].items()}
-        clients: ClientStates = start.clients.after(rounds)
+        clients: ClientStates = start.clients.restore(rounds)
     else:
         kept = tree.get("clients", {})
-        clients = InMemory({int(client): own for client, own in kept.items()})
+        clients = InMemory({int(client): state for client, state in kept.items()})
     return State(facts["round"], Model(**model), server, clients)

@@ -59,4 +59,4 @@ class Bookkeeper:
 def describe_privacy(config: Config, secure: bool = False) -> str | None:
     """Return what clients with [privacy] give away, in words; None without privacy."""
     guard, rounds = config.guard(), config.training.rounds
-    return guard.statement(config.composed, rounds, secure) if guard else None
+    return guard.describe_run(config.composed, rounds, secure) if guard else None

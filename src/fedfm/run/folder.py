@@ -21,16 +21,16 @@ from fedfm.config.keys import use_new_names
 from fedfm.core.checkpoint import (
     Damaged,
     load_checkpoint,
+    partial_path,
     save_checkpoint,
     to_bytes,
-    unfinished,
     write_atomically,
 )
 from fedfm.core.errors import UserError, require
 from fedfm.core.locks import lock
-from fedfm.core.tables import csv_text
+from fedfm.core.tables import to_csv
 from fedfm.core.trees import Tree, leaves, to_device
-from fedfm.engine.choice import CHOICES, Choice
+from fedfm.engine.choice import CHOICES, ExecutorChoice
 from fedfm.methods.base import Model
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
 from fedfm.run.records import Best, Progress, Result, RoundRecord
@@ -70,7 +70,7 @@ class RunFolder:
         if not recorded.exists():
             require(not path.exists() or path.is_dir(), f"{path} is a file; choose another folder")
             require(
-                not path.exists() or _names(path) <= {unfinished(recorded).name, *beside},
+                not path.exists() or _names(path) <= {partial_path(recorded).name, *beside},
                 f"{path} is not empty and holds no run; choose another folder",
             )
             return False
@@ -104,14 +104,14 @@ class RunFolder:
                 raise UserError(f"{self.path} {said}") from problem
             yield
 
-    def choice(self) -> Choice | None:
+    def choice(self) -> ExecutorChoice | None:
         """The executor that the run began with; a resumed run keeps to it, bit for bit."""
         path = self.path / MACHINE
         if not path.exists():
             return None
         try:
             found = json.loads(path.read_text())
-            choice = Choice(found["executor"], found["why"])
+            choice = ExecutorChoice(found["executor"], found["why"])
         except (ValueError, LookupError, TypeError) as problem:
             raise Damaged(path, problem) from problem
         if choice.name not in CHOICES:
@@ -123,7 +123,7 @@ class RunFolder:
         own = not (self.path / CHECKPOINT).exists() or (self.path / MACHINE).exists()
         require(own, f"{self.path} holds a deployment; go on with `fedfm serve --resume`")
 
-    def settle(self, choice: Choice, device: torch.device, data: str) -> None:
+    def settle(self, choice: ExecutorChoice, device: torch.device, data: str) -> None:
         """Record what the run is executed by, and the digest of its data."""
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         facts = {"executor": choice.name, "why": choice.why, "device": device.type, "name": name}
@@ -221,7 +221,7 @@ def _names(folder: Path) -> set[str]:
 
 def as_csv(records: Sequence[RoundRecord]) -> str:
     """A line per round, for spreadsheets."""
-    return csv_text([record.as_dict() for record in records])
+    return to_csv([record.as_dict() for record in records])
 
 
 def summary(result: Result) -> dict[str, Any]:

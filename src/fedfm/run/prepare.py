@@ -56,7 +56,7 @@ def build_model(config: Config, dataset: Described) -> torch.nn.Module:
 def use_threads(wanted: int, model: torch.nn.Module) -> Iterator[None]:
     """Set the number of CPU threads; small networks want one, above all on a busy machine."""
     before = torch.get_num_threads()
-    if not wanted and models.parameter_count(model) < SMALL:
+    if not wanted and models.count_parameters(model) < SMALL:
         wanted = 1
     torch.set_num_threads(wanted or before)
     try:

@@ -15,8 +15,8 @@ from fedfm.config import Config
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
 from fedfm.core.errors import UserError
 from fedfm.data.dataset import Dataset
-from fedfm.engine.choice import Choice
-from fedfm.engine.networks import model_of
+from fedfm.engine.choice import ExecutorChoice
+from fedfm.engine.networks import copy_model
 from fedfm.engine.profile import phase
 from fedfm.rounds.server import Diverged
 from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
@@ -50,7 +50,7 @@ class Run:
         if self.out and RunFolder.check(self.out, self.config.as_toml(), resume):
             RunFolder(self.out).check_simulated()
 
-    def folder(self, data: Dataset, resume: bool, choice: Choice) -> RunFolder | None:
+    def folder(self, data: Dataset, resume: bool, choice: ExecutorChoice) -> RunFolder | None:
         """Return the run's folder, new or the same run's."""
         if self.out is None:
             return None
@@ -63,7 +63,7 @@ class Run:
 
     def client_states(self, stack: ExitStack) -> ClientStates:
         """Return an empty store for what clients keep, as large as the config needs."""
-        if not self.config.keeps_states_on_disk(model_of(self.model)):
+        if not self.config.keeps_states_on_disk(copy_model(self.model)):
             return InMemory()
         if self.out is not None:
             return OnDisk(self.out / "clients")

@@ -14,16 +14,17 @@ from fedfm.core.client_states import ClientStates
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out
-from fedfm.engine.choice import Choice, automatic, executor
-from fedfm.engine.device_data import Feed
+from fedfm.engine.choice import ExecutorChoice, choose_executor, make_executor
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import LoopExecutor
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.engine.profile import phase
 from fedfm.methods import Task
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
+from fedfm.rounds.single_samples import check_single_samples
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.records import Progress, Score
 
@@ -36,8 +37,8 @@ class Simulation:
     A `sibling` with the same network and data lends its copy of the data and its executor.
     """
 
-    feeds: tuple[Feed, Feed]
-    choice: Choice
+    device_data: tuple[DeviceData, DeviceData]
+    choice: ExecutorChoice
     federation: Federation
 
     def __init__(
@@ -49,40 +50,42 @@ class Simulation:
         sibling: "Simulation | None" = None,
     ) -> None:
         training, seed, classes = config.training, config.seed, len(data.classes)
-        shards = partitions.dealt(data, training.clients, config.partition, seed)
+        shards = partitions.deal(data, training.clients, config.partition, seed)
         samples, validation = (
             [torch.from_numpy(part) for part in parts]
             for parts in hold_out(shards, training.validation, seed)
         )
-        start = model_of(model)
+        start = copy_model(model)
         self.config, self.method = config, config.composed
-        self.feeds = sibling.feeds if sibling else feeds(model, data)
+        self.device_data = sibling.device_data if sibling else device_data(model, data)
         fed = Federation(
-            task=Task(start, classes, models.checked_features(model, data.shape, classes)),
+            task=Task(start, classes, models.check_model(model, data.shape, classes)),
             method=self.method,
-            executor=LoopExecutor(model, self.feeds[0]),
+            executor=LoopExecutor(model, self.device_data[0]),
             samples=samples,
-            training=LocalTraining.of(training),
+            training=LocalTraining.from_config(training),
             participation=training.participation,
             augmented=data.augment,
             seed=seed,
             guard=config.guard(),
         )
+        sizes = {f"client {k}": len(own) for k, own in enumerate(samples)}
+        check_single_samples(model, data.shape, sizes, fed.training)
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
         else:
             self.choice = self._choice(model, fed)
-            chosen = executor(self.choice.name, model, self.feeds[0], config.precision)
+            chosen = make_executor(self.choice.name, model, self.device_data[0], config.precision)
         self.federation = replace(fed, executor=chosen)
         self.start = initial_state(start, self.method, fed.task, clients)
-        self.evaluate = Evaluator(chosen, validation, self.feeds[1])
+        self.evaluate = Evaluator(chosen, validation, self.device_data[1])
 
-    def _choice(self, model: nn.Module, fed: Federation) -> Choice:
+    def _choice(self, model: nn.Module, fed: Federation) -> ExecutorChoice:
         """The executor that was asked for, or the fastest."""
         if self.config.executor != "auto":
-            return Choice(self.config.executor, "asked for")
+            return ExecutorChoice(self.config.executor, "asked for")
         plans = [fed.plan(0, client) for client in fed.cohort(0)]
-        return automatic(model, self.feeds[0], plans, fed.training.sgd)
+        return choose_executor(model, self.device_data[0], plans, fed.training.sgd)
 
     def advance(self, progress: Progress) -> Progress:
         """One more round, evaluated."""
@@ -105,11 +108,12 @@ class Simulation:
         return progress.add_score(Score(float(clients.mean()), test, tuple(clients.tolist())))
 
 
-def feeds(model: nn.Module, data: Dataset) -> tuple[Feed, Feed]:
+def device_data(model: nn.Module, data: Dataset) -> tuple[DeviceData, DeviceData]:
     """The training and the test data where the model is."""
     like = next(model.parameters())
     train, test = (
-        Feed.of(split, data, like.device, like.dtype) for split in (data.train, data.test)
+        DeviceData.from_split(split, data, like.device, like.dtype)
+        for split in (data.train, data.test)
     )
     return train, test
 

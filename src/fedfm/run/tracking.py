@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.core.errors import UserError, not_installed, unknown
-from fedfm.core.tables import dotted
+from fedfm.core.tables import flatten_keys
 from fedfm.run.records import RoundRecord
 
 Tracker = Callable[[RoundRecord], None]
@@ -53,7 +53,7 @@ def tensorboard(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(folder / "tensorboard"))
-    writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in dotted(config).items()))
+    writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in flatten_keys(config).items()))
 
     def track(record: RoundRecord) -> None:
         for name, value in metrics(record).items():
@@ -76,7 +76,7 @@ def mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
     experiment = known.experiment_id if known else client.create_experiment("fedfm")
     run = client.create_run(experiment, run_name=folder.name).info.run_id
     client.log_batch(
-        run, params=[Param(name, str(value)) for name, value in dotted(config).items()]
+        run, params=[Param(name, str(value)) for name, value in flatten_keys(config).items()]
     )
 
     def track(record: RoundRecord) -> None:

@@ -45,12 +45,12 @@ class RowByRow(Piece):
         hook = super().report
         return trees.concat(each(lead(statistic), lambda i: hook(trees.rows(statistic, i))))
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """Row by row; `down` is the same for all."""
         hook = super().prepare
-        clients = lead(client, start._asdict())
+        clients = lead(client, received._asdict())
         return trees.concat(
-            each(clients, lambda i: hook(trees.rows(client, i), start.rows(i), down))
+            each(clients, lambda i: hook(trees.rows(client, i), received.rows(i), down))
         )
 
     def views(self, held: Tree) -> dict[str, Model]:

@@ -10,7 +10,7 @@ from fedfm.core.checkpoint import to_bytes
 from fedfm.core.errors import UserError
 from fedfm.core.ledger import Traffic
 from fedfm.core.trees import flatten, unflatten
-from fedfm.data.batches import Plan
+from fedfm.data.batches import BatchPlan
 from fedfm.methods import FedAvg, Piece, compose
 from fedfm.rounds import costs
 from fedfm.rounds.federation import Federation
@@ -60,7 +60,7 @@ class Renumbered(Federation):
         """The same clients."""
         return sorted(map(ORDER.index, self.original.cohort(round)))
 
-    def plan(self, round: int, client: int) -> Plan:
+    def plan(self, round: int, client: int) -> BatchPlan:
         """The same batches."""
         return self.original.plan(round, ORDER[client])
 
@@ -124,7 +124,7 @@ def predicted_costs(pieces: Pieces) -> None:
     for _ in range(rounds):
         state, log = run_round(state, fed)
         traffic += log.traffic
-    found = costs.cost(fed.method, world.module, SHAPE, CLASSES).as_dict()
+    found = costs.measure_cost(fed.method, world.module, SHAPE, CLASSES).as_dict()
     for name, sum_ in traffic.as_dict().items():
         clients = 1 if name == "handshakes" else len(fed.samples)
         if sum_ != found[name] * clients * rounds:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core.trees import Tree
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import FedAvg
 from fedfm.methods.anchors import Anchored
 from fedfm.verify.checks import check, only, same, same_model
@@ -52,7 +52,7 @@ def centralised(pieces: Pieces) -> None:
         optimiser.zero_grad()
         torch.autograd.backward(nn.functional.cross_entropy(module(split.inputs)[1], split.labels))
         optimiser.step()
-    same_model(CENTRAL.play(pieces, 4).model, model_of(module), 1e-12)
+    same_model(CENTRAL.play(pieces, 4).model, copy_model(module), 1e-12)
 
 
 def pools(pieces: Pieces) -> bool:

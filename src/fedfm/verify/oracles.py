@@ -5,17 +5,20 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from fedfm.methods import Piece
+from fedfm.methods import FedAvg, Piece
 from fedfm.rounds.federation import Federation
 from fedfm.verify import textbook, textbook_methods
 from fedfm.verify.checks import known_name
-from fedfm.verify.worlds import Pieces, World
+from fedfm.verify.worlds import Pieces, World, schedule
 
 
 class Oracle(Protocol):
     """The textbook's federation: `round` replaces `model`."""
 
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module:
+        """The global model."""
+        ...
 
     def round(self, cohort: Sequence[textbook.Client]) -> None:
         """Play one round."""
@@ -52,36 +55,18 @@ def method_oracle(
 class Matching:
     """FedFM on top of a method: anchors from the received model, then the method's round."""
 
-    def __init__(self, method: textbook_methods.FedAvg, piece: Piece) -> None:
-        self.method, self.settings = method, matching_settings(piece)
+    def __init__(self, method: textbook_methods.FedAvg, piece: Piece, wait: int) -> None:
+        self.method, self.settings, self.wait = method, matching_settings(piece), wait
         self.anchors: textbook.Anchors = {}
         self.model = method.model
 
     def round(self, cohort: Sequence[textbook.Client]) -> None:
-        """Play one round."""
+        """Play one round; the first `wait` ones are the method's own."""
+        self.wait -= 1
         self.anchors = textbook_methods.matching_round(
-            self.method, cohort, self.anchors, **self.settings
+            self.method, cohort, self.anchors, active=self.wait < 0, **self.settings
         )
         self.model = self.method.model
-
-
-class Lite:
-    """FedFM-Lite, which the textbook plays a whole cycle at a time."""
-
-    def __init__(self, piece: Piece, world: World) -> None:
-        self.every, self.model = piece.share_every, world.module
-        self.settings = matching_settings(piece) | sgd_of(world)
-        self.anchors: textbook.Anchors = {}
-        self.waiting: list[Sequence[textbook.Client]] = []
-
-    def round(self, cohort: Sequence[textbook.Client]) -> None:
-        """Play one round, or wait for the end of the cycle."""
-        self.waiting.append(cohort)
-        if len(self.waiting) == self.every:
-            self.model, self.anchors = textbook.fedfm_lite_cycle(
-                self.model, self.waiting, self.anchors, **self.settings
-            )
-            self.waiting = []
 
 
 def matching_settings(piece: Piece) -> dict[str, Any]:
@@ -99,11 +84,15 @@ def has_oracle(pieces: Pieces) -> bool:
 
 
 def oracle(pieces: Pieces, world: World, fed: Federation) -> Oracle:
-    """The textbook's version of a method that `has_oracle`."""
-    (piece,) = pieces
-    if piece.name in METHODS:
-        return method_oracle(piece, world, fed)
-    if piece.name == "fedfm":
-        plain = textbook_methods.FedAvg(world.module, len(fed.samples), **sgd_of(world))
-        return Matching(plain, piece)
-    return Lite(piece, world)
+    """The textbook's version of pieces of which the last one may be FedFM or FedFM-Lite."""
+    *others, last = pieces
+    wait = schedule(pieces).wait
+    if last.name == "fedproto":
+        return method_oracle(last, world, fed, wait=wait)
+    if last.name in METHODS:
+        return method_oracle(last, world, fed)
+    method = method_oracle(others[0] if others else FedAvg(), world, fed)
+    if last.name == "fedfm":
+        return Matching(method, last, wait)
+    every = schedule(pieces).every
+    return textbook_methods.FedFMLite(method, every=every, wait=wait, **matching_settings(last))

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from fedfm import models
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
-from fedfm.data.batches import Plan
+from fedfm.data.batches import BatchPlan
 from fedfm.data.dataset import Dataset, Split
-from fedfm.engine.device_data import Feed
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import StackedExecutor
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods import Batch, FedAvg, FedDyn, Model, Piece, Task, compose
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.state import initial_state
@@ -50,10 +50,10 @@ class LeastSquares(Piece):
 class WholeBatches(Federation):
     """Client i takes STEPS[i] steps, each on all of its samples."""
 
-    def plan(self, round: int, client: int) -> Plan:
+    def plan(self, round: int, client: int) -> BatchPlan:
         """The same in every round."""
         own, steps = self.samples[client], STEPS[client]
-        return Plan(own.repeat(steps), (len(own),) * steps, None, 0)
+        return BatchPlan(own.repeat(steps), (len(own),) * steps, None, 0)
 
 
 @cache
@@ -74,11 +74,11 @@ def problem() -> tuple[nn.Module, Dataset]:
 def federation(pieces: Pieces, lr: float, momentum: float) -> Federation:
     """All four clients in every round."""
     module, data = problem()
-    feed = Feed.of(data.train, data, torch.device("cpu"), torch.float64)
+    on_device = DeviceData.from_split(data.train, data, torch.device("cpu"), torch.float64)
     return WholeBatches(
-        task=Task(model_of(module), CLASSES, FEATURES),
+        task=Task(copy_model(module), CLASSES, FEATURES),
         method=compose((LeastSquares(), *pieces)),
-        executor=StackedExecutor(module, feed),
+        executor=StackedExecutor(module, on_device),
         samples=shards(SIZES),
         training=LocalTraining(1, 1, False, Sgd(lr, momentum, 0.0)),
         participation=1.0,
@@ -90,7 +90,7 @@ def federation(pieces: Pieces, lr: float, momentum: float) -> Federation:
 def end(pieces: Pieces, rounds: int, lr: float, momentum: float = 0.0) -> Tensor:
     """V [d + 1, C] after some rounds."""
     fed = federation(pieces, lr, momentum)
-    state = initial_state(model_of(problem()[0]), fed.method, fed.task)
+    state = initial_state(copy_model(problem()[0]), fed.method, fed.task)
     return flat(played(state, fed, rounds).model)
 
 
@@ -124,7 +124,7 @@ def closed_form(pieces: Pieces) -> None:
     lengths = torch.tensor(counts, dtype=torch.float64)
     if piece.name == "fednova":
         shares = (shares * lengths).sum() * shares / lengths
-    where, velocity = flat(model_of(problem()[0])), torch.zeros(())
+    where, velocity = flat(copy_model(problem()[0])), torch.zeros(())
     for _ in range(3):
         mean = torch.zeros_like(where)
         for a, b, share, steps in zip(curvature + pull, right, shares, STEPS, strict=True):

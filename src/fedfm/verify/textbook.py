@@ -1,9 +1,10 @@
-"""Textbook federated averaging, FedFM and FedFM-Lite: the oracle the library is tested against.
+"""Textbook federated averaging and FedFM: the oracle the library is tested against.
 
 This file was written from the paper (its Methodology and FedFM-Lite sections) and the project's
 specification, apart from the library: its author did not read the library's source, and it imports
-nothing but torch. It favours being easy to check by eye over being fast: whole models are copied,
-clients and batches are looped over, and the matching losses loop over samples and classes.
+nothing but torch (``local_batches`` came later and shares no code with it either). It favours being
+easy to check by eye over being fast: whole models are copied, clients and batches are looped over,
+and the matching losses loop over samples and classes.
 
 Plain data everywhere:
 
@@ -11,13 +12,13 @@ Plain data everywhere:
   function here changes the model that it is given, nor its train or eval mode.
 * A client is a mapping with ``"batches"`` (a list of ``(x, y)``, one per local step, in order),
   ``"samples"`` (n_k, for the weight p_k), ``"data"`` (the pair ``(x, y)`` of its whole training
-  data, for the anchors) and, for FedFM-Lite, ``"id"``.
+  data, for the anchors) and, for methods that keep something of it, ``"id"``.
 * Anchors are a dict from class to a raw (un-normalised) vector of length d. A class without an
   entry has no anchor.
 """
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +31,28 @@ ExtraLoss = Callable[[Tensor, Tensor, int], Tensor]
 
 
 # --- Federated averaging ---------------------------------------------------------------------
+
+
+def local_batches(
+    samples: Sequence[int],
+    shuffled: Callable[[Sequence[int]], Iterable[int]],
+    epochs: int,
+    batch_size: int,
+    keep_last: bool,
+) -> list[list[int]]:
+    """Batches of a client in a round: every epoch cuts the samples, shuffled anew, into batches.
+
+    The last batch of an epoch is left out if it is short, unless ``keep_last`` or it is the only
+    one.
+    """
+    batches = []
+    for _ in range(epochs):
+        order = list(shuffled(samples))
+        for first in range(0, len(order), batch_size):
+            batch = order[first : first + batch_size]
+            if len(batch) == batch_size or keep_last or first == 0:
+                batches.append(batch)
+    return batches
 
 
 def train_locally(
@@ -264,7 +287,7 @@ def matching_loss(
     return loss
 
 
-# --- FedFM and FedFM-Lite --------------------------------------------------------------------
+# --- FedFM -----------------------------------------------------------------------------------
 
 
 def update_anchors(
@@ -315,41 +338,3 @@ def fedfm_round(
     matching = matching_loss(new_anchors, strength, guide, temperature)
     new_model, _ = fedavg_round(model, clients, lr, momentum, weight_decay, matching)
     return new_model, new_anchors
-
-
-def fedfm_lite_cycle(
-    model: nn.Module,
-    rounds: Sequence[Sequence[Client]],
-    anchors: Mapping[int, Tensor],
-    *,
-    strength: float,
-    guide: str = "cg",
-    aggregation: str = "weighted",
-    temperature: float,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-) -> tuple[nn.Module, Anchors]:
-    """A cycle of FedFM-Lite: anchors every round, models once in a = len(rounds) rounds.
-
-    In every round a client trains with lambda Q_k(.; A), A the last global anchors (no such term
-    while there are none), then sends its local anchors, taken with its own trained local model;
-    the server makes the new A of them. A client starts from the global model where it takes part
-    for the first time in the cycle, from its own local model (parameters and buffers) afterwards.
-    In the last round w+ = sum_k p_k w_k over that round's cohort. Returns w+ and the last A.
-    """
-    current: Anchors = dict(anchors)
-    own_models: dict[Hashable, nn.Module] = {}
-    for cohort in rounds:
-        matching = matching_loss(current, strength, guide, temperature) if current else None
-        for k, client in enumerate(cohort):
-            start = own_models.get(client["id"], model)
-            own_models[client["id"]] = train_locally(
-                start, client, k, lr, momentum, weight_decay, matching
-            )
-        trained = [own_models[client["id"]] for client in cohort]
-        current = update_anchors(trained, cohort, current, aggregation)
-    last_cohort = rounds[-1]
-    uploaded = [own_models[client["id"]] for client in last_cohort]
-    samples = [int(client["samples"]) for client in last_cohort]
-    return average_models(model, uploaded, samples), current

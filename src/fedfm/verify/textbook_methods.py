@@ -1,9 +1,10 @@
-"""Textbook FedAvgM, FedProx, SCAFFOLD, FedDyn, FedNova, MOON and FedProto: oracles for the tests.
+"""Textbook FedAvgM, FedProx, SCAFFOLD, FedDyn, FedNova, MOON, FedProto and FedFM-Lite: oracles.
 
 This file was written from the project's table of exact updates and its specification, apart from
 the library: its author did not read the library's source, and it imports nothing but torch and its
-sister file, the textbook FedAvg and FedFM. Like that file it favours being easy to check by eye
-over being fast: whole models are copied, and clients, batches and samples are looped over.
+sister file, the textbook FedAvg and FedFM (``FedFMLite`` came later, from decisions 4 and 6). Like
+that file it favours being easy to check by eye over being fast: whole models are copied, and
+clients, batches and samples are looped over.
 
 Notation: x the global parameters at the start of the round, y_i client i's after its local steps,
 w those on the way, eta the local learning rate, K_i the local steps, rho the local momentum, p_i
@@ -16,7 +17,7 @@ the share of client i's samples in the cohort's; S of N clients take part.
   are averaged with p_i in every method, and integer buffers take the largest value.
 * ``extra_loss(features, labels, client_index)``, the index being the place in the cohort, is added
   to the loss of every batch. It may be replaced before every round, and so may ``lr``.
-  ``matching_round`` uses it to combine any of the methods with FedFM.
+  ``matching_round`` uses it to combine any of the methods with FedFM, ``FedFMLite`` with its Lite.
 """
 
 import copy
@@ -156,13 +157,13 @@ class FedAvg:
         self.start_round(cohort)
         local_models = []
         for k, client in enumerate(cohort):
-            local_models.append(self.train_locally(client, k))
+            local_models.append(self.train_locally(client, k, self.model))
         self.local_models = local_models
         self.model = self.server(cohort, local_models)
 
-    def train_locally(self, client: Client, client_index: int) -> nn.Module:
-        """Local training from x: one SGD step per batch, momentum from zero."""
-        local = copy.deepcopy(self.model)
+    def train_locally(self, client: Client, client_index: int, start: nn.Module) -> nn.Module:
+        """Local training from ``start``: one SGD step per batch, momentum from zero."""
+        local = copy.deepcopy(start)
         local.train()
         optimiser = torch.optim.SGD(
             [parameter for parameter in local.parameters() if parameter.requires_grad],
@@ -450,18 +451,29 @@ class FedProto(FedAvg):
     mean is over the batch's samples whose class has a prototype. Before local training the
     prototypes are made anew with the received model in eval mode: class means of the cohort's raw
     features, weighted by class counts; an absent class keeps its last one. Server as FedAvg.
-    ``strength`` is lambda, ``prototypes`` are the last ones, by class.
+    ``strength`` is lambda, ``prototypes`` are the last ones, by class. The first ``wait`` rounds
+    are FedAvg's.
     """
 
     def __init__(
-        self, model: nn.Module, clients_total: int, *, strength: float, **common: Any
+        self,
+        model: nn.Module,
+        clients_total: int,
+        *,
+        strength: float,
+        wait: int = 0,
+        **common: Any,
     ) -> None:
         super().__init__(model, clients_total, **common)
         self.strength = strength
+        self.wait = wait
         self.prototypes: Anchors = {}
 
     def start_round(self, cohort: Sequence[Client]) -> None:
         """Before local training: prototype of c = sum_i n_ic mean_ic / sum_i n_ic."""
+        self.wait -= 1
+        if self.wait >= 0:
+            return
         received = [self.model for _ in cohort]
         self.prototypes = update_anchors(received, cohort, self.prototypes, "weighted")
 
@@ -510,3 +522,65 @@ def matching_round(
     method.round(cohort)
     method.extra_loss = own_extra_loss
     return new_anchors
+
+
+class FedFMLite:
+    """FedFM-Lite on a method whose clients keep nothing: anchors travel in every round.
+
+    A client trains with lambda Q(.; A), A the last global anchors, then sends its local anchors,
+    taken with its own trained model; the server makes the new A of them. Models go up every
+    ``every`` rounds. In between a client goes on from its own model, while x is still the global
+    model of the last exchange: a pull mu (w - x) is towards that. A client without a model of its
+    own since then starts from x.
+
+    The first ``wait`` rounds (T_s) have no matching term; the last of them sends the first anchors.
+    """
+
+    def __init__(
+        self,
+        method: FedAvg,
+        *,
+        strength: float,
+        guide: str = "cg",
+        aggregation: str = "weighted",
+        temperature: float,
+        every: int = 1,
+        wait: int = 0,
+    ) -> None:
+        self.method = method
+        self.strength = strength
+        self.guide = guide
+        self.aggregation = aggregation
+        self.temperature = temperature
+        self.every = every
+        self.wait = wait
+        self.played = 0
+        self.anchors: Anchors = {}
+        self.own_models: dict[Hashable, nn.Module] = {}
+
+    @property
+    def model(self) -> nn.Module:
+        """Global model: x."""
+        return self.method.model
+
+    def round(self, cohort: Sequence[Client]) -> None:
+        """One round: local training, local anchors, and in the last of a cycle the server."""
+        trained = self.train(cohort)
+        self.played += 1
+        if self.played >= self.wait:
+            self.anchors = update_anchors(trained, cohort, self.anchors, self.aggregation)
+        if self.played % self.every == 0:
+            self.method.model = self.method.server(cohort, trained)
+            self.own_models = {}
+
+    def train(self, cohort: Sequence[Client]) -> list[nn.Module]:
+        """Local training of every client, from its own model where it has one."""
+        self.method.extra_loss = None
+        if self.anchors:
+            self.method.extra_loss = matching_loss(
+                self.anchors, self.strength, self.guide, self.temperature
+            )
+        for k, client in enumerate(cohort):
+            start = self.own_models.get(client["id"], self.model)
+            self.own_models[client["id"]] = self.method.train_locally(client, k, start)
+        return [self.own_models[client["id"]] for client in cohort]

@@ -17,7 +17,9 @@ ROUNDS = 2
 
 def played(module: nn.Module, method: str, low: torch.dtype | None) -> State:
     fed = worlds.federation(module, worlds.images(), *METHODS[method])
-    fed = replace(fed, executor=StackedExecutor(module, worlds.feed(worlds.images(), module), low))
+    fed = replace(
+        fed, executor=StackedExecutor(module, worlds.device_data(worlds.images(), module), low)
+    )
     state = worlds.start(module, fed)
     for _ in range(ROUNDS):
         state, _ = run_round(state, fed)

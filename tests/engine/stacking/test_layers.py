@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.engine.stacking import layers
-from fedfm.engine.stacking.layers import Unstackable, stacked
+from fedfm.engine.stacking.layers import Unstackable, stack_module
 from fedfm.engine.stacking.pooling import StackedMaxPool2d
 
 CLIENTS, BATCH = 3, 4
@@ -29,7 +29,7 @@ def separate(layer: nn.Module) -> list[nn.Module]:
 
 def together(copies: list[nn.Module]) -> nn.Module:
     """The copies as one stacked module."""
-    made = stacked(copies[0])
+    made = stack_module(copies[0])
     for name, _ in list(made.named_parameters()):
         path, _, attribute = name.rpartition(".")
         values = torch.stack([own.get_parameter(name).detach() for own in copies])
@@ -151,7 +151,7 @@ def test_batch_norm_looks_at_each_client(kind, shape, affine, tracked, training)
         assert_stacks(layer, *shape, training=training)
     else:
         with pytest.raises(Unstackable, match="neither weights nor statistics"):
-            stacked(layer)
+            stack_module(layer)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_max_pools(layer):
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1, ceil_mode=True)], ids=str)
 def test_pooling_goes_before_relu_with_the_same_bits(pool):
     layers = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(inplace=True), pool, nn.Flatten())
-    swapped = stacked(layers)
+    swapped = stack_module(layers)
     assert isinstance(swapped, nn.Sequential)
     kinds = nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten
     assert all(isinstance(layer, kind) for layer, kind in zip(swapped, kinds, strict=True))
@@ -230,10 +230,10 @@ def test_nothing_works_in_place(monkeypatch):
 
 def test_layers_stay_where_swapping_them_would_change_something():
     kinds = nn.ReLU6(), nn.MaxPool2d(2), nn.ReLU(), nn.AvgPool2d(2)
-    kept = stacked(nn.Sequential(*kinds))
+    kept = stack_module(nn.Sequential(*kinds))
     assert isinstance(kept, nn.Sequential)
     assert all(isinstance(layer, type(kind)) for layer, kind in zip(kept, kinds, strict=True))
-    indices = stacked(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)))
+    indices = stack_module(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)))
     assert len(indices(torch.ones(1, 1, 2, 2))) == 2
 
 
@@ -262,23 +262,23 @@ def test_a_transformers_block_stacks():
 @pytest.mark.parametrize(
     ("layer", "why"),
     [
-        (nn.Conv2d(3, 5, 3, padding="same"), "layer '0' pads by name, 'same'"),
-        (nn.Conv2d(3, 5, 3, padding="valid"), "layer '0' pads by name, 'valid'"),
+        (nn.Conv2d(3, 5, 3, padding="same"), "layer '0' has padding='same'"),
+        (nn.Conv2d(3, 5, 3, padding="valid"), "layer '0' has padding='valid'"),
         (nn.Conv2d(3, 5, 3, padding=1, padding_mode="circular"), "layer '0' pads with 'circular'"),
-        (nn.MultiheadAttention(8, 2), "(MultiheadAttention) has weights of a kind"),
+        (nn.MultiheadAttention(8, 2), "(MultiheadAttention) has weights"),
         (nn.RReLU(), "(RReLU) draws random numbers"),
     ],
     ids=str,
 )
 def test_what_has_no_stacked_form_is_refused_by_name(layer, why):
     with pytest.raises(Unstackable) as caught:
-        stacked(nn.Sequential(layer))
+        stack_module(nn.Sequential(layer))
     assert why in str(caught.value)
 
 
 def test_the_network_itself_is_left_as_it_is():
     module = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.MaxPool2d(2))
-    stacked(module)
+    stack_module(module)
     assert [type(layer) for layer in module] == [nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d]
 
 

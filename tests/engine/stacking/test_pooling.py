@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm.engine.stacking import pooling
-from fedfm.engine.stacking.layers import stacked
-from fedfm.engine.stacking.pooling import halves
+from fedfm.engine.stacking.layers import stack_module
+from fedfm.engine.stacking.pooling import max_pool_halves
 
 
 def with_gradient(pool, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,7 +27,7 @@ def test_blocks_of_four_are_pooled_as_torch_does(values, layout):
     if values == "equal":  # every way in which four numbers can be equal
         x = torch.randint(3, x.shape).float()
     x = x.contiguous(memory_format=layout)
-    ours, theirs = with_gradient(halves, x), with_gradient(lambda x: F.max_pool2d(x, 2), x)
+    ours, theirs = with_gradient(max_pool_halves, x), with_gradient(lambda x: F.max_pool2d(x, 2), x)
     assert torch.equal(ours[0], theirs[0])
     assert torch.equal(ours[1], theirs[1])
     assert ours[0].is_contiguous(memory_format=layout)
@@ -36,7 +36,7 @@ def test_blocks_of_four_are_pooled_as_torch_does(values, layout):
 def test_what_is_not_a_number_spreads():
     x = torch.zeros(1, 1, 2, 4)
     x[0, 0, 1, 0] = torch.nan
-    assert halves(x).isnan().tolist() == [[[[True, False]]]]
+    assert max_pool_halves(x).isnan().tolist() == [[[[True, False]]]]
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_what_is_not_a_number_spreads():
     ids=str,
 )
 def test_only_such_blocks_of_few_channels_are_ours(monkeypatch, pool, shape, ours):
-    spy = Mock(side_effect=halves)
-    monkeypatch.setattr(pooling, "halves", spy)
+    spy = Mock(side_effect=max_pool_halves)
+    monkeypatch.setattr(pooling, "max_pool_halves", spy)
     x = torch.randn(shape)
-    assert torch.equal(stacked(pool)(x), pool(x))
+    assert torch.equal(stack_module(pool)(x), pool(x))
     assert spy.called == ours

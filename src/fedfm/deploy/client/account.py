@@ -28,7 +28,7 @@ class Account:
         entries = self._entries()
         before = entries.get(federation, {"updates": 0, "reports": 0})
         counted = before["updates"] + updates, before["reports"] + reports
-        said = guard.paid(*counted, secure)
+        said = guard.describe_spent(*counted, secure)
         entries[federation] = {"updates": counted[0], "reports": counted[1], "privacy": said}
         write_atomically(self.file, json.dumps(entries, indent=1).encode())
 

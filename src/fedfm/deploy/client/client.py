@@ -16,7 +16,7 @@ from fedfm.config import Config, load_config, parse
 from fedfm.core.trees import Tree, flatten, to_device
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement, introduce
-from fedfm.deploy.checks import check_accountable, unlike
+from fedfm.deploy.checks import check_accountable, check_batches, unlike
 from fedfm.deploy.client.memory import is_out_of_memory
 from fedfm.deploy.client.runtime import Workshop
 from fedfm.deploy.client.site import Site, own_data, own_moments
@@ -28,8 +28,8 @@ from fedfm.deploy.packets import MESSAGES, Packet
 from fedfm.deploy.secure import SecureError
 from fedfm.deploy.validation import in_a_line
 from fedfm.methods.base import Model
-from fedfm.rounds.clients import begin, job, measured, trained
-from fedfm.rounds.exchange import Ask, Sums
+from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
+from fedfm.rounds.exchange import Request, Sums
 
 logger = logging.getLogger(__name__)
 QUESTIONS = ("hello", "join", "measure", "deliver", "refused", *HIDING)
@@ -71,6 +71,7 @@ class Client:
         self._compare(config)
         check_accountable(config)
         data = own_data(self.site, config)
+        check_batches(data, config)
         own = introduce(self.site.name, data, self.site.columns, self.site.has_share)
         return Packet({"introduction": own.values()})
 
@@ -109,16 +110,16 @@ class Client:
     def measure(self, question: Packet) -> Packet:
         """The statistics of its samples under the global model."""
         ask, shop = self._task(question, "measure")
-        sums = measured(begin(ask, shop.federation), shop.federation, ask)
+        sums = answer_measure(prepare_group(ask, shop.federation), shop.federation, ask)
         return self._summed(question, shop, ask, sums, {"reports": sums.total})
 
     def train(self, question: Packet) -> Packet:
         """Train from the global model, or go on from its own."""
         ask, shop = self._task(question, "train")
         fed = shop.federation
-        visit = begin(ask, fed)
-        training = job(visit, fed, ask)
-        sums = trained(visit, fed, ask, training, training.done_by(fed.executor))
+        visit = prepare_group(ask, fed)
+        training = make_job(visit, fed, ask)
+        sums = answer_train(visit, fed, ask, training, fed.executor.train(training))
         return self._summed(question, shop, ask, sums, sums.total)
 
     def evaluate(self, question: Packet) -> Packet:
@@ -141,7 +142,7 @@ class Client:
             logger.warning("what this client has given away: %s", given_away)
         return Packet({})
 
-    def _task(self, question: Packet, kind: Any) -> tuple[Ask, Workshop]:
+    def _task(self, question: Packet, kind: Any) -> tuple[Request, Workshop]:
         facts = question.facts
         known = self.desk.enrolment(facts["token"])
         agreement = Agreement.of(known["agreement"] | facts["norm"])
@@ -151,7 +152,7 @@ class Client:
         sent = to_device(question.trees.get("down", {}), shop.federation.task.device)
         down = {piece.name: sent.get(piece.name, {}) for piece in shop.pieces(facts["round"])}
         states = self.desk.states(known["client"], facts["kept"])
-        return Ask(
+        return Request(
             kind=kind,
             round=facts["round"],
             cohort=[known["client"]],
@@ -173,7 +174,7 @@ class Client:
         return fitting(sent, shop.start)
 
     def _summed(
-        self, question: Packet, shop: Workshop, ask: Ask, sums: Sums, total: Tree
+        self, question: Packet, shop: Workshop, ask: Request, sums: Sums, total: Tree
     ) -> Packet:
         if not sums.clients:
             raise Refusal(DIVERGED[ask.kind])
@@ -183,7 +184,7 @@ class Client:
             total = total | {"scores": shop.scores(ask.model)}
         return self._sent(ask.kind, question, shop.config, total)
 
-    def _pay(self, question: Packet, shop: Workshop, ask: Ask, total: Tree) -> None:
+    def _pay(self, question: Packet, shop: Workshop, ask: Request, total: Tree) -> None:
         """Count an answer before it leaves."""
         if guard := shop.federation.guard:
             updates, reports = ask.kind == "train", bool(flatten(total["reports"]))

@@ -11,19 +11,19 @@ from fedfm.config import Config
 from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
-from fedfm.data.holdout import hold_out_at
+from fedfm.data.holdout import hold_out_client
 from fedfm.deploy.agreement import Agreement, localised
 from fedfm.deploy.client.site import Site, own_data
-from fedfm.engine.choice import executor
-from fedfm.engine.device_data import Feed
+from fedfm.engine.choice import make_executor
+from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import Executor
-from fedfm.engine.networks import carried, trainable
+from fedfm.engine.networks import trainable_parameters, untrained_tensors
 from fedfm.methods.base import Model, Piece, Task
-from fedfm.privacy.guard import secret
+from fedfm.privacy.guard import secret_sources
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.run.prepare import build_model, device_of, use_threads
-from fedfm.run.simulation import feeds
+from fedfm.run.simulation import device_data
 
 
 class Workshop:
@@ -50,7 +50,7 @@ class Workshop:
     @cached_property
     def start(self) -> Model:
         """A model of the network's shapes, leaves [...]; not to be written to."""
-        own = Model(trainable(self.network), carried(self.network))
+        own = Model(trainable_parameters(self.network), untrained_tensors(self.network))
         return own.map(lambda tree: trees.tree_map(Tensor.detach, tree))
 
     def pieces(self, round: int) -> list[Piece]:
@@ -61,13 +61,13 @@ class Workshop:
     def samples(self) -> tuple[Tensor, Tensor]:
         """What it trains on, and what it holds out for validation."""
         places, share = np.arange(len(self.data.train)), self.config.training.validation
-        training, validation = hold_out_at(self.client, places, share, self.config.seed)
+        training, validation = hold_out_client(self.client, places, share, self.config.seed)
         return torch.from_numpy(training), torch.from_numpy(validation)
 
     @cached_property
     def _executor(self) -> Executor:
         training, _ = self._feeds
-        return executor("loop", self.network, training, self.config.precision)
+        return make_executor("loop", self.network, training, self.config.precision)
 
     @cached_property
     def federation(self) -> Federation:
@@ -78,19 +78,19 @@ class Workshop:
             method=self.config.composed,
             executor=self._executor,
             samples=[self.samples[0]] * (self.client + 1),
-            training=LocalTraining.of(self.config.training),
+            training=LocalTraining.from_config(self.config.training),
             participation=1.0,
             augmented=self.data.augment,
             seed=self.config.seed,
-            guard=self.config.guard(secret),
+            guard=self.config.guard(secret_sources),
         )
 
     def scores(self, model: Model) -> Tree:
         """How good a model is here: validation accuracy, and the tests it gets right."""
         evaluate = Evaluator(self._executor, [self.samples[1]], self._feeds[1])
-        (share,) = evaluate.clients(model)
-        return {"validation": share, "test": trees.total(evaluate.tested(model))}
+        (share,) = evaluate.measure_clients(model)
+        return {"validation": share, "test": trees.sum_clients(evaluate.count_test(model))}
 
     @cached_property
-    def _feeds(self) -> tuple[Feed, Feed]:
-        return feeds(self.network, self.data)
+    def _feeds(self) -> tuple[DeviceData, DeviceData]:
+        return device_data(self.network, self.data)

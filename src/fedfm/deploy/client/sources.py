@@ -152,7 +152,7 @@ class ShareSource(_Source):
             f"(training.clients): share:K/{clients}, or of = {clients} in the site file",
         )
         whole = load_data(config)
-        shards = partitions.dealt(whole, clients, config.partition, config.seed)
+        shards = partitions.deal(whole, clients, config.partition, config.seed)
         train = whole.train.subset(torch.from_numpy(shards[self.share]))
         test = whole.test.subset(torch.arange(self.share, len(whole.test), self.of))
         return replace(whole, train=train, test=test)

@@ -57,7 +57,7 @@ class Desk:
         """
         states = OnDisk(self.folder / "state", {} if round is None else {client: round})
         with _or_lost(f"this client has lost what it kept after round {round}"):
-            states.of(client)
+            states.get(client)
         states.tidy()
         return states
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfm.core.trees import Tree, completed, flatten, unflatten
+from fedfm.core.trees import Tree, complete, flatten, unflatten
 from fedfm.deploy.secure.errors import SecureError, insist
 from fedfm.deploy.secure.words import Words
 
@@ -127,7 +127,7 @@ def _split(words: NDArray[Any], like: Tree, unit: float) -> Tree:
     for name, leaf in flatten(like).items():
         part = words[start : (start := start + leaf.numel())]
         leaves[name] = _leaf(part, leaf, unit).reshape(leaf.shape)
-    return completed(unflatten(leaves), like)
+    return complete(unflatten(leaves), like)
 
 
 def _leaf(words: NDArray[Any], like: Tensor, unit: float) -> Tensor:

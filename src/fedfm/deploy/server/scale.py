@@ -13,7 +13,7 @@ def typical_weight(config: Config, model: Model, samples: float) -> float:
     training, method = config.training, config.composed
     size = max(1, round(samples * (1 - training.validation)))
     steps = training.epochs * len(batch_sizes(size, training.batch_size, training.keep_last))
-    sgd, one = LocalTraining.of(training).sgd, torch.ones(1)
+    sgd, one = LocalTraining.from_config(training).sgd, torch.ones(1)
     run = LocalRun(model, model, torch.tensor([steps]), sgd, method.pull, one)
     weight = one
     for piece in method.pieces:

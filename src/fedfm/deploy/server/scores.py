@@ -9,12 +9,12 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement, localised
-from fedfm.engine.evaluation import Evaluator, shares
+from fedfm.engine.evaluation import Evaluator, accuracies
 from fedfm.engine.executors import LoopExecutor
 from fedfm.methods.base import Model
 from fedfm.run.prepare import build_model, load_data
 from fedfm.run.records import Score
-from fedfm.run.simulation import feeds
+from fedfm.run.simulation import device_data
 
 SCORES: Tree = {
     "validation": torch.empty((), dtype=torch.float64, device="meta"),
@@ -38,11 +38,11 @@ def judge(config: Config, agreement: Agreement) -> Callable[[Model], Score] | No
         return None
     data = _own(config, agreement)
     network = build_model(config, data)
-    train, test = feeds(network, data)
+    train, test = device_data(network, data)
     evaluate = Evaluator(LoopExecutor(network, train), (), test)
 
     def score(model: Model) -> Score:
-        share = float(shares(evaluate.tested(model)))
+        share = float(accuracies(evaluate.count_test(model)))
         return Score(share, share)
 
     return score

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedfm import models
 from fedfm.config import Config
-from fedfm.core.client_states import Elsewhere
+from fedfm.core.client_states import OnClients
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.deploy.checks import check_deployable
@@ -25,12 +25,12 @@ from fedfm.deploy.server.messaging import PAUSE
 from fedfm.deploy.server.scale import typical_weight
 from fedfm.deploy.server.scores import SCORES, judge, score_of
 from fedfm.deploy.server.sums import Collected, Collector, InTheClear, Masked
-from fedfm.engine.networks import model_of
+from fedfm.engine.networks import copy_model
 from fedfm.methods.base import Model, Task
-from fedfm.privacy.guard import Guard, secret
-from fedfm.rounds.exchange import Ask, Sums
-from fedfm.rounds.federation import drawn
-from fedfm.rounds.round import RoundLog, conversation
+from fedfm.privacy.guard import Guard, secret_sources
+from fedfm.rounds.exchange import Request, Sums
+from fedfm.rounds.federation import draw_cohort
+from fedfm.rounds.round import RoundLog, serve_round
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.bookkeeper import Bookkeeper, Watcher
 from fedfm.run.folder import RunFolder, finished
@@ -68,7 +68,7 @@ class Server:
     @cached_property
     def guard(self) -> Guard | None:
         """What the clients' privacy means for their sums."""
-        return self.config.guard(secret)
+        return self.config.guard(secret_sources)
 
     @property
     def population(self) -> int:
@@ -78,7 +78,7 @@ class Server:
     def cohort(self, round: int) -> list[int]:
         """The clients to be asked in a round, of those that are there."""
         share, seed = self.config.training.participation, self.config.seed
-        return drawn(self.clients.present, share, self.population, seed, round)
+        return draw_cohort(self.clients.present, share, self.population, seed, round)
 
     def run(self) -> Result:
         """Every round that is left.
@@ -107,15 +107,15 @@ class Server:
         agreement = self.clients.agreement
         network = build_model(self.config, agreement)
         features = models.feature_dim(network, agreement.shape)
-        self.task = Task(model_of(network), len(agreement.classes), features)
+        self.task = Task(copy_model(network), len(agreement.classes), features)
         self.clients.settle(typical_weight(self.config, self.task.model, self.clients.unit))
-        return initial_state(self.task.model, self.method, self.task, Elsewhere())
+        return initial_state(self.task.model, self.method, self.task, OnClients())
 
     def _round(self, progress: Progress) -> Progress:
         """One more round; scores the model it began with."""
         began = time.perf_counter()
         self.clients.welcome()
-        talk = conversation(progress.state, self)
+        talk = serve_round(progress.state, self)
         ask = next(talk)
         purposes = [ask.kind] if ask.kind == "train" else ["measure", "train"]
         while True:
@@ -129,7 +129,7 @@ class Server:
                 return self._advanced(progress, state, log, time.perf_counter() - began)
 
     def _answered(
-        self, ask: Ask, purposes: Sequence[str], scored: bool
+        self, ask: Request, purposes: Sequence[str], scored: bool
     ) -> tuple[Sums, Score | None]:
         """What the cohort answers, and how good it finds the model."""
         like = expected(ask, self.method, self.task, self.guard)
@@ -157,9 +157,9 @@ class Server:
             raise TooFew(f"'{kind}': {clients} clients answered, deployment.minimum is {minimum}")
         return found
 
-    def _question(self, ask: Ask, client: int, scored: bool, model: Tree) -> Packet:
+    def _question(self, ask: Request, client: int, scored: bool, model: Tree) -> Packet:
         facts = self._facts(ask.round) | {
-            "kept": ask.kept.rounds.get(client) if isinstance(ask.kept, Elsewhere) else None,
+            "kept": ask.kept.rounds.get(client) if isinstance(ask.kept, OnClients) else None,
             "sharing": ask.sharing,
             "evaluate": scored,
         }
@@ -177,16 +177,16 @@ class Server:
             "unit": self.clients.unit,
         }
 
-    def _kept(self, ask: Ask, like: Sums, clients: Sequence[int]) -> Elsewhere:
+    def _kept(self, ask: Request, like: Sums, clients: Sequence[int]) -> OnClients:
         """What clients keep on their machines from now on, as far as the server knows."""
-        assert isinstance(ask.kept, Elsewhere)
+        assert isinstance(ask.kept, OnClients)
         before = ask.kept.without(self.clients.forgetful())
         if ask.kind == "measure":
             return before
         if self.method.share_every > 1 and ask.sharing:
-            return before.cleared()
+            return before.clear()
         new: dict[int, Tree] = {client: {} for client in clients if [*like.kept]}
-        return before.updated(new, ask.round + 1)
+        return before.update(new, ask.round + 1)
 
     def _to_be_scored(self, progress: Progress) -> bool:
         """Whether the model of the last round waits for the clients' judgement."""

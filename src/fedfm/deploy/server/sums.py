@@ -134,7 +134,7 @@ class Masked:
         words = unmasked(total, kind, self.public, survivors, dropped, answers, self.threshold)
         parts = decode(words, *divided(like), len(survivors), self.deployment.range)
         self.ready = kind != purposes[-1]
-        result = trees.completed(reunited(*parts), like)
+        result = trees.complete(reunited(*parts), like)
         return Collected(
             mean_counters(result, len(survivors)), survivors, extra + Traffic(handshakes=1)
         )

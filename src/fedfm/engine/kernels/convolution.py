@@ -83,7 +83,7 @@ class Layer:
     def of(
         cls, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
     ) -> "Layer":
-        """The layer that applies `weight` [S, O, I, kh, kw] to `x` [S*B, I, H, W]."""
+        """Return the layer that applies `weight` [S, O, I, kh, kw] to `x` [S*B, I, H, W]."""
         rows, channels, height, width = x.shape
         clients, outputs, inputs, kh, kw = weight.shape
         if inputs != channels or rows % clients or x.dtype != weight.dtype:
@@ -117,7 +117,7 @@ class Tiles:
 def tiles(
     rows: int, columns: int, depth: int, splits: int = 1, limit: tuple[int, int] = (128, 128)
 ) -> Tiles:
-    """The largest tiles, up to `limit`, that cut a client's [rows, columns] into enough programs.
+    """Return the largest tiles up to `limit` that cut [rows, columns] into enough programs.
 
     At most `splits` programs share a sum, and no more than it takes to have plenty of them.
     """
@@ -152,7 +152,7 @@ def weight_tiles(layer: Layer, batch: int, dtype: torch.dtype) -> Tiles:
 
 
 def forward(x: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None = None) -> Tensor:
-    """The outputs [S*B, P, Q, OUT] from x [S*B, H, W, IN] and weight [S, OUT, KH, KW, IN]."""
+    """Convolve x [S*B, H, W, IN] by weight [S, OUT, KH, KW, IN] to [S*B, P, Q, OUT]."""
     clients, batch = len(weight), len(x) // len(weight)
     rows, taps = batch * layer.P * layer.Q, layer.KH * layer.KW
     cut = cut or gather_tiles(rows, layer.OUT, layer.IN, taps, x.dtype)
@@ -163,7 +163,7 @@ def forward(x: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None = None) -
 
 
 def input_gradient(dy: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None = None) -> Tensor:
-    """The gradient [S*B, H, W, IN] of x from that of y, [S*B, P, Q, OUT]."""
+    """Return the gradient [S*B, H, W, IN] of x from that of y, [S*B, P, Q, OUT]."""
     clients, batch = len(weight), len(dy) // len(weight)
     residues = layer.STRIDE_H * layer.STRIDE_W
     rows = batch * triton.cdiv(layer.H, layer.STRIDE_H) * triton.cdiv(layer.W, layer.STRIDE_W)
@@ -178,7 +178,7 @@ def input_gradient(dy: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None =
 def weight_gradient(
     x: Tensor, dy: Tensor, clients: int, layer: Layer, cut: Tiles | None = None
 ) -> Tensor:
-    """The gradient [S, OUT, KH, KW, IN] of the filters from x and the gradient of y."""
+    """Return the gradient [S, OUT, KH, KW, IN] of the filters from x and the gradient of y."""
     batch = len(x) // clients
     cut = cut or weight_tiles(layer, batch, x.dtype)
     shape = (clients, layer.OUT, layer.KH, layer.KW, layer.IN)
@@ -215,7 +215,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def _constants(layer: Layer, cut: Tiles) -> dict[str, Any]:
-    """What the kernels are compiled for."""
+    """Return what the kernels are compiled for."""
     exact = not torch.backends.cuda.matmul.allow_tf32
     return {
         **vars(layer),
@@ -229,10 +229,10 @@ def _constants(layer: Layer, cut: Tiles) -> dict[str, Any]:
 
 
 def _fitting(size: int) -> int:
-    """The least power of two that holds `size` and that a matrix product may have."""
+    """Return the least power of two that holds `size` and that a matrix product may have."""
     return max(16, 1 << (size - 1).bit_length())
 
 
 def _limits(dtype: torch.dtype) -> tuple[int, tuple[int, int]]:
-    """The largest depth and tile: float32 products keep their operands in registers."""
+    """Return the largest depth and tile: float32 products keep their operands in registers."""
     return (64, (128, 128)) if dtype.itemsize == 2 else (16, (64, 64))

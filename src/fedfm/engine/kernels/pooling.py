@@ -1,7 +1,7 @@
 """Max pooling with channels last, whose gradient is gathered rather than scattered.
 
-Windows remember their maximum by its place in the window, one byte. Torch keeps eight, and does not
-promise that its gradient is deterministic.
+Windows store the position of their maximum in one byte. Torch stores eight, and does not guarantee
+a deterministic gradient.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 # ruff: noqa: ANN001, ANN202 (Triton gives annotations in kernels a meaning of its own)
@@ -21,7 +21,7 @@ TILE = 1024
 
 
 def max_pool2d(x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
-    """The maxima of square windows; among equals, the first in reading order gets the gradient.
+    """Return the maxima of square windows; the first of equals gets the gradient.
 
     Args:
         x: [N, C, H, W], channels last in memory.
@@ -41,7 +41,7 @@ def max_pool2d(x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
 
 
 def _share_out(x: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
-    """The programs that go over [N, H, W, C], and their tiles."""
+    """Return the programs that go over [N, H, W, C], and their tiles."""
     c = x.shape[-1]
     channels = min(64, triton.next_power_of_2(c))
     pixels = TILE // channels

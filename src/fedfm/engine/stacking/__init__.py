@@ -1,1 +1,1 @@
-"""Layers that hold S networks at once."""
+"""Layers that compute S networks at once."""

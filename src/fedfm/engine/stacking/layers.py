@@ -1,9 +1,9 @@
-"""S copies of a network as one network, each with weights of its own.
+"""S copies of a network as one network, each with its own weights.
 
-The samples of S clients lie one after another in the batch: an activation is [S*B, ...], client s
-owning rows s*B to (s+1)*B. Everything that treats samples alike needs no change at all; only the
-layers that have weights do, which are [S, ...] here: a linear layer becomes a batched product, a
-convolution one over its patches, a batch norm looks at each client's rows.
+The samples of S clients are one after another in the batch: an activation is [S*B, ...], and client
+s has rows s*B to (s+1)*B. Layers without weights need no change. Weights are [S, ...]: a linear
+layer becomes a batched product, a convolution a batched product over patches, and a batch norm
+normalises each client's rows.
 """
 
 import copy
@@ -19,34 +19,34 @@ from fedfm.engine.stacking.pooling import StackedMaxPool2d
 from fedfm.models.resnet import add_relu
 
 PATCHES = {"cpu": 200_000, "cuda": 4_000_000}
-"""Numbers in a client's patches beyond which fp32 convolutions are done client by client."""
+"""With more numbers in a client's patches, fp32 convolutions run client by client."""
 
 
 class Unstackable(Exception):
-    """The network cannot be run as S copies in one; the message says why."""
+    """The network cannot be stacked; the message says why."""
 
 
 def by_client(x: Tensor, clients: int) -> Tensor:
-    """[S*B, ...] -> [S, B, ...], a view."""
+    """View [S*B, ...] as [S, B, ...]."""
     return torch.unflatten(x, 0, (clients, -1))
 
 
 def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int) -> Tensor:
-    """X [S*B, ...] times weight plus bias, each [S, ...] and laid along x's axes from `axis` on."""
+    """Return x [S*B, ...] times weight plus bias, each [S, ...] along x's axes from `axis` on."""
     for value, combine in ((weight, torch.mul), (bias, torch.add)):
         if value is not None:
-            own = by_client(x, len(value))
-            after = [1] * (own.ndim - axis - value.ndim)
+            clients = by_client(x, len(value))
+            after = [1] * (clients.ndim - axis - value.ndim)
             shaped = value.reshape(len(value), *[1] * axis, *value.shape[1:], *after)
-            x = combine(own, shaped.to(x.dtype)).flatten(0, 1)
+            x = combine(clients, shaped.to(x.dtype)).flatten(0, 1)
     return x
 
 
-def alike(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Both factors in the lower of their precisions.
+def to_lower_precision(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Cast both factors to the lower of their precisions.
 
-    They differ where weights are frozen, which nobody casts beforehand, and where a network made
-    numbers of its own on the way.
+    They differ if weights are frozen, which are not cast beforehand, or if the network created
+    tensors itself.
     """
     low = min(x.dtype, weight.dtype, key=lambda dtype: dtype.itemsize)
     return x.to(low), weight.to(low)
@@ -56,7 +56,7 @@ class _Conv2d(nn.Conv2d):
     """weight [S, O, I/g, h, w], bias [S, O]; [S*B, I, H, W] -> [S*B, O, H', W']."""
 
     def forward(self, input: Tensor) -> Tensor:
-        x, weight = alike(input, self.weight)
+        x, weight = to_lower_precision(input, self.weight)
         patches = x.numel() * math.prod(self.kernel_size) // len(weight)
         small = x.dtype == torch.bfloat16 or patches <= PATCHES[x.device.type]
         if not small or self.groups > 1 or self.dilation != (1, 1):
@@ -72,20 +72,20 @@ class _Conv2d(nn.Conv2d):
 
     @property
     def _geometry(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Stride and padding; `stacked` refuses padding by name."""
+        """Stride and padding; `stack_module` refuses padding given by name."""
         return cast(tuple[tuple[int, int], tuple[int, int]], (self.stride, self.padding))
 
     def _one_by_one(self, x: Tensor, weight: Tensor) -> Tensor:
         bias = [None] * len(weight) if self.bias is None else self.bias.to(x.dtype)
-        own = zip(by_client(x, len(weight)), weight, bias, strict=True)
-        how = *self._geometry, self.dilation, self.groups
-        return torch.cat([F.conv2d(each, filters, add, *how) for each, filters, add in own])
+        clients = zip(by_client(x, len(weight)), weight, bias, strict=True)
+        settings = *self._geometry, self.dilation, self.groups
+        return torch.cat([F.conv2d(own_x, w, b, *settings) for own_x, w, b in clients])
 
 
 def _conv_by_patches(
     x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
 ) -> Tensor:
-    """A convolution as a product of patches [S, B*H'*W', h*w*I] and weights [S, h*w*I, O]."""
+    """Convolve by a product of patches [S, B*H'*W', h*w*I] and weights [S, h*w*I, O]."""
     clients, outside, inside, high, wide = weight.shape
     (down, right), (above, left) = stride, padding
     x = F.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, above, above))
@@ -105,12 +105,12 @@ class _Linear(nn.Linear):
     """weight [S, O, I], bias [S, O]; [S*B, ..., I] -> [S*B, ..., O]."""
 
     def forward(self, input: Tensor) -> Tensor:
-        x, weight = alike(input, self.weight)
-        own = by_client(x, len(weight)).flatten(1, -2)
+        x, weight = to_lower_precision(input, self.weight)
+        rows = by_client(x, len(weight)).flatten(1, -2)
         if self.bias is None:
-            y = torch.bmm(own, weight.mT)
+            y = torch.bmm(rows, weight.mT)
         else:
-            y = torch.baddbmm(self.bias.unsqueeze(1).to(own.dtype), own, weight.mT)
+            y = torch.baddbmm(self.bias.unsqueeze(1).to(rows.dtype), rows, weight.mT)
         return y.view(*input.shape[:-1], -1)
 
 
@@ -120,29 +120,29 @@ COUNTER = "num_batches_tracked"
 class _BatchNorm(nn.BatchNorm2d):
     """weight, bias, running statistics [S, C]; [S*B, C, ...] -> the same shape.
 
-    The number of batches, which nothing depends on, is left to whoever knows how many there were.
+    The counter of batches, which nothing depends on, is updated by `StackedNetwork.count_batches`.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         if self._fused(input):
             return self._by_kernel(input)
         if not self.training and self.running_mean is not None:
-            return self._normalised(input)
+            return self._normalise_running(input)
         values: Any = self.running_mean, self.running_var, self.weight, self.bias
         clients = next(len(value) for value in values if value is not None)
-        each = ([None] * clients if value is None else value for value in values)
-        own = zip(by_client(input, clients), *each, strict=True)
-        return torch.cat([self._own(*one) for one in own])
+        columns = ([None] * clients if value is None else value for value in values)
+        rows = zip(by_client(input, clients), *columns, strict=True)
+        return torch.cat([self._normalise_client(*row) for row in rows])
 
-    def _own(
+    def _normalise_client(
         self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        """One client's samples [B, C, ...] with the statistics of this batch."""
+        """Normalise one client's samples [B, C, ...] by the statistics of this batch."""
         assert self.momentum is not None
         return F.batch_norm(x, mean, variance, weight, bias, True, self.momentum, self.eps)
 
-    def activated(self, input: Tensor, shortcut: Tensor | None) -> Tensor:
-        """ReLU(norm(input) + shortcut), in one pass over memory on a GPU."""
+    def activate(self, input: Tensor, shortcut: Tensor | None) -> Tensor:
+        """Return ReLU(norm(input) + shortcut), in one pass over memory on a GPU."""
         if not self._fused(input):
             return add_relu(self(input), shortcut)
         return self._by_kernel(input, relu=True, residual=shortcut)
@@ -151,7 +151,7 @@ class _BatchNorm(nn.BatchNorm2d):
         affine = self.weight is not None and self.bias is not None
         return input.is_cuda and self.training and affine and self.running_mean is not None
 
-    def _by_kernel(self, input: Tensor, **how: Any) -> Tensor:
+    def _by_kernel(self, input: Tensor, **options: Any) -> Tensor:
         from fedfm.engine.kernels.normalisation import stacked_batch_norm
 
         assert self.running_mean is not None
@@ -159,10 +159,10 @@ class _BatchNorm(nn.BatchNorm2d):
         assert self.momentum is not None
         running = self.running_mean, self.running_var
         settings = self.momentum, self.eps
-        return stacked_batch_norm(input, self.weight, self.bias, *running, *settings, **how)
+        return stacked_batch_norm(input, self.weight, self.bias, *running, *settings, **options)
 
-    def _normalised(self, input: Tensor) -> Tensor:
-        """With the running statistics, as one multiplication and addition."""
+    def _normalise_running(self, input: Tensor) -> Tensor:
+        """Normalise by the running statistics, with one multiplication and addition."""
         assert self.running_mean is not None
         assert self.running_var is not None
         scale = torch.rsqrt(self.running_var + self.eps)
@@ -212,23 +212,25 @@ def _check_layer(name: str, layer: nn.Module) -> None:
             raise Unstackable(f"layer '{name}' ({kind}) has neither weights nor statistics")
     if type(layer) in _STACKED:
         if getattr(layer, "padding_mode", "zeros") != "zeros":
-            raise Unstackable(f"layer '{name}' pads with '{layer.padding_mode}'")
+            raise Unstackable(f"layer '{name}' has padding_mode='{layer.padding_mode}'")
         if isinstance(getattr(layer, "padding", 0), str):
-            raise Unstackable(f"layer '{name}' pads by name, '{layer.padding}'")
+            raise Unstackable(f"layer '{name}' has padding='{layer.padding}'")
     elif holds:
-        raise Unstackable(f"layer '{name}' ({kind}) has weights of a kind that is not known here")
+        raise Unstackable(
+            f"layer '{name}' ({kind}) has weights, and layers of this type cannot be stacked"
+        )
 
 
 def _pool_first(layers: nn.Sequential) -> None:
-    """Max-pooling before ReLU instead of after it: the same numbers and gradients from fewer."""
+    """Swap ReLU and max-pooling: the same outputs and gradients, with less work."""
     for i, (layer, following) in enumerate(pairwise(layers)):
         pools = type(following) is nn.MaxPool2d and not following.return_indices
         if type(layer) is nn.ReLU and pools:
             layers[i], layers[i + 1] = following, layer
 
 
-def stacked(module: nn.Module) -> nn.Module:
-    """A copy of `module` whose parameters and buffers are [S, ...], for samples [S*B, ...]."""
+def stack_module(module: nn.Module) -> nn.Module:
+    """Copy `module` for parameters and buffers [S, ...] and samples [S*B, ...]."""
     copied = copy.deepcopy(module)
     for name, layer in copied.named_modules():
         _check_layer(name, layer)

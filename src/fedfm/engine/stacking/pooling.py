@@ -7,16 +7,16 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 LARGEST = 15
-"""Windows that the GPU's kernel can pool: it keeps a place in one in a byte."""
+"""The largest window of the GPU kernel, which stores a position in one byte."""
 VECTOR = 8
-"""Channels from which on torch's own max-pooling on a CPU uses vector instructions."""
+"""From so many channels on, torch's max-pooling on a CPU uses vector instructions."""
 
 
 class StackedMaxPool2d(nn.MaxPool2d):
-    """[S*B, C, H, W] -> [S*B, C, H', W']; on a GPU with a gradient that is always the same."""
+    """[S*B, C, H, W] -> [S*B, C, H', W'], with a deterministic gradient on a GPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """By the fastest way that there is."""
+        """Pool by the fastest implementation."""
         sizes: Any = self.kernel_size, self.stride, self.padding
         plain = self.dilation == 1 and not self.ceil_mode and not self.return_indices
         square = all(isinstance(size, int) for size in sizes)
@@ -25,7 +25,7 @@ class StackedMaxPool2d(nn.MaxPool2d):
 
             return max_pool2d(input, *sizes)
         if plain and sizes == (2, 2, 0) and _narrow(input):
-            return halves(input)
+            return max_pool_halves(input)
         pooled: Tensor = super().forward(input)
         return pooled
 
@@ -35,11 +35,11 @@ def _narrow(x: Tensor) -> bool:
     return not x.is_cuda and channels < VECTOR and height % 2 == width % 2 == 0
 
 
-def halves(x: Tensor) -> Tensor:
-    """The maximum of every 2x2 block, [N, C, 2h, 2w] -> [N, C, h, w]; the gradient is torch's, too.
+def max_pool_halves(x: Tensor) -> Tensor:
+    """Return the maximum of every 2x2 block, [N, C, 2h, 2w] -> [N, C, h, w].
 
-    Among equal numbers the first in reading order has the gradient: left before right within a row,
-    then the upper row before the lower.
+    As in torch, the first of equal numbers gets the gradient: left before right within a row, then
+    the upper row before the lower.
     """
     pooled: Tensor = _Halves.apply(x)  # type: ignore[no-untyped-call]  # torch does not type it
     return pooled
@@ -57,8 +57,8 @@ class _Halves(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         x, rows = ctx.saved_tensors
         through_rows, through_x = torch.empty_like(rows), torch.empty_like(x)
-        _deal(grad, _rows(rows), _rows(through_rows))
-        _deal(through_rows, _columns(x), _columns(through_x))
+        _route(grad, _rows(rows), _rows(through_rows))
+        _route(through_rows, _columns(x), _columns(through_x))
         return through_x
 
 
@@ -70,10 +70,10 @@ def _rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return x[..., 0::2, :], x[..., 1::2, :]
 
 
-def _deal(grad: Tensor, pair: tuple[Tensor, Tensor], into: tuple[Tensor, Tensor]) -> None:
-    """Give the gradient to the larger one of a pair.
+def _route(grad: Tensor, pair: tuple[Tensor, Tensor], into: tuple[Tensor, Tensor]) -> None:
+    """Route the gradient to the larger one of a pair.
 
-    By numbers 0 and 1, not by truth values, which would take twice the time to multiply with.
+    The mask has numbers 0 and 1, because multiplying by booleans takes twice the time.
     """
     to_first = torch.empty_like(grad)
     torch.ge(*pair, out=to_first)

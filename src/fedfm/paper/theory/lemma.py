@@ -24,7 +24,7 @@ from fedfm.data.partition import Partition
 from fedfm.methods import FedProto
 from fedfm.methods.base import Batch
 from fedfm.methods.fedfm import l2_guiding
-from fedfm.rounds.clients import sizes
+from fedfm.rounds.clients import count_samples
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State
@@ -127,7 +127,7 @@ def objective(
     sums = fed.executor.measure(
         state.model.map(trees.share), samples, partial(losses, old=old, new=new)
     )
-    n = sizes(samples)
+    n = count_samples(samples)
     shares = n / n.sum()
     task, before, after = (
         float((shares * sums[name] / n).sum()) for name in ("task", "old", "new")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedfm.core.tables import dotted
+from fedfm.core.tables import flatten_keys
 from fedfm.grid.identity import digest
 from fedfm.methods import PIECES
 from fedfm.report.comparison import deviation
@@ -161,7 +161,7 @@ def _labelled(runs: Sequence[FoundRun]) -> dict[str, list[FoundRun]]:
     found: dict[str, list[FoundRun]] = {}
     for method, same_name in _grouped((run.method, run) for run in runs).items():
         groups = _grouped((run.identity[0], run) for run in same_name)
-        tables = [dotted(identifying(group[0].config)) for group in groups.values()]
+        tables = [flatten_keys(identifying(group[0].config)) for group in groups.values()]
         for text, group in zip(_differences(tables), groups.values(), strict=True):
             label = f"{method} ({text})" if text else method
             found[label if label not in found else f"{label} [{group[0].identity[0]}]"] = group
@@ -173,7 +173,7 @@ def _titles(groups: Sequence[Sequence[FoundRun]]) -> list[str]:
     titles = [_title(group[0].setting) for group in groups]
     same = _grouped((title, place) for place, title in enumerate(titles))
     for title, places in same.items():
-        tables = [dotted(_setting(groups[place][0].setting)) for place in places]
+        tables = [flatten_keys(_setting(groups[place][0].setting)) for place in places]
         for place, text in zip(places, _differences(tables), strict=True):
             titles[place] = f"{title}, {text}" if text else title
     return titles

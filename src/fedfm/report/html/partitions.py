@@ -22,7 +22,7 @@ def partition_of(run: FoundRun, name: str) -> tuple[Markup | None, str]:
         config = parse({k: v for k, v in run.config.items() if k not in ("method", "code")})
         found = _data(config.data)
         clients, seed = config.training.clients, config.seed
-        table = partitions.tabulated(found, clients, config.partition, seed)
+        table = partitions.tabulate(found, clients, config.partition, seed)
     except (ValueError, OSError) as problem:
         return None, f"The partition is not drawn: {str(problem).rstrip('.')}."
     sizes = table.sum(1)

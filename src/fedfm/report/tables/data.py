@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from fedfm.core.tables import csv_text
+from fedfm.core.tables import to_csv
 from fedfm.report.tables.notes import notes
 from fedfm.report.tables.table import Entry, Table
 
@@ -40,7 +40,7 @@ def as_csv(table: Table) -> str:
         for entry in table.entries.values()
         for record in [_record(entry)]
     ]
-    return csv_text(records, heads)
+    return to_csv(records, heads)
 
 
 def _record(entry: Entry) -> dict[str, Any]:

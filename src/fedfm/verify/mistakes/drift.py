@@ -78,7 +78,7 @@ class NoFraction(Scaffold):
 class NoQuadratic(FedDyn):
     """Only - h_i is left."""
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """- h_i."""
         return {"fixed": tree_map(torch.neg, client["drift"])}
 
@@ -91,9 +91,9 @@ class NoQuadratic(FedDyn):
 class NotSquared(FedDyn):
     """The gradient of alpha ||w - x|| - <h_i, w>."""
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """h_i and x."""
-        return {"drift": client["drift"], "reference": start.params}
+        return {"drift": client["drift"], "reference": received.params}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
         """Add alpha (w - x) / ||w - x|| - h_i."""

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree
-from fedfm.engine.networks import Net
+from fedfm.engine.networks import BoundNetwork
 from fedfm.methods import FedAvg, Model, Moon
 from fedfm.rounds import clients
 from fedfm.verify.mistakes.planting import MISTAKES, Mistake
 
-frozen, summed_buffers = Net.frozen, clients.summed_buffers
+bind_frozen, sum_buffers = BoundNetwork.bind_frozen, clients.sum_buffers
 
 
 @contextmanager
@@ -27,9 +27,9 @@ def replaced(owner: Any, name: str, wrong: Any) -> Iterator[None]:
         setattr(owner, name, right)
 
 
-def in_training_mode(self: Net, name: str, model: Model) -> Net:
+def in_training_mode(self: BoundNetwork, name: str, model: Model) -> BoundNetwork:
     """The frozen model moves its BatchNorm statistics."""
-    net = frozen(self, name, model)
+    net = bind_frozen(self, name, model)
     net.module.train()
     return net
 
@@ -38,28 +38,28 @@ def of_the_first(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
     """The first client's buffers stand for all."""
     first = torch.zeros_like(samples)
     first[0] = samples.sum()
-    return summed_buffers(buffers, base, first)
+    return sum_buffers(buffers, base, first)
 
 
 def plainly(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
     """Every client's buffers count alike."""
-    return summed_buffers(buffers, base, samples.mean().expand_as(samples))
+    return sum_buffers(buffers, base, samples.mean().expand_as(samples))
 
 
 MISTAKES += [
     Mistake(
         "frozen models run in training mode",
         Moon(mu=2.0),
-        lambda: replaced(Net, "frozen", in_training_mode),
+        lambda: replaced(BoundNetwork, "bind_frozen", in_training_mode),
     ),
     Mistake(
         "BatchNorm buffers are one client's, not the average",
         FedAvg(),
-        lambda: replaced(clients, "summed_buffers", of_the_first),
+        lambda: replaced(clients, "sum_buffers", of_the_first),
     ),
     Mistake(
         "BatchNorm buffers are averaged plainly instead of by data share",
         FedAvg(),
-        lambda: replaced(clients, "summed_buffers", plainly),
+        lambda: replaced(clients, "sum_buffers", plainly),
     ),
 ]

@@ -49,12 +49,12 @@ class NoTemperature(Moon):
 class BorrowedBuffers(Moon):
     """Its parameters are kept, its buffers are not."""
 
-    def prepare(self, client: Tree, start: Model, down: Tree) -> Tree:
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
         """Buffers as received."""
-        held = super().prepare(client, start, down)
+        held = super().prepare(client, received, down)
         params = held["previous"]["params"]
         clients = len(next(iter(params.values())))
-        buffers = start.rows(torch.zeros(clients, dtype=torch.int64)).buffers
+        buffers = received.rows(torch.zeros(clients, dtype=torch.int64)).buffers
         spread = {k: v.expand(clients, *v.shape[1:]) for k, v in buffers.items()}
         return held | {"previous": {"params": params, "buffers": spread}}
 
@@ -148,6 +148,40 @@ class MeanGuiding(FedFM):
     def loss(self, batch: Batch, held: Tree) -> Tensor:
         """Divided by d."""
         return super().loss(batch, held) / batch.features.shape[-1]
+
+
+@plant("matching begins a round before T_s", strength=1.0, start_round=2)
+class Early(FedFM):
+    """T_s counts from 1."""
+
+    @property
+    def first_round(self) -> int:
+        """One round too early."""
+        return self.start_round - 1
+
+
+@plant(
+    "the first anchors are taken in round T_s instead of the one before",
+    strength=1.0,
+    start_round=2,
+)
+class Late(FedFMLite):
+    """Matching begins a round after T_s."""
+
+    @property
+    def first_round(self) -> int:
+        """FedFM's."""
+        return self.start_round
+
+
+@plant("samples without an anchor count in the mean", strength=1.0, start_round=0)
+class AllSamples(FedFMLite):
+    """Divides by the batch's size."""
+
+    def mean_loss(self, each: Tensor, labels: Tensor, seen: Tensor) -> Tensor:
+        """Zeros for samples without an anchor."""
+        taking_part = seen.expand(len(labels), -1).gather(-1, labels)
+        return self.strength * each.masked_fill(~taking_part, 0.0).mean(-1)
 
 
 @plant("anchors are taken before training instead of after", strength=1.0, start_round=0)

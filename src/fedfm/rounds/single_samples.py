@@ -1,0 +1,70 @@
+"""Batches of one sample, which a network with batch norm may not be able to train on."""
+
+import copy
+from collections.abc import Mapping
+from itertools import islice
+
+import torch
+from torch import nn
+
+from fedfm.core.errors import require
+from fedfm.data.batches import batch_sizes
+from fedfm.rounds.federation import LocalTraining
+
+REFUSAL = "more than 1 value per channel"
+"""What PyTorch says of a batch that cannot be normalised."""
+
+
+def check_single_samples(
+    network: nn.Module, shape: tuple[int, ...], samples: Mapping[str, int], training: LocalTraining
+) -> None:
+    """Refuse clients with a batch of one sample, where the network cannot train on it.
+
+    `samples` has the number of training samples of each client, by what a message calls it.
+    """
+    single = clients_with_a_single_sample(samples, training)
+    require(
+        not single or trains_on_one(network, shape),
+        f"{_listed(single)}: a batch of one sample, which batch norm cannot normalise; "
+        f"{_remedy(single, training)}, or use a network without batch norm",
+    )
+
+
+def clients_with_a_single_sample(
+    samples: Mapping[str, int], training: LocalTraining
+) -> dict[str, int]:
+    """The clients of which some batch has one sample, and how many they have in all."""
+    size, keep_last = training.batch_size, training.keep_last
+    return {name: n for name, n in samples.items() if 1 in batch_sizes(n, size, keep_last)}
+
+
+def trains_on_one(network: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether a training pass on inputs [1, *shape] has a variance in every batch norm."""
+    unchanged = {id(p): p for p in network.parameters()}
+    copied = copy.deepcopy(network, unchanged).train()
+    blank = next(copied.parameters()).new_zeros(1, *shape)
+    devices = [blank.device] if blank.is_cuda else []
+    try:
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            copied(blank)
+    except ValueError as problem:
+        if REFUSAL in str(problem):
+            return False
+        raise
+    return True
+
+
+def _remedy(single: Mapping[str, int], training: LocalTraining) -> str:
+    """What gives each of these clients larger batches."""
+    helps = []
+    if any(n > 1 for n in single.values()):
+        larger = training.batch_size == 1
+        helps.append("a larger batch_size" if larger else "keep_last=false or another batch_size")
+    if 1 in single.values():
+        helps.append("more than one training sample for each client (fewer clients)")
+    return f"use {' and '.join(helps)}"
+
+
+def _listed(names: Mapping[str, int], shown: int = 5) -> str:
+    rest = len(names) - shown
+    return ", ".join(islice(names, shown)) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,71 @@
+"""Textbook communication costs: what a round sends, counted from the method's description.
+
+Like its sister files it uses nothing of the library, neither its messages nor its ledger. Floats
+are the paper's (trainable parameters, anchors, control variates), bytes are all that is sent.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+CONTROLS = {"scaffold": 1}
+"""Vectors as large as the model that travel beside it, both ways."""
+NUMBERS = {"fednova": 1}
+"""Single numbers that go up: the local work a_i."""
+HELD = {"fedprox": 1, "scaffold": 1, "feddyn": 1, "moon": 2}
+"""Vectors as large as the model that a client holds beside its own while it trains."""
+FLAG, COUNT = 1, 8
+"""Bytes of "this class has an anchor", and of a class count."""
+
+
+@dataclass
+class Bill:
+    """What the clients of a round send and receive in all; ``held``: floats of one in training."""
+
+    floats_up: int
+    floats_down: int
+    bytes_up: int
+    bytes_down: int
+    handshakes: int
+    held: int
+
+
+def round_bill(
+    model: nn.Module,
+    classes: int,
+    features: int,
+    method: str,
+    settings: dict[str, Any],
+    t: int,
+    cohort: int,
+    newcomers: int,
+) -> Bill:
+    """Costs of round t (from 0) of a method with ``cohort`` clients.
+
+    Models go down to ``newcomers``, who have none of their own since the last exchange, and up at
+    the end of every ``models_every`` rounds. Anchors go both ways from round T_s on, for which
+    FedFM and FedProto need a second handshake; FedFM-Lite sends them from the round before T_s,
+    empty ones down at first.
+    """
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    size = next(model.parameters()).element_size()
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    lite, start = method == "fedfm-lite", settings.get("start_round")
+    matched = start is not None and t >= (start - 1 if lite else start)
+    anchors = classes * features if matched else 0
+    sharing = (t + 1) % settings.get("models_every", 1) == 0
+    uploads = cohort if sharing else 0
+    beside = cohort * (parameters * CONTROLS.get(method, 0) + anchors)
+    floats_up = uploads * parameters + beside + cohort * NUMBERS.get(method, 0)
+    floats_down = newcomers * parameters + beside
+    count = COUNT if settings.get("anchors") == "weighted" else FLAG
+    told = cohort * classes if matched else 0
+    return Bill(
+        floats_up,
+        floats_down,
+        size * floats_up + uploads * buffers + told * count,
+        size * floats_down + newcomers * buffers + told * FLAG,
+        handshakes=2 if matched and not lite else 1,
+        held=parameters * (1 + HELD.get(method, 0)) + anchors,
+    )
