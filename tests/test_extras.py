@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from fedfm.cli import deploy
+from fedfm.cli.join import join
+from fedfm.cli.serve import serve
 from fedfm.core.errors import UserError
 
 EXTRAS = {
@@ -67,8 +68,8 @@ def test_keys_name_the_extra_that_they_need(tmp_path):
 @pytest.mark.parametrize(
     "start",
     [
-        lambda: deploy.serve("digits"),
-        lambda: deploy.join("digits", "127.0.0.1:9092", "a", "share:0/2"),
+        lambda: serve("digits"),
+        lambda: join("digits", "127.0.0.1:9092", "a", "share:0/2"),
     ],
 )
 def test_a_deployment_names_the_extra_that_it_needs_first(start, tmp_path, monkeypatch):

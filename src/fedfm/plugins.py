@@ -1,8 +1,10 @@
-"""Methods and models of your own, in files that the command line or the environment names.
+"""Load your own methods and models from the Python files that the environment names.
 
-The environment is how all processes of a run get to know them: workers, and on real machines
-Flower's, where everybody names files of his own.
+Every process of a run finds them there: workers of a grid, and Flower's processes, where every
+machine names its own files.
 """
+
+from __future__ import annotations
 
 import hashlib
 import importlib.util
@@ -12,50 +14,52 @@ from collections.abc import Iterable
 from contextlib import suppress
 from inspect import Parameter, getsource, signature
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedfm.core.errors import UserError, require
-from fedfm.methods import PIECES, Piece
-from fedfm.methods.contract import check_name, check_piece
-from fedfm.models import MODELS
+
+if TYPE_CHECKING:
+    from fedfm.methods import Piece
 
 VARIABLE = "FEDFM_METHODS"
-CODE: dict[str, str] = {}
-"""By name, the digest of the file that a method or model is in: other code, other experiment."""
-_known: set[Path] = set()
-_sources: dict[type[Piece], str] = {}
+CODE_DIGESTS: dict[str, str] = {}
+"""The digest of a plugin's file by the name of each method or model that it registers.
+
+Other code is another experiment."""
+_loaded: set[Path] = set()
+_source_digests: dict[type[Piece], str] = {}
 
 
-def name_methods(files: Iterable[Path]) -> None:
-    """Add files to those that the environment names, for processes in any folder."""
-    whole = (str(file.resolve()) for file in [*_named(), *files])
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(whole))
+def add_plugins(files: Iterable[Path]) -> None:
+    """Add files to the environment variable, as absolute paths."""
+    paths = (str(file.resolve()) for file in [*_named_files(), *files])
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
 
 
-def load_methods() -> None:
+def load_plugins() -> None:
     """Run the files that the environment names, each once in a process."""
-    for file in _named():
-        if file not in _known:
+    for file in _named_files():
+        if file not in _loaded:
             before = _registered()
             _run(file)
-            _check(file)
+            _check_methods(file)
             digest = _digest(file.read_bytes())
-            CODE.update(
-                {name: digest for name, own in _registered().items() if before.get(name) != own}
-            )
-            _known.add(file)
+            after = _registered()
+            CODE_DIGESTS.update({name: digest for name in after if before.get(name) != after[name]})
+            _loaded.add(file)
 
 
-def code_of(pieces: Iterable[Piece]) -> dict[str, str]:
-    """Digests of the source of pieces that are not the package's, as far as it is at hand."""
-    found = {}
+def digest_sources(pieces: Iterable[Piece]) -> dict[str, str]:
+    """Return digests of the source of pieces outside this package, where the source is known."""
+    digests = {}
     for piece in pieces:
         kind = type(piece)
         if not kind.__module__.startswith("fedfm."):
             with suppress(OSError, TypeError, SyntaxError):  # typed in, or being edited
-                if kind not in _sources:  # it stays as it was when its file changes
-                    _sources[kind] = _digest(getsource(kind).encode())
-                found[piece.name] = _sources[kind]
-    return found
+                if kind not in _source_digests:  # keep the first: the file may change later
+                    _source_digests[kind] = _digest(getsource(kind).encode())
+                digests[piece.name] = _source_digests[kind]
+    return digests
 
 
 def _digest(source: bytes) -> str:
@@ -63,34 +67,39 @@ def _digest(source: bytes) -> str:
 
 
 def _registered() -> dict[str, object]:
-    """Methods by name, and models by `model.` and name."""
+    """Return methods by name, and models by `model.` and name."""
+    from fedfm.methods import PIECES
+    from fedfm.models import MODELS
+
     return {**PIECES, **{f"model.{name}": kind for name, kind in MODELS.items()}}
 
 
-def _check(file: Path) -> None:
-    """Refuse what is no method, and what needs settings: lists of methods show their defaults."""
+def _check_methods(file: Path) -> None:
+    """Refuse what is not a method, and settings without defaults: `fedfm methods` lists these."""
+    from fedfm.methods import PIECES
+    from fedfm.methods.contract import check_name, check_piece
+
     for name, kind in PIECES.items():
         try:
             check_piece(kind)
             check_name(kind)
         except UserError as problem:
-            raise UserError(f"a method of your own: {file}: {problem}") from problem
-        given = signature(kind).parameters.values()
-        several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        named = [each for each in given if each.kind not in several]
-        lacking = [each.name for each in named if each.default is each.empty]
-        said = f"give {', '.join(lacking)} of '{name}' a default value"
-        require(not lacking, f"a method of your own: {file}: {said}")
+            raise UserError(f"plugin {file}: {problem}") from problem
+        variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        settings = [p for p in signature(kind).parameters.values() if p.kind not in variadic]
+        missing = [setting.name for setting in settings if setting.default is setting.empty]
+        message = f"give {', '.join(missing)} of '{name}' a default value"
+        require(not missing, f"plugin {file}: {message}")
 
 
-def _named() -> list[Path]:
+def _named_files() -> list[Path]:
     return [Path(file) for file in os.environ.get(VARIABLE, "").split(os.pathsep) if file]
 
 
 def _run(file: Path) -> None:
     spec = importlib.util.spec_from_file_location(f"own_methods.{file.stem}", file)
-    require(file.is_file(), f"a method of your own: there is no file {file}")
-    require(spec is not None, f"a method of your own: {file} is no Python file")
+    require(file.is_file(), f"plugin {file}: there is no such file")
+    require(spec is not None, f"plugin {file}: not a Python file; its name must end in .py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -98,5 +107,5 @@ def _run(file: Path) -> None:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as problem:
-        said = f"{type(problem).__name__}: {problem}"
-        raise UserError(f"a method of your own: {file} does not run: {said}") from problem
+        reason = f"{type(problem).__name__}: {problem}"
+        raise UserError(f"plugin {file} does not run: {reason}") from problem

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.core.checkpoint import load_checkpoint
+from fedfm.run import runner
 from tests.cli.tools import TINY, Answer, Command, sets
 from tests.folders import contents, lines
 
@@ -32,9 +33,9 @@ def message(answer: Answer) -> str:
 SETTINGS = {
     # keys that do not exist: the nearest right one is named
     "a mistyped key": (["round=3"], "unknown key 'round': did you mean 'training.rounds'?"),
-    "a mistyped section": (["protocl.lr=3"], "did you mean 'protocol'?"),
-    "a mistyped key in a section": (["protocol.epoch=3"], "did you mean 'epochs'?"),
-    "a key in the wrong section": (["protocol.beta=1"], "it is called partition.beta"),
+    "a mistyped section": (["trainig.lr=3"], "did you mean 'training'?"),
+    "a mistyped key in a section": (["training.epoch=3"], "did you mean 'epochs'?"),
+    "a key in the wrong section": (["training.beta=1"], "it is called partition.beta"),
     "a mistyped data key": (["data.nmae=digits"], "did you mean 'name'?"),
     "a mistyped method key": (["fedfm.strenght=3"], "did you mean 'strength'?"),
     "settings of a mistyped method": (["fedm.strength=3"], "did you mean 'method.fedfm'?"),
@@ -85,7 +86,7 @@ SETTINGS = {
     "a strength in words": (["fedfm.strength=hi"], "method.fedfm.strength: Input should be a"),
     "an unknown guide": (["fedfm.guide=l3"], "method.fedfm.guide: Input should be 'cg' or 'l2'"),
     "a number as method": (["method=5"], "method: Input should be a valid dictionary"),
-    "a number as section": (["protocol=5"], "protocol: Input should be a dictionary"),
+    "a number as section": (["training=5"], "training: Input should be a dictionary"),
     "a value as section": (["data.name.x=5"], "'name' is a value, not a section"),
     "a model's size in words": (
         ["model.name=cnn", "model.features=big"],
@@ -137,7 +138,7 @@ CONFIGS = {
     "a method outside its section": ("[fedfm]\nstrength = 3", "it is called method.fedfm"),
     "a value out of range": ("[training]\nclients = 0", "clients must be at least 1, not 0"),
     "a value of another type": ("[training]\nlr = 'big'", "training.lr: Input should be a valid"),
-    "no TOML": ("[protocol\nrounds = 3", "mine.toml is not valid TOML: "),
+    "no TOML": ("[training\nrounds = 3", "mine.toml is not valid TOML: "),
     "a key twice": ("seed = 1\nseed = 2", "mine.toml is not valid TOML: "),
 }
 
@@ -195,18 +196,16 @@ RUN = ("run", "digits", *TINY, *sets("rounds=3", "method=fedavg"), "--out", "run
 
 def test_a_folder_that_holds_a_run_stays_as_it_is(command):
     assert command(*RUN).code == 0
-    assert "run already holds a run; go on with --resume" in refused(command, *RUN)
-    again = "run is the folder of a run; go on with it with --resume"
+    assert "run already holds a run; continue it with --resume" in refused(command, *RUN)
+    again = "run is the folder of a run; continue it with --resume"
     assert again in refused(command, "run", "run")
     several = ("run", "run", "--resume", "--seeds", "2")
     assert "run is the folder of one seed: leave out --seeds" in refused(command, *several)
     other = (*RUN, *sets("seed=1", "lr=0.5"))
-    assert "run already holds a run; go on with --resume" in refused(command, *other)
-    assert refused(command, *other, "--resume") == (
-        "fedfm: run holds a run of another config: give its settings, or choose another --out; it "
-        "differs in "
-        "training.lr (there 0.01, here 0.5); seed (there 0, here 1)"
-    )
+    assert "run already holds a run; continue it with --resume" in refused(command, *other)
+    differences = refused(command, *other, "--resume")
+    assert "training.lr (there 0.01, here 0.5)" in differences
+    assert "seed (there 0, here 1)" in differences
 
 
 def test_a_folder_that_holds_other_things_stays_as_it_is(command):
@@ -218,8 +217,13 @@ def test_a_folder_that_holds_other_things_stays_as_it_is(command):
 
 def test_a_file_where_the_folder_should_be_stays_as_it_is(command):
     Path("run").write_text("ten years")
-    assert "run is a file; choose another --out" in refused(command, *RUN)
+    assert "run is a file" in refused(command, *RUN)
     assert "run/inside" in refused(command, *RUN, "--out", "run/inside")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_data_are_read(command, monkeypatch):
+    monkeypatch.setattr(runner, "load_data", lambda config: pytest.fail("data were read"))
+    assert "cannot write to /dev/null/run" in refused(command, *RUN, "--out", "/dev/null/run")
 
 
 def test_a_damaged_run_is_not_resumed(command):

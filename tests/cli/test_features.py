@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedfm import data
-from fedfm.cli.features import titles
+from fedfm.cli.features import name_panels
 from fedfm.config import load_config
 from fedfm.metrics.feature_space import load_features, measure
 from tests.cli.tools import TINY, Command, sets
@@ -65,10 +65,14 @@ def test_a_panel_is_named_by_what_tells_it_from_the_others():
         for m, s in (("fedavg", 0), ("fedfm", 0), ("fedavg", 1), ("fedavg", 0))
     ]
     runs = [Path(name) for name in "abcd"]
-    assert titles(runs[:2], configs[:2]) == ["fedavg", "fedfm"]
-    assert titles(runs[:3], configs[:3]) == ["fedavg, seed 0", "fedfm, seed 0", "fedavg, seed 1"]
-    assert titles(runs, configs) == ["a", "b", "c", "d"]
-    assert titles(runs[:1] * 2, configs[:1] * 2) == ["a", "a"]
+    assert name_panels(runs[:2], configs[:2]) == ["fedavg", "fedfm"]
+    assert name_panels(runs[:3], configs[:3]) == [
+        "fedavg, seed 0",
+        "fedfm, seed 0",
+        "fedavg, seed 1",
+    ]
+    assert name_panels(runs, configs) == ["a", "b", "c", "d"]
+    assert name_panels(runs[:1] * 2, configs[:1] * 2) == ["a", "a"]
 
 
 def test_what_is_no_finished_run_is_refused(command):

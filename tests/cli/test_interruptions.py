@@ -107,7 +107,7 @@ def test_a_run_interrupted_from_the_keyboard_says_how_to_go_on(tmp_path):
     run.wait_for(lambda: run.saved() >= 1)
     assert run.end(signal.SIGINT) == 130
     *rounds, last = run.said.read_text().splitlines()
-    assert last == "fedfm: interrupted; go on with --resume"
+    assert last == "fedfm: interrupted; continue with --resume"
     assert len(rounds) < ROUNDS
     run.start()
     assert run.end() == 0
@@ -130,7 +130,7 @@ def test_a_full_disk_ends_a_run_in_words_and_the_checkpoint_before_is_whole(tmp_
     filled.start(largest_file=4 * model)
     assert filled.end() == 2
     *rounds, last = filled.said.read_text().splitlines()
-    assert last == "fedfm: File too large; what was saved before is whole"
+    assert last == "fedfm: File too large; everything saved before is intact"
     assert 0 < len(rounds) == filled.saved() < 4
     assert not [name for name in contents(filled.folder) if name.endswith(".partial")]
 

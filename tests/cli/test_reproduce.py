@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedfm.cli import reproduce
 from fedfm.grid.store import Store
+from fedfm.paper import plan as plans
 from fedfm.paper.plan import Part, Plan, Step, load_plan
 from tests.cli.tools import sets
 
@@ -17,13 +17,13 @@ def small(monkeypatch) -> None:
     """A plan of three steps, of which the last waits for the second."""
     steps = (Step("anchors", seeds=1), Step("tune", seeds=1), Step("proto", seeds=1, tuned=True))
     plan = Plan((Part("anchors"), Part("tune"), Part("proto")), steps, ())
-    monkeypatch.setattr(reproduce, "load_plan", lambda: plan)
+    monkeypatch.setattr(plans, "load_plan", lambda: plan)
 
 
 def test_steps_run_in_order_and_those_about_tuned_methods_wait(command, small):
     first = command("reproduce", "--quick", *SHORT, "--collect", "home.tgz")
     assert first.code == 0, first.err
-    assert "step 3, proto, waits for a choice: --with results/tune/chosen.toml" in first.err
+    assert "step 3, proto, needs tuned settings: give --with results/tune/chosen.toml" in first.err
     assert first.err.index("FedFM (uniform), seed 0 ...") < first.err.index("FedProx, mu = 0.01")
     answer = command("table", "tune", "--quick", "--no-run", *SHORT)
     assert "choice in results/tune/chosen-quick.toml" in answer.err
@@ -50,8 +50,8 @@ def test_the_documents_are_written_without_running(command):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--readme", "README.md"), "--readme goes with --document"),
-        (("--quick", "--document", "d.md"), "--quick has no results"),
+        (("--readme", "README.md"), "--readme needs --document"),
+        (("--quick", "--document", "d.md"), "--quick gives no results"),
         (("--with", "no.toml"), "there is no file no.toml"),
     ],
 )
@@ -66,8 +66,8 @@ def test_a_repeated_cell_is_compared_when_it_is_merged(command):
     command(*cell)
     command(*cell, "--results", "again")
     answer = command("merge", "again", "--into", "results")
-    assert "again: 0 results and 0 run folders added to results" in answer.out
-    assert "again: 1 runs were there already, 1 of them with the same rounds" in answer.out
+    assert "again: added 0 results and 0 run folders to results" in answer.out
+    assert "again: 1 run existed already, 1 of them with the same rounds" in answer.out
 
 
 def test_the_plan_is_about_cells_that_there_are():

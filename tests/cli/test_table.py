@@ -65,8 +65,7 @@ def test_without_running_the_missing_cells_are_named_with_the_command(command):
     answer = command("table", "main", "--no-run")
     assert answer.code == 0
     assert (
-        "missing: 144 of the runs, in 48 cells; this command goes on:\n  fedfm table main\n"
-        in answer.err
+        "missing: 144 runs in 48 cells; this command continues:\n  fedfm table main\n" in answer.err
     )
     assert "FedAvg / CIFAR-10 / NIID-1, seeds 0, 1, 2\n" in answer.err
     assert "and 40 more" in answer.err
@@ -111,7 +110,7 @@ def test_partitions_are_drawn(command):
 def test_a_budget_that_is_spent_says_what_is_missing(command):
     answer = command(*ANCHORS, "--budget", "0.001s")
     assert answer.code == 0
-    assert "missing: 6 of the runs, in 3 cells" in answer.err
+    assert "missing: 6 runs in 3 cells" in answer.err
     assert command(*ANCHORS, "--budget", "10m").code == 0
     assert len(found(Path("results"))) == 6
 
@@ -131,7 +130,7 @@ def test_own_data_for_all_cells(command):
     answer = command("table", "anchors", "--set", "data.name=csv", "--set", "data.path=no.csv")
     assert answer.code == 1
     assert "no.csv" in answer.err
-    assert "missing: 9 of the runs, in 3 cells" in answer.err
+    assert "missing: 9 runs in 3 cells" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_mistakes_are_explained(command, arguments, said):
 def test_merging(command):
     command(*ANCHORS, "--results", "there")
     answer = command("merge", "there", "--into", "here")
-    assert answer.out == "there: 6 results and 6 run folders added to here\n"
+    assert answer.out == "there: added 6 results and 6 run folders to here\n"
     assert timeless(Path("here")) == timeless(Path("there"))
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["fedfm.cli", "sklearn.datasets"])
-"""Starts processes that have the slow imports behind them."""
+SERVER.set_forkserver_preload(
+    ["fedfm.cli.app", "fedfm.grid.progress", "fedfm.report.tables.build", "sklearn.datasets"]
+)
+"""Starts processes that have imported what is slow to import."""
 
 
 class Answer(NamedTuple):

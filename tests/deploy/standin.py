@@ -61,10 +61,12 @@ def name(message: Message, context: Context) -> Message:
 
 
 if __name__ == "__main__":
-    from fedfm.cli import deploy
     from fedfm.cli import main as fedfm
+    from fedfm.deploy.programs import app_folder
     from fedfm.deploy.programs.app_folder import Components
 
-    vars(deploy)["FEDFM"] = Components("tests.deploy.standin:server", "tests.deploy.standin:client")
+    vars(app_folder)["FEDFM"] = Components(
+        "tests.deploy.standin:server", "tests.deploy.standin:client"
+    )
     sys.argv[0] = "fedfm"
     fedfm()

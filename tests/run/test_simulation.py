@@ -573,5 +573,5 @@ def test_the_result_says_how_many_answers_were_left_out():
     assert "left out" not in describe_result(found)
     rounds = tuple(replace(record, failed=2) for record in found.rounds)
     lost = replace(found, rounds=rounds)
-    assert f"{2 * len(rounds)} answers of clients were left out" in describe_result(lost)
+    assert f"{2 * len(rounds)} client answers left out" in describe_result(lost)
     assert summary(lost)["failed"] == 2 * len(rounds)

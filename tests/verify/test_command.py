@@ -3,7 +3,7 @@
 import json
 import sys
 
-from fedfm.cli.verify import watching
+from fedfm.cli.verify import show_progress
 from fedfm.methods import FedAvg
 from fedfm.verify import Mistake, suite
 from tests.cli.conftest import command
@@ -37,7 +37,7 @@ def test_a_mistake_that_survives_is_exit_code_1(command, monkeypatch):
 def test_a_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    with watching(2) as step:
+    with show_progress(2) as step:
         step("fedavg")
         step("fedprox")
     assert "1/2" in capsys.readouterr().err

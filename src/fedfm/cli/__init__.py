@@ -1,19 +1,19 @@
-"""The command line: `fedfm COMMAND`, one module per command, imported when it is used."""
+"""The command line: `fedfm COMMAND`, one module per command."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command line: a user's mistake is one message and exit code 2."""
+    """Run the command line; print a user's mistake as one message and exit with code 2."""
     try:
         from fedfm.cli.app import app
 
         app()
-    except KeyboardInterrupt:  # while importing; commands have their own last words
+    except KeyboardInterrupt:  # while importing; afterwards commands handle it
         sys.exit(130)
     except OSError as problem:
         where = f" ({problem.filename})" if problem.filename else ""
-        fail(f"{problem.strerror or problem}{where}; what was saved before is whole")
+        fail(f"{problem.strerror or problem}{where}; everything saved before is intact")
     except Exception as problem:
         from fedfm.core.errors import UserError
 
@@ -23,6 +23,6 @@ def main() -> None:
 
 
 def fail(message: str) -> None:
-    """Print what is wrong and exit."""
+    """Print what is wrong and exit with code 2."""
     print(f"fedfm: {message}", file=sys.stderr)
     sys.exit(2)

@@ -1,31 +1,45 @@
-"""The commands by name. Their modules import what they need when they run: help needs no torch."""
+"""The application and its commands. Help imports nothing heavy: commands import what they need."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fedfm import __version__
-from fedfm.cli import (
-    cost,
-    demo,
-    deploy,
-    export,
-    features,
-    listing,
-    merge,
-    report,
-    reproduce,
-    run,
-    table,
-    verify,
-)
+from fedfm.cli.cost import cost
+from fedfm.cli.data import data
+from fedfm.cli.demo import demo
+from fedfm.cli.export import export
+from fedfm.cli.features import features
+from fedfm.cli.join import join
+from fedfm.cli.keys import keys
+from fedfm.cli.merge import merge
+from fedfm.cli.methods import methods
+from fedfm.cli.partition import partition
+from fedfm.cli.report import report
+from fedfm.cli.reproduce import reproduce
+from fedfm.cli.run import run
+from fedfm.cli.serve import serve
+from fedfm.cli.table import table
+from fedfm.cli.verify import verify
+from fedfm.plugins import add_plugins, load_plugins
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class Command(TyperCommand):
+    """A command that knows the user's own methods and models when it runs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Load the plugins, then run the command."""
+        load_plugins()
+        return super().invoke(ctx)
 
 
 def _print_version(wanted: bool) -> None:
@@ -44,29 +58,31 @@ def options(
     ] = False,
     methods: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A Python file with a method of your own. Repeatable."),
+        typer.Option(
+            metavar="FILE", help="A Python file with your own method or model. Repeatable."
+        ),
     ] = None,
 ) -> None:
     """Federated learning for parties whose data differ: FedFM, its baselines, exact costs."""
-    from fedfm.plugins import load_methods, name_methods
-
-    name_methods(methods or [])
-    load_methods()
+    add_plugins(methods or [])
 
 
-app.command("run")(run.run)
-app.command("cost")(cost.cost)
-app.command("partition")(listing.partition)
-app.command("methods")(listing.methods)
-app.command("data")(listing.data)
-app.command("demo")(demo.demo)
-app.command("verify")(verify.verify)
-app.command("table")(table.table)
-app.command("reproduce")(reproduce.reproduce)
-app.command("merge")(merge.merge)
-app.command("export")(export.export)
-app.command("features")(features.features)
-app.command("report")(report.report)
-app.command("keys")(deploy.keys)
-app.command("serve")(deploy.serve)
-app.command("join")(deploy.join)
+for _command in (
+    run,
+    cost,
+    partition,
+    methods,
+    data,
+    demo,
+    verify,
+    table,
+    reproduce,
+    merge,
+    export,
+    features,
+    report,
+    keys,
+    serve,
+    join,
+):
+    app.command(cls=Command)(_command)

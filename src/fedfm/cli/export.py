@@ -5,20 +5,19 @@ from typing import Annotated
 
 import typer
 
-from fedfm.grid.store import Store
-
 
 def export(
-    results: Annotated[Path, typer.Argument(help="The folder of the results.")] = Path("results"),
+    results: Annotated[Path, typer.Argument(help="Folder of the results.")] = Path("results"),
     out: Annotated[Path, typer.Option("--out", "-o", help="A .csv or .parquet file.")] = Path(
         "runs.csv"
     ),
     rounds: Annotated[
-        bool, typer.Option("--rounds", help="Also all rounds, in a file beside it.")
+        bool, typer.Option("--rounds", help="Write all rounds too, to a second file beside it.")
     ] = False,
 ) -> None:
-    """Write all results as a flat table, a row per result, for pandas, polars or a spreadsheet."""
-    from fedfm.grid.export import export as write
+    """Write all results as one table, a row per result, for pandas, polars or a spreadsheet."""
+    from fedfm.grid.export import export as write_tables
+    from fedfm.grid.store import Store
 
-    for path in write(Store(results), out, rounds=rounds):
-        print(f"written: {path}")
+    for path in write_tables(Store(results), out, rounds=rounds):
+        print(f"wrote {path}")

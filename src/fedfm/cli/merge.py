@@ -1,35 +1,31 @@
-"""`fedfm merge`: results of several machines in one folder, and whether repeated runs agree."""
+"""`fedfm merge`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedfm.grid.merge import merge as merge_results
-from fedfm.grid.repeats import Repeat
-from fedfm.run.console import log
+from fedfm.core.errors import plural
 
 
 def merge(
-    folders: Annotated[list[Path], typer.Argument(help="Results of other machines, also as .tgz.")],
-    into: Annotated[Path, typer.Option(help="The folder that they are added to.")] = Path(
-        "results"
-    ),
+    folders: Annotated[list[Path], typer.Argument(help="Result folders, or .tgz files of them.")],
+    into: Annotated[Path, typer.Option(help="The folder to add the results to.")] = Path("results"),
     models: Annotated[bool, typer.Option("--models", help="Copy the best models too.")] = False,
 ) -> None:
-    """Add the results in some folders to those in another; nothing is changed or removed.
+    """Add results from other machines to a folder; nothing in it is changed or removed.
 
-    Runs that are there already are compared: the same config and seed should give the same.
+    Runs that both have are compared: the same config and seed should give the same rounds.
     """
-    log()
+    from fedfm.grid.merge import merge as merge_results
+    from fedfm.run.console import log_to_console
+
+    log_to_console()
     for folder in folders:
-        done = merge_results(folder, into, models)
-        print(f"{folder}: {done.results} results and {done.runs} run folders added to {into}")
-        if done.repeats:
-            print(f"{folder}: {in_words(done.repeats)}")
-
-
-def in_words(repeats: tuple[Repeat, ...]) -> str:
-    """How many runs were there already, and how many of them were the same."""
-    same = sum(repeat.same for repeat in repeats)
-    return f"{len(repeats)} runs were there already, {same} of them with the same rounds"
+        merged = merge_results(folder, into, models)
+        results, runs = plural(merged.results, "result"), plural(merged.runs, "run folder")
+        print(f"{folder}: added {results} and {runs} to {into}")
+        if merged.repeats:
+            same = sum(repeat.same for repeat in merged.repeats)
+            repeated = plural(len(merged.repeats), "run")
+            print(f"{folder}: {repeated} existed already, {same} of them with the same rounds")

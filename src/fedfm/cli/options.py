@@ -1,39 +1,66 @@
-"""Options that several commands share."""
+"""Arguments and options that several commands share."""
 
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+BUILTIN = sorted(
+    entry.name.removesuffix(".toml")
+    for entry in (resources.files("fedfm") / "config" / "builtin").iterdir()
+    if entry.name.endswith(".toml")
+)
+"""The built-in configs, listed without importing the package that reads them."""
+SOURCE_HELP = f"A TOML file, or the name of a built-in config: {', '.join(BUILTIN)}."
+Source = Annotated[str, typer.Argument(metavar="CONFIG", help=SOURCE_HELP)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting, e.g. rounds=20, method=fedfm, fedfm.strength=10, model.norm=batch. "
-        "Repeatable.",
+        help="Change a setting, for example rounds=20, method=fedfm, fedfm.strength=10 or "
+        "model.norm=batch. Repeatable.",
     ),
 ]
 Format = Annotated[
-    Literal["text", "json"], typer.Option("--format", help="For people, or for programs.")
+    Literal["text", "json"],
+    typer.Option("--format", help="Print text for people, or JSON for programs."),
 ]
 With = Annotated[
     list[Path] | None,
     typer.Option(
-        "--with", metavar="FILE", help="A TOML file of settings for all cells. Repeatable."
+        "--with", metavar="FILE", help="A TOML file of settings for all runs. Repeatable."
     ),
 ]
-Results = Annotated[Path, typer.Option(help="The folder of the results.")]
-Time = Annotated[str | None, typer.Option(metavar="TIME", help="Stop in time, e.g. 25m or 1h30m.")]
+Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+Time = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Stop after this time, for example 25m or 1h30m.")
+]
 Collect = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Bring results there after every job, without models; also to a .tgz file. For a "
-        "machine that is taken away: no job begins that the budget is too short for.",
+        help="Copy the results, without models, to this folder or .tgz file after every job. For "
+        "a machine that you will lose: a job that the budget is too short for is not started.",
     ),
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Reduced runs on digits: they show that it works.")
+    bool,
+    typer.Option("--quick", help="Use small runs on digits, to see that everything works."),
 ]
 RunFirst = Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing first.")]
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder with the keys of this machine, for TLS and authentication (see `fedfm keys`).",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Allow a network connection without TLS and authentication."),
+]
+Telemetry = Annotated[
+    bool, typer.Option("--telemetry", help="Let Flower send usage reports to its makers.")
+]

@@ -1,32 +1,87 @@
 """`fedfm run`."""
 
+from __future__ import annotations
+
 import json
 import logging
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedfm.cli.options import Format, Overrides
-from fedfm.config import Config, builtin_names, load_config
-from fedfm.core.errors import require
-from fedfm.engine.profile import Profile
-from fedfm.run.bookkeeper import Watcher
-from fedfm.run.console import describe_result, log, numeric_table, print_table, watching
-from fedfm.run.folder import summary
-from fedfm.run.records import Result, RoundRecord
-from fedfm.run.runner import run_configs as run_together
-from fedfm.run.tracking import SERVICES, tracking
+from fedfm.cli.options import BUILTIN, SOURCE_HELP, Format, Overrides
+from fedfm.core.errors import plural, require
 
-SOURCE_HELP = f"A TOML file, or a built-in config: {', '.join(builtin_names())}."
-RUN_HELP = f"{SOURCE_HELP} With --resume also a run's folder."
+if TYPE_CHECKING:
+    from fedfm.config import Config
+    from fedfm.engine.profile import Profile
+    from fedfm.run.bookkeeper import Watcher
+    from fedfm.run.records import Result, RoundRecord
+
+
+def run(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG", help=f"{SOURCE_HELP} With --resume also the folder of a run."
+        ),
+    ],
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run.", show_default="runs/CONFIG-METHOD-SEED"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last checkpoint.")
+    ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Number of seeds, from the config's seed on; trained together."),
+    ] = 1,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print the seconds of every phase.")
+    ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SERVICE", help="Send every round to tensorboard or mlflow. Repeatable."
+        ),
+    ] = None,
+    format: Format = "text",
+) -> None:
+    """Run an experiment and keep its results in a folder."""
+    from fedfm.config import load_config
+    from fedfm.engine.profile import Profile
+    from fedfm.run.console import log_to_console
+
+    log_to_console()
+    logging.getLogger("fedfm").setLevel(logging.INFO)
+    recorded = Path(source) / "config.toml"
+    if recorded.is_file() and (resume or source not in BUILTIN):
+        require(resume, f"{source} is the folder of a run; continue it with --resume")
+        require(seeds == 1, f"{source} is the folder of one seed: leave out --seeds")
+        source, out = str(recorded), out or recorded.parent
+    config = load_config(source, overrides or [])
+    configs = [config.with_seed(config.seed + i) for i in range(seeds)]
+    folders = [_folder(source, config, out, seeds) for config in configs]
+    for folder in folders:
+        require(
+            resume or not (folder / "config.toml").exists(),
+            f"{folder} already holds a run; continue it with --resume, or choose another --out",
+        )
+    with Profile() if profile else nullcontext() as seconds:
+        results = _run_or_interrupt(configs, folders, resume, track or [])
+    if seconds:
+        _write_profile(seconds, folders[0], format)
+    for result, folder in zip(results, folders, strict=True):
+        _print_result(result, folder, format)
 
 
 def run_config(config: Config, out: Path | None, resume: bool, title: str = "") -> Result:
-    """Run a config with a display."""
+    """Run a config and show its rounds."""
     return run_configs([config], [out], resume, title)[0]
 
 
@@ -37,69 +92,31 @@ def run_configs(
     title: str = "",
     track: Sequence[str] = (),
 ) -> list[Result]:
-    """Run configs that differ in their seeds together, with a display, tracked by services."""
+    """Run configs that differ in their seeds together; show their rounds and track them."""
+    from fedfm.run.console import show_rounds
+    from fedfm.run.runner import run_configs as run_together
+    from fedfm.run.tracking import tracking
+
     first = configs[0]
-    title = title or f"{first.composed.name}, {first.training.clients} clients"
+    title = title or f"{first.composed.name}, {plural(first.training.clients, 'client')}"
     titles = [title if len(configs) == 1 else f"{title}, seed {c.seed}" for c in configs]
     with ExitStack() as stack:
-        watchers = stack.enter_context(watching(titles, first.training.rounds))
+        watchers = stack.enter_context(show_rounds(titles, first.training.rounds))
         if track:
             watchers = [
-                _both(watch, stack.enter_context(tracking(track, config.as_toml(), out)))
+                _call_both(watch, stack.enter_context(tracking(track, config.as_toml(), out)))
                 for watch, config, out in zip(watchers, configs, outs, strict=True)
                 if out
             ]
         return run_together(configs, outs=outs, watchers=watchers, resume=resume)
 
 
-def _both(show: Watcher, track: Watcher) -> Watcher:
+def _call_both(show: Watcher, track: Watcher) -> Watcher:
     def watch(record: RoundRecord) -> None:
         show(record)
         track(record)
 
     return watch
-
-
-def run(
-    source: Annotated[str, typer.Argument(metavar="CONFIG", help=RUN_HELP)],
-    overrides: Overrides = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The run's folder.  [default: runs/CONFIG-METHOD-SEED]"),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
-    ] = False,
-    seeds: Annotated[
-        int,
-        typer.Option(min=1, help="So many seeds, from the config's on, trained together."),
-    ] = 1,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Write where the time went, as a table.")
-    ] = False,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Send every round to a service: {', '.join(SERVICES)}. Repeatable."),
-    ] = None,
-    format: Format = "text",
-) -> None:
-    """Run an experiment and keep everything about it in a folder."""
-    log()
-    logging.getLogger("fedfm").setLevel(logging.INFO)
-    begun = Path(source) / "config.toml"
-    if begun.is_file() and (resume or source not in builtin_names()):
-        require(resume, f"{source} is the folder of a run; go on with it with --resume")
-        require(seeds == 1, f"{source} is the folder of one seed: leave out --seeds")
-        source, out = str(begun), out or begun.parent
-    config = load_config(source, overrides or [])
-    configs = [config.with_seed(config.seed + i) for i in range(seeds)]
-    folders = [_folder(source, each, out, seeds) for each in configs]
-    with Profile() if profile else nullcontext() as found:
-        results = _run_or_say(configs, folders, resume, track or [])
-    if found:
-        write_profile(found, folders[0], format)
-    for result, folder in zip(results, folders, strict=True):
-        show_result(result, folder, format)
 
 
 def _folder(source: str, config: Config, out: Path | None, seeds: int) -> Path:
@@ -108,31 +125,35 @@ def _folder(source: str, config: Config, out: Path | None, seeds: int) -> Path:
     return out if seeds == 1 else out / f"seed-{config.seed}"
 
 
-def _run_or_say(
+def _run_or_interrupt(
     configs: Sequence[Config], folders: Sequence[Path], resume: bool, track: Sequence[str]
 ) -> list[Result]:
     try:
         return run_configs(configs, folders, resume, track=track)
     except KeyboardInterrupt as interrupt:
-        print("fedfm: interrupted; go on with --resume", file=sys.stderr)
+        print("fedfm: interrupted; continue with --resume", file=sys.stderr)
         raise typer.Exit(130) from interrupt
 
 
-def write_profile(profile: Profile, folder: Path, format: str) -> None:
-    """The seconds of every phase: printed for people, and as profile.json in the run's folder."""
+def _write_profile(profile: Profile, folder: Path, format: str) -> None:
+    """Write the seconds of every phase to profile.json, and print them for people."""
+    from fedfm.run.console import numeric_table, print_table
+
     text = json.dumps(dict(profile.seconds), indent=2) + "\n"
     (folder / "profile.json").write_text(text)
     if format == "json":
         return
-    whole = sum(profile.seconds.values())
-    table = numeric_table("where the time went", "phase", ["seconds", "%"])
-    for name, seconds in sorted(profile.seconds.items(), key=lambda found: -found[1]):
-        table.add_row(name, f"{seconds:.3f}", f"{100 * seconds / whole:.1f}")
+    total = sum(profile.seconds.values())
+    table = numeric_table("seconds of every phase", "phase", ["seconds", "%"])
+    for name, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{seconds:.3f}", f"{100 * seconds / total:.1f}")
     print_table(table)
 
 
-def show_result(result: Result, folder: Path, format: str) -> None:
-    """A run's outcome, for people or for programs."""
+def _print_result(result: Result, folder: Path, format: str) -> None:
+    from fedfm.run.console import describe_result
+    from fedfm.run.folder import summary
+
     if format == "json":
         print(json.dumps(summary(result) | {"folder": str(folder)}))
         return

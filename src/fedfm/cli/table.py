@@ -1,49 +1,49 @@
-"""`fedfm table`: the paper's tables and figures, run as far as there is time."""
+"""`fedfm table`."""
+
+from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
-from fedfm.cli.grid import conclude, engine_for, run_all
+from fedfm.cli.grid import exit_if_incomplete, make_engine, run_stages
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.core.errors import require
-from fedfm.grid.budget import Budget
-from fedfm.grid.jobs import Job, adopt, all_jobs, current, missing
-from fedfm.grid.recipe import Recipe
-from fedfm.grid.settings import settings_in
-from fedfm.grid.store import Store, Summary
-from fedfm.paper.catalogue import load_recipe, recipe_names
-from fedfm.paper.partition_pictures import draw_partitions
-from fedfm.run.console import log, print_table
+
+if TYPE_CHECKING:
+    from fedfm.grid.jobs import Job
+    from fedfm.grid.recipe import Recipe
+    from fedfm.grid.store import Store, Summary
 
 TableFormat = Annotated[
     Literal["text", "markdown", "latex", "csv", "json"],
-    typer.Option("--format", help="How the table is written."),
+    typer.Option("--format", help="Format of the table."),
+]
+EngineName = Annotated[
+    Literal["local", "ray"], typer.Option(help="Where to run: on this machine, or on Ray.")
 ]
 UNTRAINED = ("partitions", "clients")
-"""Outputs that are drawn at once, without runs."""
-EngineName = Annotated[Literal["local", "ray"], typer.Option(help="Where the cells run.")]
+"""Outputs that are drawn at once, without runs of the grid."""
 
 
 def table(
     name: Annotated[
         str | None,
-        typer.Argument(help="A recipe, or a TOML file with one; without it, all are listed."),
+        typer.Argument(help="A recipe, or a TOML file with one. Without it, list all recipes."),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Only cells with such a label. Repeatable."),
+        typer.Option(metavar="TEXT", help="Only cells with TEXT in a label. Repeatable."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds; by default as the recipe says, 3.")
+        int | None, typer.Option(min=1, help="Number of seeds.", show_default="the recipe's")
     ] = None,
     budget: Time = None,
-    jobs: Annotated[int, typer.Option(min=1, help="So many cells at a time, in processes.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes to run cells in.")] = 1,
     quick: Quick = False,
     overrides: Overrides = None,
     settings: With = None,
@@ -51,99 +51,123 @@ def table(
     collect: Collect = None,
     engine: EngineName = "local",
     ray_address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; without it, one of this machine alone.")
+        str | None,
+        typer.Option(help="Address of a Ray cluster.", show_default="a new one on this machine"),
     ] = None,
     format: TableFormat = "text",
     run: RunFirst = True,
 ) -> None:
     """Run what a table or figure of the paper still needs, and print it.
 
-    Everything is kept: interrupt or kill it at any moment, and the same command goes on.
+    Every result is kept. Stop the command at any time: the same command continues.
     """
+    from fedfm.grid.budget import Budget
+    from fedfm.grid.jobs import adopt, all_jobs, missing
+    from fedfm.grid.settings import settings_in
+    from fedfm.grid.store import Store
+    from fedfm.paper.catalogue import load_recipe
+    from fedfm.run.console import log_to_console
+
     time = Budget.parse(budget, whole=collect is not None)
     changes = [*settings_in(settings or []), *(overrides or [])]
-    require(engine == "ray" or ray_address is None, "--ray-address goes with --engine ray")
-    log()
+    require(engine == "ray" or ray_address is None, "--ray-address needs --engine ray")
+    log_to_console()
     if name is None:
-        list_recipes(Store(results), changes, format)
+        _list_recipes(Store(results), changes, format)
         return
     recipe, store = load_recipe(name), Store(results)
     if recipe.output in UNTRAINED:
-        show_pictures(pictures(recipe, quick, changes, results), format)
+        _list_pictures(_draw_untrained(recipe, quick, changes, results), format)
         return
     wanted = all_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
     adopt(wanted, store)
     grid = None
     if run and (left := missing(wanted, store.summaries())):
-        chosen = engine_for(engine, jobs, ray_address, results, time)
-        grid = run_all([left], results, time, chosen, collect)
-    show(recipe, quick, wanted, store, format)
-    conclude(grid, missing(wanted, store.summaries()))
+        chosen = make_engine(engine, jobs, ray_address, results, time)
+        grid = run_stages([left], results, time, chosen, collect)
+    _print_table(recipe, quick, wanted, store, format)
+    exit_if_incomplete(grid, missing(wanted, store.summaries()))
 
 
-def show(recipe: Recipe, quick: bool, jobs: Sequence[Job], store: Store, format: str) -> None:
-    """Print the table of what there is."""
+def _print_table(
+    recipe: Recipe, quick: bool, jobs: Sequence[Job], store: Store, format: str
+) -> None:
+    """Print the table of the results so far, and write the picture or choice that goes with it."""
+    from fedfm.grid.jobs import current
     from fedfm.report.tables.build import build, render
 
-    laid_out = build(recipe, current(jobs, store.summaries()), quick)
-    print(render(laid_out, format))
+    content = build(recipe, current(jobs, store.summaries()), quick)
+    print(render(content, format))
     if recipe.output in ("curve", "features"):
         from fedfm.paper.pictures import draw
 
-        if picture := draw(recipe, laid_out, store.folder, quick):
+        if picture := draw(recipe, content, store.folder, quick):
             print(f"picture in {picture}", file=sys.stderr)
     if recipe.output == "choice":
         from fedfm.report.tables.choice import write_choice
 
-        if path := write_choice(recipe, laid_out, store.folder):
-            print(f"choice in {path}; take it over with --with {path}", file=sys.stderr)
+        if path := write_choice(recipe, content, store.folder):
+            print(f"choice in {path}; use it with --with {path}", file=sys.stderr)
 
 
-def pictures(
+def _draw_untrained(
     recipe: Recipe, quick: bool, changes: Sequence[str], results: Path
 ) -> Iterable[dict[str, Any]]:
-    """Draw what needs no runs of the grid: partitions, or the clients' own models."""
+    """Draw partitions, or the local models of two clients."""
     if recipe.output == "partitions":
+        from fedfm.paper.partition_pictures import draw_partitions
+
         return draw_partitions(recipe, quick, changes, results / recipe.name)
     from fedfm.paper.pictures import draw_local_models
 
     return draw_local_models(recipe, quick, changes, results)
 
 
-def show_pictures(rows: Iterable[dict[str, Any]], format: str) -> None:
-    """Say what was drawn, and where it is."""
-    require(format in ("text", "json"), "pictures are listed as text or json")
-    found = list(rows)
-    if format == "json":
-        print(json.dumps(found))
-        return
-    listing = Table(*found[0])
-    for row in found:
-        listing.add_row(*map(str, row.values()))
-    print_table(listing)
+def _list_pictures(pictures: Iterable[dict[str, Any]], format: str) -> None:
+    require(format in ("text", "json"), "the list of pictures is text or json")
+    rows = list(pictures)
+    _print_rows(rows, [*rows[0]], [*rows[0]], format)
 
 
-def list_recipes(store: Store, changes: Sequence[str], format: str) -> None:
-    """Every recipe, and how much of it has been run with these settings."""
-    there = store.summaries()
-    rows = [progress_of(load_recipe(name), there, changes) for name in recipe_names()]
+def _list_recipes(store: Store, changes: Sequence[str], format: str) -> None:
+    """List every recipe, and how many of its runs exist with these settings."""
+    from fedfm.paper.catalogue import load_recipe, recipe_names
+
+    require(format in ("text", "json"), "the list of recipes is text or json")
+    summaries = store.summaries()
+    rows = [_count_runs(load_recipe(name), summaries, changes) for name in recipe_names()]
+    heads = ["recipe", "paper", "what it is", "runs", "--quick"]
+    _print_rows(rows, heads, ["name", "paper", "title", "runs", "quick"], format)
+
+
+def _print_rows(
+    rows: list[dict[str, Any]], heads: Sequence[str], keys: Sequence[str], format: str
+) -> None:
+    from rich.table import Table
+
+    from fedfm.run.console import print_table
+
     if format == "json":
         print(json.dumps(rows))
         return
-    require(format == "text", "the list of recipes is text or json")
-    listing = Table("recipe", "paper", "what it is", "runs", "--quick", title_justify="left")
+    listing = Table(*heads)
     for row in rows:
-        listing.add_row(*(str(row[key]) for key in ("name", "paper", "title", "runs", "quick")))
+        listing.add_row(*(str(row[key]) for key in keys))
     print_table(listing)
 
 
-def progress_of(recipe: Recipe, there: Sequence[Summary], changes: Sequence[str]) -> dict[str, str]:
-    """A recipe in a line: its name, title, and how many of its runs there are."""
+def _count_runs(
+    recipe: Recipe, summaries: Sequence[Summary], changes: Sequence[str]
+) -> dict[str, Any]:
+    """Return a recipe's name, place in the paper, title, and how many of its runs exist."""
+    from fedfm.grid.jobs import all_jobs, missing
+
     row = {"name": recipe.name, "paper": recipe.paper, "title": recipe.title}
     if recipe.output in UNTRAINED:
         return row | {"runs": "", "quick": ""}
     for column, quick in (("runs", False), ("quick", True)):
         jobs = all_jobs(recipe, quick, range(recipe.seeds), changes, ())
-        runs, left = (sum(len(job.seeds) for job in some) for some in (jobs, missing(jobs, there)))
-        row[column] = f"{runs - left} of {runs}"
+        left = missing(jobs, summaries)
+        total, absent = (sum(len(job.seeds) for job in some) for some in (jobs, left))
+        row[column] = f"{total - absent} of {total}"
     return row

@@ -1,58 +1,47 @@
 """`fedfm verify`."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-import fedfm.paper.theory.checks as analysis
 from fedfm.cli.options import Format
 from fedfm.core.errors import require
-from fedfm.methods import PIECES, piece_class
-from fedfm.verify import suite
-from fedfm.verify.report import Report
+
+if TYPE_CHECKING:
+    from fedfm.verify.report import Report
 
 
 def verify(
     methods: Annotated[
-        list[str] | None, typer.Argument(help=f"Some of {', '.join(PIECES)}; all by default.")
+        list[str] | None,
+        typer.Argument(help="Names of methods (see `fedfm methods`).", show_default="all"),
     ] = None,
     theory: Annotated[
-        bool, typer.Option("--theory", help="Check the convergence analysis instead.")
+        bool, typer.Option("--theory", help="Check the convergence analysis instead of methods.")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder for the picture of --theory.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the picture of --theory.")] = None,
     format: Format = "text",
 ) -> None:
-    """Check that the methods are what they say, and that the checks notice planted mistakes.
+    """Check that methods compute what their papers say, and that the checks catch mistakes.
 
-    Exit code 1 if a check fails or a planted mistake survives; takes one to two minutes.
+    Takes one to two minutes. The exit code is 1 if a check fails or a mistake is not caught.
     """
-    torch.set_num_threads(1)  # networks this small are not worth a second thread
-    require(theory or out is None, "--out goes with --theory")
+    import torch
+    from rich.console import Console
+
+    from fedfm.paper.theory.checks import report as check_theory
+
+    require(theory or out is None, "--out needs --theory")
     require(not (theory and methods), "--theory takes no methods")
-    conclude(analysis.report(out) if theory else verified(methods), format)
-
-
-def verified(methods: list[str] | None) -> Report:
-    """The suite's report on some methods."""
-    names = list(dict.fromkeys(methods or PIECES))
-    for name in names:
-        piece_class(name)
-    with watching(len(names) + len(suite.mistakes_in(names))) as step:
-        return suite.verify_all(names, step)
-
-
-def conclude(report: Report | analysis.TheoryReport, format: Format) -> None:
-    """Print a report and leave with its verdict."""
+    torch.set_num_threads(1)  # networks this small are not worth a second thread
+    report = check_theory(out) if theory else _verify_methods(methods)
     if format == "json":
         print(json.dumps(report.as_dict()))
     else:
@@ -60,9 +49,23 @@ def conclude(report: Report | analysis.TheoryReport, format: Format) -> None:
     raise typer.Exit(0 if report.passed else 1)
 
 
+def _verify_methods(methods: list[str] | None) -> Report:
+    from fedfm.methods import PIECES, piece_class
+    from fedfm.verify import suite
+
+    names = list(dict.fromkeys(methods or PIECES))
+    for name in names:
+        piece_class(name)
+    with show_progress(len(names) + len(suite.mistakes_in(names))) as step:
+        return suite.verify_all(names, step)
+
+
 @contextmanager
-def watching(steps: int) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal; elsewhere nothing."""
+def show_progress(steps: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar on a terminal, and nothing elsewhere; call the result at every step."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     if not sys.stderr.isatty():
         yield lambda what: None
         return

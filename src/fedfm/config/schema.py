@@ -23,7 +23,7 @@ from fedfm.core.ledger import count_bytes
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.methods import Method, Model, Piece, Task, compose, piece_class
-from fedfm.plugins import CODE, code_of
+from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources, keyed_sources
 
@@ -142,9 +142,13 @@ class Config(BaseModel):
     @classmethod
     def _find_code(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         if info.context:
-            return code_of(info.context.values())
+            return digest_sources(info.context.values())
         model = [f"model.{info.data['model'].name}"] if "model" in info.data else []
-        return {name: CODE[name] for name in (*info.data.get("method", {}), *model) if name in CODE}
+        return {
+            name: CODE_DIGESTS[name]
+            for name in (*info.data.get("method", {}), *model)
+            if name in CODE_DIGESTS
+        }
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> Self:

@@ -44,6 +44,8 @@ def partial_path(path: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":
+        return  # Windows does not open folders
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -44,6 +44,11 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserE
     return UserError(f"unknown {kind} '{name}': {hint}" + (f" {more}" if more else ""))
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 client", "2 clients"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def not_installed(what: str, extra: str) -> UserError:
     """Return an error for an optional package that is missing: who needs it, and its extra."""
     return UserError(f"{what}: pip install '.[{extra}]' in a checkout of FedFM")

@@ -15,7 +15,7 @@ from fedfm.deploy.errors import Lost, Refusal
 from fedfm.deploy.masking import Hiding
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.wire import packed, unpacked
-from fedfm.plugins import load_methods
+from fedfm.plugins import load_plugins
 
 logger = logging.getLogger(__name__)
 STAMP = ("token", "kind", "number")
@@ -46,7 +46,7 @@ def reply(message: Message, context: Context) -> Message:
     try:
         site = context.node_config.get("site")
         require(site is not None, "this node has no 'site' in its --node-config; see fedfm join")
-        load_methods()
+        load_plugins()
         client = Client(load_site(Path(str(site))), Hiding(ContextDrawer(context)))
         with limited(client.site.memory_limit):
             question = _question(message, client.site)

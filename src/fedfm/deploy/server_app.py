@@ -12,8 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedfm.config import Config, load_config, parse
 from fedfm.core.errors import UserError
 from fedfm.deploy.server.server import Server
-from fedfm.plugins import load_methods
-from fedfm.run.console import describe_result, watching
+from fedfm.plugins import load_plugins
+from fedfm.run.console import describe_result, show_rounds
 from fedfm.run.folder import RunFolder
 
 FLOWER = ("flower", "app")
@@ -25,13 +25,13 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's config describes."""
     show_log()
-    load_methods()
+    load_plugins()
     config = config_of(str(context.run_config.get("config", "digits")))
     out = Path(os.environ.get("FEDFM_OUT") or str(context.run_config.get("out", "runs/flower")))
     resume = os.environ.get("FEDFM_RESUME") == "1"
     title = f"{config.composed.name}, {config.training.clients} clients"
     folder = RunFolder.open(out, config.as_toml(), resume, FLOWER)
-    with folder.held(), watching([title], config.training.rounds) as (watch,):
+    with folder.held(), show_rounds([title], config.training.rounds) as (watch,):
         result = Server(grid, config, folder, watch).run()
     print(describe_result(result), file=sys.stderr)
 

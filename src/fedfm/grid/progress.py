@@ -16,7 +16,7 @@ from fedfm.grid.budget import Budget, in_words
 from fedfm.grid.jobs import Job
 from fedfm.grid.runner import Display
 from fedfm.grid.worker import Outcome
-from fedfm.run.console import bars
+from fedfm.run.console import make_bars
 from fedfm.run.records import RoundRecord
 
 
@@ -73,25 +73,25 @@ class Bars:
 
     def __init__(self, runs: int, budget: Budget, progress: Progress) -> None:
         self.budget, self.progress = budget, progress
-        self.whole = progress.add_task("all", total=runs, said="")
+        self.whole = progress.add_task("all", total=runs, status="")
         self.tasks: dict[str, TaskID] = {}
 
     def begin(self, job: Job) -> None:
         """A bar of its own."""
         rounds = job.config.training.rounds
-        self.tasks[job.title] = self.progress.add_task(escape(job.title), total=rounds, said="")
+        self.tasks[job.title] = self.progress.add_task(escape(job.title), total=rounds, status="")
 
     def round(self, job: Job, record: RoundRecord) -> None:
         """The bar moves."""
         said = f"test {100 * record.test_accuracy:.1f}%"
-        self.progress.update(self.tasks[job.title], completed=record.round, said=said)
+        self.progress.update(self.tasks[job.title], completed=record.round, status=said)
 
     def end(self, outcome: Outcome) -> None:
         """The bar goes; what became of the job stays."""
         self.progress.remove_task(self.tasks.pop(outcome.job.title))
         self.progress.print(escape(f"{outcome.job.title}: {ended(outcome)}"))
         said = left_of(self.budget).removeprefix(", ")
-        self.progress.update(self.whole, advance=outcome.finished, said=said)
+        self.progress.update(self.whole, advance=outcome.finished, status=said)
 
 
 @contextmanager
@@ -100,5 +100,5 @@ def shown(runs: int, budget: Budget) -> Iterator[Display]:
     if not sys.stderr.isatty():
         yield Lines(runs, budget)
         return
-    with bars(TimeElapsedColumn()) as progress:
+    with make_bars(TimeElapsedColumn()) as progress:
         yield Bars(runs, budget, progress)

@@ -4,16 +4,16 @@ A line says what was run (its config, whole), what came out, and where the run's
 every number in a table leads back to its run.
 """
 
-import fcntl
 import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedfm.config.keys import use_new_names
+from fedfm.core.locks import lock
 from fedfm.grid.identity import digest
 
 logger = logging.getLogger(__name__)
@@ -81,9 +81,8 @@ class Store:
         """Add lines, whole or not at all, also while other processes add theirs."""
         text = "".join(json.dumps(asdict(summary)) + "\n" for summary in summaries)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            _end_line(file.fileno())
+        with self.path.open("a+b") as file, lock(file, wait=True):
+            _end_line(file)
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
@@ -114,8 +113,9 @@ class Store:
         return len(new)
 
 
-def _end_line(file: int) -> None:
+def _end_line(file: IO[bytes]) -> None:
     """Close a line that a crash left open, so that it spoils no other."""
-    size = os.lseek(file, 0, os.SEEK_END)
-    if size and os.pread(file, 1, size - 1) != b"\n":
-        os.write(file, b"\n")
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")

@@ -1,10 +1,9 @@
 """One job in one process: its runs are trained together, and their summaries go to the store."""
 
-import fcntl
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -14,12 +13,13 @@ import torch
 
 from fedfm.config import Config, DataConfig
 from fedfm.core.errors import UserError, require
+from fedfm.core.locks import lock
 from fedfm.data.dataset import Dataset
 from fedfm.grid.budget import Budget
 from fedfm.grid.harvest import summary_of
 from fedfm.grid.jobs import Job, missing
 from fedfm.grid.store import Store, Summary
-from fedfm.plugins import load_methods
+from fedfm.plugins import load_plugins
 from fedfm.run.folder import finished
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
@@ -59,7 +59,7 @@ def work(
 ) -> Outcome:
     """Run what a job still needs; whatever goes wrong with it is in the outcome."""
     began = time.perf_counter()
-    load_methods()
+    load_plugins()
     with claimed(job, results) as own:
         outcome = Outcome(job, elsewhere=len(job.seeds) - len(own))
         left = replace(job, seeds=_left(job, own, results))
@@ -87,11 +87,9 @@ def claimed(job: Job, results: Path) -> Iterator[tuple[int, ...]]:
     with ExitStack() as held:
         for seed in job.seeds:
             file = held.enter_context((folder / f"{job.digest}-{seed}").open("w"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(BlockingIOError):
+                held.enter_context(lock(file, wait=False))
                 own.append(seed)
-            except BlockingIOError:
-                pass
         yield tuple(own)
 
 

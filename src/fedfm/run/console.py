@@ -1,10 +1,10 @@
-"""How a run looks while it runs: a live bar on a terminal, plain lines elsewhere."""
+"""The console: rounds as live bars on a terminal and plain lines elsewhere, tables, log lines."""
 
 import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -19,26 +19,31 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from fedfm.core.errors import plural
 from fedfm.run.bookkeeper import Watcher
 from fedfm.run.records import Result, RoundRecord
 
 
-def log() -> None:
-    """Warnings of the library on standard error."""
-    logging.basicConfig(
-        format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_time=False, show_path=False)],
-    )
+@cache
+def _standard_error() -> Console:
+    """Return the console that bars and log lines share: lines then appear above the bars."""
+    return Console(stderr=True)
+
+
+def log_to_console() -> None:
+    """Print log messages on standard error."""
+    handler = RichHandler(console=_standard_error(), show_time=False, show_path=False)
+    logging.basicConfig(format="%(message)s", handlers=[handler])
 
 
 def print_table(table: Table) -> None:
-    """Print a table whole: numbers are never cut, however narrow the output is."""
+    """Print a table in full width: numbers are never cut, however narrow the output is."""
     needed = Console(width=10_000).measure(table).maximum
     Console(width=max(Console().width, needed)).print(table)
 
 
 def numeric_table(title: str, first: str, heads: Sequence[str]) -> Table:
-    """A table of names and numbers, whose cells are never broken."""
+    """Return a table with a column of names and columns of numbers; its cells are not wrapped."""
     table = Table(title=title, title_justify="left")
     table.add_column(first, no_wrap=True)
     for head in heads:
@@ -47,47 +52,47 @@ def numeric_table(title: str, first: str, heads: Sequence[str]) -> Table:
 
 
 def describe(record: RoundRecord) -> str:
-    """A round in a line."""
+    """Return a round's loss and accuracies in one line."""
     loss = "" if record.train_loss is None else f"loss {record.train_loss:.4f}  "
     return f"{loss}val {100 * record.val_accuracy:.2f}%  test {100 * record.test_accuracy:.2f}%"
 
 
 def describe_result(result: Result) -> str:
-    """What came out, and what was promised."""
+    """Return a run's accuracy, lost answers and privacy guarantee in words."""
     best = result.best
-    said = (
+    text = (
         f"{result.method}: test accuracy {100 * best.test_accuracy:.2f}% "
         f"(of round {best.round}, validation {100 * best.val_accuracy:.2f}%)"
     )
     if failed := sum(record.failed for record in result.rounds):
-        said += f"\n{failed} answers of clients were left out: none came, or one was not finite"
-    return f"{said}\n{result.privacy}" if result.privacy else said
+        text += f"\n{plural(failed, 'client answer')} left out: missing or not finite"
+    return f"{text}\n{result.privacy}" if result.privacy else text
 
 
-def bars(last: ProgressColumn) -> Progress:
-    """Bars on standard error: what it is, how far, what there is to say (`said`), and `last`."""
+def make_bars(last: ProgressColumn) -> Progress:
+    """Return progress bars on standard error: title, bar, count, the field `status`, and `last`."""
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[status]}"),
         last,
-        console=Console(stderr=True),
+        console=_standard_error(),
     )
 
 
 @contextmanager
-def watching(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
-    """Show the rounds of one or several runs as they come in, on standard error."""
+def show_rounds(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
+    """Show the rounds of one or several runs on standard error; yield a watcher for each."""
     if not sys.stderr.isatty():
-        yield [partial(_say, title, rounds) for title in titles]
+        yield [partial(_print_round, title, rounds) for title in titles]
         return
-    with bars(TimeRemainingColumn()) as bar:
-        tasks = [bar.add_task(title, total=rounds, said="") for title in titles]
-        yield [partial(_move, bar, task) for task in tasks]
+    with make_bars(TimeRemainingColumn()) as bars:
+        tasks = [bars.add_task(title, total=rounds, status="") for title in titles]
+        yield [partial(_update_bar, bars, task) for task in tasks]
 
 
-def _say(title: str, rounds: int, record: RoundRecord) -> None:
+def _print_round(title: str, rounds: int, record: RoundRecord) -> None:
     print(
         f"{title}  round {record.round}/{rounds}  {describe(record)}  {record.seconds:.2f}s",
         file=sys.stderr,
@@ -95,5 +100,5 @@ def _say(title: str, rounds: int, record: RoundRecord) -> None:
     )
 
 
-def _move(bar: Progress, task: TaskID, record: RoundRecord) -> None:
-    bar.update(task, completed=record.round, said=describe(record))
+def _update_bar(bars: Progress, task: TaskID, record: RoundRecord) -> None:
+    bars.update(task, completed=record.round, status=describe(record))

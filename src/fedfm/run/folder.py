@@ -1,13 +1,12 @@
 """The folder of a run: its config, a line per round, checkpoints, the summary, the best model."""
 
-import fcntl
 import json
 import os
 import platform
 import subprocess
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +27,7 @@ from fedfm.core.checkpoint import (
     write_atomically,
 )
 from fedfm.core.errors import UserError, require
+from fedfm.core.locks import lock
 from fedfm.core.tables import to_csv
 from fedfm.core.trees import Tree, leaves, to_device
 from fedfm.engine.choice import CHOICES, ExecutorChoice
@@ -95,9 +95,10 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """For one process alone: two that write to it would spoil it."""
-        with (self.path / "config.toml").open("r+b") as file:
+        with ExitStack() as stack:
+            file = stack.enter_context((self.path / "config.toml").open("r+b"))
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(lock(file, wait=False))
             except BlockingIOError as problem:
                 said = "is being run by another process: wait for it, or stop it"
                 raise UserError(f"{self.path} {said}") from problem

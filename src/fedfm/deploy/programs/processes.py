@@ -1,6 +1,5 @@
 """Flower's programs as processes of ours: printed, started, and none left behind."""
 
-import fcntl
 import json
 import os
 import shlex
@@ -9,13 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from fedfm.core.errors import UserError, not_installed
+from fedfm.core.locks import lock
 from fedfm.deploy.programs.orphans import MARK, die_with_parent, end_strays
 
 POLL = "0.2"
@@ -128,9 +128,10 @@ def last_words(log: Path, lines: int = 12) -> str:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    with ExitStack() as stack:
+        file = stack.enter_context((folder / "lock").open("w"))
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(lock(file, wait=False))
         except OSError as problem:
             place = folder.parent
             said = f"another command is at work in {place}: stop it, or choose another --out"

@@ -1,0 +1,40 @@
+"""`fedfm data`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedfm.cli.options import Format
+
+
+def data(
+    dir: Annotated[Path | None, typer.Option(help="Folder of the downloaded files.")] = None,
+    format: Format = "text",
+) -> None:
+    """List the data sets, and which of their files are missing on this machine."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedfm.data import data_folder, status
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": each.source.name,
+            "description": each.source.description,
+            "present": each.present,
+            "folder": str(each.folder),
+            "missing": list(each.missing),
+        }
+        for each in status(dir)
+    ]
+    if format == "json":
+        print(json.dumps(rows))
+        return
+    table = Table("data", "what it is", "on this machine")
+    for row in rows:
+        here = "yes" if row["present"] else f"no: needs {', '.join(row['missing'])}"
+        table.add_row(row["name"], row["description"], here)
+    Console().print(table)
+    print(f"files are kept in {data_folder(dir)} (change it with --dir or FEDFM_DATA)")

@@ -1,0 +1,69 @@
+"""`fedfm methods`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from fedfm.cli.options import Format
+
+if TYPE_CHECKING:
+    from fedfm.methods import Piece
+
+
+def methods(format: Format = "text") -> None:
+    """List the methods with their settings, what they store and what they send.
+
+    Memory and floats are multiples of the model's size, here of a ResNet18 with 10 classes.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedfm.methods import PIECES
+
+    rows = [_describe(name, piece) for name, piece in PIECES.items()]
+    if format == "json":
+        print(json.dumps(rows))
+        return
+    table = Table("method", "what it does", "settings", "stores and sends")
+    for row in rows:
+        settings = "\n".join(f"{key} = {value}" for key, value in row["defaults"].items())
+        costs = "\n".join(f"{key}: {value}" for key, value in row["costs"].items() if value)
+        table.add_row(row["name"], escape(row["what"]), settings, costs)
+    Console().print(table)
+
+
+def _describe(name: str, piece: type[Piece]) -> dict[str, Any]:
+    """Return a method's name, first line of documentation, settings and costs."""
+    return {
+        "name": name,
+        "what": next(iter((piece.__doc__ or "").splitlines()), ""),
+        "defaults": {field.name: field.default for field in fields(piece)},
+        "costs": _costs(piece()),
+    }
+
+
+def _costs(piece: Piece) -> dict[str, str]:
+    """Return what server and clients keep, and memory and traffic in multiples of the model."""
+    import torch
+
+    from fedfm import models
+    from fedfm.engine.networks import copy_model
+    from fedfm.methods import Task, compose
+    from fedfm.rounds.costs import measure_cost
+
+    shape, classes = (3, 32, 32), 10
+    with torch.device("meta"):
+        network = models.build("resnet18", shape=shape, classes=classes)
+    task = Task(copy_model(network), classes, models.feature_dim(network))
+    costs = measure_cost(compose(piece), network, shape, classes)
+    size = models.count_parameters(network)
+    return {
+        "server keeps": ", ".join(piece.server_state(task)),
+        "client keeps": ", ".join(piece.client_state(task)),
+        "memory": f"{costs.memory / size:.5g}",
+        "floats up": f"{costs.floats_up / size:.5g}",
+        "handshakes": f"{costs.handshakes:.0f}",
+    }

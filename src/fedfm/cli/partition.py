@@ -1,0 +1,41 @@
+"""`fedfm partition`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedfm.cli.options import Format, Overrides, Source
+from fedfm.core.errors import plural
+
+
+def partition(
+    source: Source = "digits",
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="The picture, a .png or .svg file.")] = Path(
+        "partition.png"
+    ),
+    format: Format = "text",
+) -> None:
+    """Draw how many samples of each class every client holds."""
+    from fedfm.config import load_config
+    from fedfm.data.partition import tabulate
+    from fedfm.report.partition_picture import draw
+    from fedfm.run.prepare import load_data
+
+    config = load_config(source, overrides or [])
+    dataset, clients = load_data(config), config.training.clients
+    counts = tabulate(dataset, clients, config.partition, config.seed)
+    title = (
+        f"{dataset.name}, {config.partition.kind}, {plural(clients, 'client')}, seed {config.seed}"
+    )
+    picture = draw(counts, dataset.classes, title, out)
+    if format == "json":
+        print(json.dumps({"picture": str(picture), "counts": counts.tolist()}))
+        return
+    sizes = counts.sum(1)
+    print(
+        f"{title}: {sizes.min():,} to {sizes.max():,} samples per client, {sizes.sum():,} in all\n"
+        f"picture in {picture}"
+    )
