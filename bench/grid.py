@@ -19,10 +19,10 @@ from rich.table import Table
 from fedfm.data import load
 from fedfm.grid import worker
 from fedfm.grid.budget import Budget
-from fedfm.grid.jobs import Job, all_jobs
+from fedfm.grid.jobs import Job, plan_jobs
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store
-from fedfm.grid.workers import Here
+from fedfm.grid.workers import InProcess
 from fedfm.paper.catalogue import load_recipe
 from fedfm.run import runner
 from fedfm.run.records import Result, RoundRecord
@@ -41,7 +41,7 @@ class Silent:
     def round(self, job: Job, record: RoundRecord) -> None:
         """A round."""
 
-    def end(self, outcome: worker.Outcome) -> None:
+    def end(self, outcome: worker.JobOutcome) -> None:
         """A job has ended."""
 
 
@@ -58,7 +58,7 @@ def wall(jobs: Sequence[Job], results: Path, budget: Budget) -> tuple[float, flo
 
     with patch.object(worker, "run_together", timed):
         began = time.perf_counter()
-        Grid(results, budget, Here(results, budget), Silent()).run(jobs)
+        Grid(results, budget, InProcess(results, budget), Silent()).run(jobs)
         return time.perf_counter() - began, training
 
 
@@ -79,7 +79,7 @@ def main() -> None:
     table = Table(title="the grid runner's own time", title_justify="left")
     for head in ("case", "cells", "training (s)", "beside it (ms a cell)", "ratio"):
         table.add_column(head, justify="right" if head != "case" else "left")
-    jobs = all_jobs(load_recipe("main"), True, range(2), SETTINGS, ())[:chosen]
+    jobs = plan_jobs(load_recipe("main"), True, range(2), SETTINGS, ())[:chosen]
     with TemporaryDirectory() as folder:
         wall(jobs[:1], Path(folder) / "warm-up", Budget())
         cases = {

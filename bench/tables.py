@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfm.grid.export import export
-from fedfm.grid.recipe import Cell, Recipe, cells
+from fedfm.grid.recipe import Cell, Recipe, expand_cells
 from fedfm.grid.store import Store, Summary
 from fedfm.paper.catalogue import load_recipe
-from fedfm.report.tables.build import FORMATS, build, render
-from fedfm.report.tables.curves import runs_by_cell
-from fedfm.report.traffic import against_traffic
+from fedfm.report.curves import collect_rounds, draw_against_traffic
+from fedfm.report.tables.build import build_table
+from fedfm.report.tables.formats import FORMATS, render_table
 
 RUNS, ROUNDS = 500, 100
 
@@ -28,7 +28,7 @@ RUNS, ROUNDS = 500, 100
 def recipe_for_many() -> tuple[Recipe, int]:
     """The main table, with so many seeds that it has at least `RUNS` runs."""
     recipe = load_recipe("main")
-    seeds = -(-RUNS // len(list(cells(recipe))))
+    seeds = -(-RUNS // len(list(expand_cells(recipe))))
     return replace(recipe, seeds=seeds), seeds
 
 
@@ -75,7 +75,9 @@ def main() -> None:
     recipe, seeds = recipe_for_many()
     with tempfile.TemporaryDirectory() as name:
         store = Store(Path(name))
-        store.append(write_run(store, recipe, c, s) for c in cells(recipe) for s in range(seeds))
+        store.append(
+            write_run(store, recipe, c, s) for c in expand_cells(recipe) for s in range(seeds)
+        )
         Console(width=110).print(timed(steps(recipe, store), len(store.summaries())))
 
 
@@ -83,11 +85,11 @@ def steps(recipe: Recipe, store: Store) -> dict[str, Callable[[], object]]:
     """What is timed."""
 
     def table(format: str) -> str:
-        return render(build(recipe, store.summaries()), format)
+        return render_table(build_table(recipe, store.summaries()), format)
 
     def picture() -> Path:
-        runs = runs_by_cell(build(recipe, store.summaries()), store.folder)
-        return against_traffic(runs, recipe.title, store.folder / "rounds.png")
+        runs = collect_rounds(build_table(recipe, store.summaries()), store.folder)
+        return draw_against_traffic(runs, recipe.title, store.folder / "rounds.png")
 
     return {
         **{f"table as {format}": partial(table, format) for format in FORMATS},

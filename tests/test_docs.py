@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedfm import Partition, Training, simulate
 from fedfm.config import builtin_names, load_config, parse
-from fedfm.grid.recipe import cells
+from fedfm.grid.recipe import expand_cells
 from fedfm.methods import PIECES
 from fedfm.models import MODELS
 from fedfm.paper.catalogue import load_recipe
@@ -97,7 +97,7 @@ def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys)
 def test_the_recipe_of_ones_own_has_its_six_cells(tmp_path):
     (text,) = blocks(ROOT / "docs/experiments.md", "toml")
     (tmp_path / "mine.toml").write_text(text)
-    found = list(cells(load_recipe(str(tmp_path / "mine.toml"))))
+    found = list(expand_cells(load_recipe(str(tmp_path / "mine.toml"))))
     assert len(found) == 6
     assert {each.resolved.composed.name for each in found} == {"fedavg", "fedfm", "scaffold"}
     assert {each.resolved.training.clients for each in found} == {5, 20}

@@ -12,7 +12,7 @@ from fedfm import FedAvg, Partition, Training, data, models
 from fedfm.config import make_config
 from fedfm.core.sgd import Sgd
 from fedfm.methods import Model
-from fedfm.report.picture import COLOURS
+from fedfm.report.figure import COLOURS
 from fedfm.run.records import Progress
 from fedfm.run.simulation import Simulation
 

@@ -1,6 +1,7 @@
 import base64
 import io
 import json
+import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
 import numpy as np
@@ -165,12 +166,53 @@ def test_every_control_is_reached_by_tab_in_order_and_shows_its_focus(page):
     assert all(after > before - 80 for before, after in pairwise(tops))
 
 
+def test_every_chart_has_its_legend(page):
+    for chart in every(page, ".variant:not([hidden]) svg.chart"):
+        legend = chart.find_elements(By.CSS_SELECTOR, ".legend text")
+        assert [entry.text for entry in legend] == ["fedavg", "fedfm-lite"]
+        assert all(entry.is_displayed() for entry in legend)
+    one(page, "#filter input").click()
+    shown = every(page, "#s0-rounds .legend:not([hidden]) text")
+    assert [entry.text for entry in shown] == ["fedfm-lite"]
+
+
+def test_every_chart_is_saved_as_it_is_shown(page, tmp_path):
+    page.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+    emulate(page, prefers_color_scheme="dark")
+    one(page, "#filter input").click()
+    one(page, "#s0-bytes .logarithmic").click()
+    buttons = [button for button in every(page, ".save") if button.is_displayed()]
+    for button in buttons:
+        button.click()
+    names = {"s0-rounds.svg", "s0-bytes.svg", "s0-dots.svg", "s0-samples.svg"}
+    assert len(buttons) == len(names)
+    WebDriverWait(page, 20).until(lambda _: {path.name for path in tmp_path.iterdir()} == names)
+    for path in tmp_path.iterdir():
+        chart = ElementTree.parse(path).getroot()
+        drawn = [part for part in chart.iter() if part.tag.endswith(("path", "text"))]
+        assert len(drawn) > 10
+        assert all("rgb" in f"{part.get('fill')}{part.get('stroke')}" for part in drawn)
+        assert chart[0].tag.endswith("rect"), "a dark chart has dark paper"
+        assert max(map(int, str(chart[0].get("fill")).strip("rgb()").split(","))) < 60
+        page.get(path.as_uri())
+        assert pixels(page).std() > 5
+    saved = ElementTree.parse(tmp_path / "s0-bytes.svg").iter("{http://www.w3.org/2000/svg}text")
+    texts = [text.text for text in saved]
+    assert "fedfm-lite" in texts
+    assert "fedavg" not in texts, "the filter hides it"
+
+
 def test_on_a_phone_only_tables_scroll_sideways(page):
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     assert page.execute_script("return innerWidth") == 390
     assert page.execute_script("return document.documentElement.scrollWidth") <= 390
-    table = one(page, ".scroll")
-    assert page.execute_script("return arguments[0].scrollWidth", table) > 390
+    for table in every(page, ".scroll"):
+        page.execute_script("arguments[0].scrollLeft = 10000", table)
+        last = table.find_elements(By.CSS_SELECTOR, "tr:first-child > :last-child")[0]
+        assert last.rect["x"] + last.rect["width"] <= 390
+    assert page.execute_script("return arguments[0].scrollWidth", one(page, ".scroll")) > 390
     size = page.execute_script(
         "const text = document.querySelector('svg.chart text');"
         "return parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a"

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.grid.store import Store
-from fedfm.paper import plan as plans
-from fedfm.paper.plan import Part, Plan, Step, load_plan
+from fedfm.paper.plan import ReproductionPlan, ReproductionStep, Section, load_plan
 from tests.cli.tools import sets
 
 SHORT = sets("executor=stacked", "rounds=2", "epochs=1", "batch_size=32")
@@ -15,9 +14,13 @@ SHORT = sets("executor=stacked", "rounds=2", "epochs=1", "batch_size=32")
 @pytest.fixture
 def small(monkeypatch) -> None:
     """A plan of three steps, of which the last waits for the second."""
-    steps = (Step("anchors", seeds=1), Step("tune", seeds=1), Step("proto", seeds=1, tuned=True))
-    plan = Plan((Part("anchors"), Part("tune"), Part("proto")), steps, ())
-    monkeypatch.setattr(plans, "load_plan", lambda: plan)
+    steps = (
+        ReproductionStep("anchors", seeds=1),
+        ReproductionStep("tune", seeds=1),
+        ReproductionStep("proto", seeds=1, tuned=True),
+    )
+    plan = ReproductionPlan((Section("anchors"), Section("tune"), Section("proto")), steps, ())
+    monkeypatch.setattr("fedfm.paper.plan.load_plan", lambda: plan)
 
 
 def test_steps_run_in_order_and_those_about_tuned_methods_wait(command, small):
@@ -25,7 +28,7 @@ def test_steps_run_in_order_and_those_about_tuned_methods_wait(command, small):
     assert first.code == 0, first.err
     assert "step 3, proto, needs tuned settings: give --with results/tune/chosen.toml" in first.err
     assert first.err.index("FedFM (uniform), seed 0 ...") < first.err.index("FedProx, mu = 0.01")
-    answer = command("table", "tune", "--quick", "--no-run", *SHORT)
+    answer = command("table", "tune", "--quick", "--seeds", "1", *SHORT)
     assert "choice in results/tune/chosen-quick.toml" in answer.err
     assert command("merge", "home.tgz", "--into", "home").code == 0
     options = ("--with", "results/tune/chosen-quick.toml", "--results", "home")
@@ -38,20 +41,18 @@ def test_steps_run_in_order_and_those_about_tuned_methods_wait(command, small):
 
 
 def test_the_documents_are_written_without_running(command):
-    Path("README.md").write_text("# Title\n")
-    arguments = ("--no-run", "--document", "docs/reproduction.md", "--readme", "README.md")
+    arguments = ("--no-run", "--document", "docs/reproduction.md")
     answer = command("reproduce", *arguments, *sets("data.name=folder"))
     assert answer.code == 0, answer.err
-    assert answer.out == "wrote docs/reproduction.md\nno headline for README.md yet\n"
+    assert answer.out == "wrote docs/reproduction.md\n"
     assert "--set data.name=folder --results again" in Path("docs/reproduction.md").read_text()
-    assert Path("README.md").read_text() == "# Title\n"
+    assert not Path("results").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--readme", "README.md"), "--readme needs --document"),
-        (("--quick", "--document", "d.md"), "--quick gives no results"),
+        (("--quick", "--document", "d.md"), "--quick has no results"),
         (("--with", "no.toml"), "there is no file no.toml"),
     ],
 )

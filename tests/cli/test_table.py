@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.grid.store import Store
-from fedfm.paper.catalogue import recipe_names
+from fedfm.paper.catalogue import list_recipe_names
 from tests.cli.tools import sets, start
 from tests.grid.grids import found, timeless
 
@@ -72,6 +72,23 @@ def test_without_running_the_missing_cells_are_named_with_the_command(command):
     assert not Path("results").exists()
 
 
+def read_all(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["proto", "lite", "tsne"])
+def test_without_running_nothing_is_written(command, name):
+    command(*ANCHORS, "--only", "FedAvg")
+    before = read_all(Path("results"))
+    answer = command("table", name, "--quick", "--no-run", "--format", "json", *SHORT)
+    assert answer.code == 0, answer.err
+    assert read_all(Path("results")) == before
+    cells = json.loads(answer.out)["cells"]
+    assert any(cell["labels"]["method"] == "FedAvg" and cell["n"] == 2 for cell in cells) == (
+        name != "tsne"
+    ), "another recipe's runs are shown, if they were measured"
+
+
 @pytest.mark.parametrize("format", ["markdown", "latex", "csv", "json"])
 def test_other_formats(command, format):
     answer = command("table", "anchors", "--no-run", "--format", format)
@@ -85,7 +102,7 @@ def test_all_recipes_are_listed_with_how_much_was_run(command):
     command(*ANCHORS, "--only", "FedAvg")
     answer = command("table")
     assert answer.code == 0
-    assert all(name in answer.out for name in recipe_names())
+    assert all(name in answer.out for name in list_recipe_names())
     rows = {row["name"]: row for row in json.loads(command("table", "--format", "json").out)}
     assert rows["main"]["runs"] == "0 of 144"
     assert rows["anchors"]["quick"] == "0 of 9", "settings were changed"
@@ -140,6 +157,7 @@ def test_own_data_for_all_cells(command):
         (("table", "main", "--only", "nothing"), "no label is like that"),
         (("table", "main", "--budget", "5"), "--budget is like"),
         (("table", "main", "--set", "seed=1"), "--seeds"),
+        (("table", "partitions", "--no-run"), "--no-run"),
         (("table", "main", "--ray-address", "x"), "--engine ray"),
         (("table", "--format", "latex"), "text or json"),
         (("merge", "nowhere"), "holds no results"),

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.grid.budget import Budget
-from fedfm.grid.jobs import Job, adopt, all_jobs
+from fedfm.grid.jobs import Job, plan_jobs
 from fedfm.grid.progress import Lines
 from fedfm.grid.recipe import Recipe
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, Summary
-from fedfm.grid.worker import Outcome
-from fedfm.grid.workers import Here
+from fedfm.grid.worker import JobOutcome
+from fedfm.grid.workers import InProcess
 
 BASE: dict[str, Any] = {
     "executor": "stacked",
@@ -37,14 +37,13 @@ def jobs_of(
     recipe: Recipe, *overrides: str, seeds: int = 2, only: tuple[str, ...] = ()
 ) -> list[Job]:
     """Everything that a recipe asks for."""
-    return all_jobs(recipe, False, range(seeds), overrides, only)
+    return plan_jobs(recipe, False, range(seeds), overrides, only)
 
 
-def run(jobs: list[Job], results: Path, budget: Budget | None = None) -> list[Outcome]:
+def run(jobs: list[Job], results: Path, budget: Budget | None = None) -> list[JobOutcome]:
     """Run what is missing, in this process."""
     budget = budget or Budget()
-    adopt(jobs, Store(results))
-    return Grid(results, budget, Here(results, budget), Lines(0, budget)).run(jobs)
+    return Grid(results, budget, InProcess(results, budget), Lines(0, budget)).run(jobs)
 
 
 def found(results: Path) -> dict[tuple[Any, ...], Summary]:

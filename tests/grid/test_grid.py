@@ -9,13 +9,12 @@ import torch
 from fedfm.core.errors import UserError
 from fedfm.grid import progress, worker
 from fedfm.grid.budget import Budget
-from fedfm.grid.harvest import summary_of
-from fedfm.grid.jobs import current, missing
-from fedfm.grid.progress import Lines, ended
+from fedfm.grid.jobs import find_missing, select_current
+from fedfm.grid.progress import Lines, describe_outcome
 from fedfm.grid.runner import Grid
-from fedfm.grid.store import Store
-from fedfm.grid.worker import Outcome, claimed, work
-from fedfm.grid.workers import Processes
+from fedfm.grid.store import Store, read_summary
+from fedfm.grid.worker import JobOutcome, claim_seeds, run_job
+from fedfm.grid.workers import LocalProcesses
 from fedfm.run import prepare, runner
 from tests.grid.grids import METHODS, found, jobs_of, recipe, run, timeless
 
@@ -76,9 +75,15 @@ def test_cells_that_ask_for_the_same_share_their_runs(tmp_path, trained):
 def test_another_recipe_takes_results_over(tmp_path, trained):
     run(jobs_of(recipe()), tmp_path)
     trained.clear()
-    run(jobs_of(recipe("other")), tmp_path)
+    others = jobs_of(recipe("other"))
+    run(others, tmp_path)
     assert trained == []
-    assert len(found(tmp_path)) == 16
+    summaries = Store(tmp_path).summaries()
+    assert len(summaries) == 8
+    shown = select_current(others, summaries)
+    assert {(each.recipe, *each.key) for each in shown} == {
+        ("other", *key) for job in others for key in job.keys
+    }
 
 
 def test_changed_settings_are_other_runs_and_the_current_ones_are_shown(tmp_path, caplog):
@@ -88,11 +93,11 @@ def test_changed_settings_are_other_runs_and_the_current_ones_are_shown(tmp_path
     everything = Store(tmp_path).summaries()
     assert len(everything) == 16
     for jobs in (plain, changed):
-        shown = current(jobs, everything)
+        shown = select_current(jobs, everything)
         assert {each.digest for each in shown} == {job.digest for job in jobs}
     assert "8 results of other settings are not shown" in caplog.text
     others = jobs_of(recipe(), "lr=0.03")
-    assert current(others, everything) == everything
+    assert select_current(others, everything) == everything
 
 
 def test_an_unknown_method_is_named_and_the_rest_runs(tmp_path, caplog):
@@ -177,11 +182,11 @@ def test_a_budget_stops_after_a_round_and_the_next_one_goes_on(tmp_path, whole, 
 
 def test_a_stopped_job_goes_on_where_it_was(tmp_path, whole):
     job = jobs_of(recipe())[0]
-    outcome = work(job, tmp_path, Budget(), stop=lambda: True)
+    outcome = run_job(job, tmp_path, Budget(), stop=lambda: True)
     assert outcome.stopped
     assert [job.rounds_done(tmp_path, seed) for seed in job.seeds] == [1, 1]
     assert job.work_left(tmp_path) == pytest.approx(4 / 3)
-    assert missing([job], Store(tmp_path).summaries()) == [job]
+    assert find_missing([job], Store(tmp_path).summaries()) == [job]
     run(jobs_of(recipe()), tmp_path)
     assert timeless(tmp_path) == timeless(whole)
 
@@ -200,21 +205,21 @@ def test_runs_that_ended_before_their_line_was_written_are_not_run_again(tmp_pat
 
 def test_a_run_that_another_runner_is_at_is_left_to_it(tmp_path, trained):
     job = jobs_of(recipe())[0]
-    with claimed(replace(job, seeds=(1,)), tmp_path) as own:
+    with claim_seeds(replace(job, seeds=(1,)), tmp_path) as own:
         assert own == (1,)
-        outcome = work(job, tmp_path, Budget())
+        outcome = run_job(job, tmp_path, Budget())
         assert (outcome.finished, outcome.elsewhere) == (1, 1)
     assert trained == [1]
-    outcome = work(job, tmp_path, Budget())
+    outcome = run_job(job, tmp_path, Budget())
     assert (outcome.finished, outcome.elsewhere) == (1, 0)
-    outcome = work(job, tmp_path, Budget())
+    outcome = run_job(job, tmp_path, Budget())
     assert (outcome.finished, outcome.elsewhere) == (0, 0)
-    assert ended(outcome) == "was there already"
+    assert describe_outcome(outcome) == "was there already"
 
 
 def test_several_processes_give_the_same(tmp_path, whole):
     budget = Budget()
-    engine = Processes(tmp_path, budget, slots=2)
+    engine = LocalProcesses(tmp_path, budget, slots=2)
     try:
         outcomes = Grid(tmp_path, budget, engine, Lines(8, budget)).run(jobs_of(recipe()))
     finally:
@@ -234,30 +239,33 @@ def test_feature_measures_are_taken_of_runs_that_are_there(tmp_path, trained):
     measured = [each for each in found(tmp_path).values() if each.recipe == "quality"]
     assert len(measured) == 8
     assert all(0 < each.measures["nmi"] < 1 for each in measured)
-    assert missing(jobs_of(recipe("quality", measures=("nmi",))), Store(tmp_path).summaries()) == []
+    assert (
+        find_missing(jobs_of(recipe("quality", measures=("nmi",))), Store(tmp_path).summaries())
+        == []
+    )
 
 
 def test_a_run_without_its_model_cannot_be_measured(tmp_path):
     job = jobs_of(recipe())[0]
-    work(job, tmp_path, Budget())
+    run_job(job, tmp_path, Budget())
     (job.folder(tmp_path, 0) / "model.safetensors").unlink()
-    outcome = work(replace(job, measures=("nmi",)), tmp_path, Budget())
+    outcome = run_job(replace(job, measures=("nmi",)), tmp_path, Budget())
     assert "has no model to measure" in outcome.problem
 
 
 def test_a_half_written_run_has_no_summary(tmp_path):
     job = jobs_of(recipe())[0]
-    work(job, tmp_path, Budget(), stop=lambda: True)
+    run_job(job, tmp_path, Budget(), stop=lambda: True)
     with pytest.raises(UserError, match="no finished run"):
-        summary_of(job.folder(tmp_path, 0))
+        read_summary(job.folder(tmp_path, 0))
 
 
 def test_a_damaged_summary_is_named(tmp_path):
     job = jobs_of(recipe())[0]
-    work(job, tmp_path, Budget())
+    run_job(job, tmp_path, Budget())
     (job.folder(tmp_path, 0) / "summary.json").write_text("{}")
     with pytest.raises(UserError, match="is damaged"):
-        summary_of(job.folder(tmp_path, 0))
+        read_summary(job.folder(tmp_path, 0))
 
 
 def test_without_a_terminal_a_long_job_gives_signs_of_life(tmp_path, monkeypatch, capsys):
@@ -272,6 +280,6 @@ def test_without_a_terminal_a_long_job_gives_signs_of_life(tmp_path, monkeypatch
 
 def test_a_stopped_outcome_in_words():
     job = jobs_of(recipe())[0]
-    assert "can go on" in ended(Outcome(job, stopped=True))
-    assert ended(Outcome(job, problem="no data")) == "failed: no data"
-    assert ended(Outcome(job, elsewhere=2)) == "being run elsewhere"
+    assert "can go on" in describe_outcome(JobOutcome(job, stopped=True))
+    assert describe_outcome(JobOutcome(job, problem="no data")) == "failed: no data"
+    assert describe_outcome(JobOutcome(job, elsewhere=2)) == "being run elsewhere"

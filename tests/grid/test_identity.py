@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.config import load_config
-from fedfm.grid.identity import digest, identity
+from fedfm.grid.identity import digest, extract_identity
 from fedfm.grid.store import Store
 
 DIGESTS = {
@@ -52,4 +52,4 @@ def test_keys_that_came_later_count_only_where_they_are_not_at_their_default():
 
 def test_a_method_that_nobody_knows_here_keeps_all_its_settings():
     config = load_config("digits").as_toml() | {"method": {"theirs": {"gamma": 0.5}}}
-    assert identity(config)["method"] == {"theirs": {"gamma": 0.5}}
+    assert extract_identity(config)["method"] == {"theirs": {"gamma": 0.5}}

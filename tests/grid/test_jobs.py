@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.grid.budget import Budget, Speed, cost, in_words
-from fedfm.grid.jobs import all_jobs, in_order
+from fedfm.grid.budget import Budget, Speed, estimate_cost, format_duration
+from fedfm.grid.jobs import plan_jobs, sort_jobs
 from fedfm.grid.progress import Lines
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store
-from fedfm.grid.worker import work
-from fedfm.grid.workers import Here
+from fedfm.grid.worker import run_job
+from fedfm.grid.workers import InProcess
 from fedfm.paper.catalogue import load_recipe
 from tests.grid.grids import found, jobs_of, recipe, run
 
@@ -44,7 +44,7 @@ def test_only_picks_cells_by_label():
 
 
 def test_cheap_cells_come_first(tmp_path):
-    assert [job.labels[0]["epochs"] for job in in_order(jobs_of(recipe()), tmp_path)] == [
+    assert [job.labels[0]["epochs"] for job in sort_jobs(jobs_of(recipe()), tmp_path)] == [
         "E = 1",
         "E = 1",
         "E = 2",
@@ -55,8 +55,8 @@ def test_cheap_cells_come_first(tmp_path):
 def test_with_little_time_every_cell_gets_one_seed_before_any_gets_the_others(tmp_path):
     jobs = jobs_of(recipe(), seeds=3)
     begun = jobs[0]
-    work(replace(begun, seeds=(1,)), tmp_path, Budget(), stop=lambda: True)
-    ordered = in_order(jobs, tmp_path, spread=True)
+    run_job(replace(begun, seeds=(1,)), tmp_path, Budget(), stop=lambda: True)
+    ordered = sort_jobs(jobs, tmp_path, spread=True)
     assert [len(job.seeds) for job in ordered] == [1, 1, 1, 1, 2, 2, 2, 2]
     firsts = {job.digest: job.seeds for job in ordered[:4]}
     assert firsts.pop(begun.digest) == (1,), "what was begun goes on first"
@@ -66,7 +66,7 @@ def test_with_little_time_every_cell_gets_one_seed_before_any_gets_the_others(tm
 def test_costs_are_in_proportion():
     of = {
         job.labels[0]["data"]: job.cost
-        for job in all_jobs(load_recipe("main"), False, [0], (), ["FedAvg"])
+        for job in plan_jobs(load_recipe("main"), False, [0], (), ["FedAvg"])
     }
     assert of["CINIC-10"] == pytest.approx(1.8 * of["CIFAR-10"])
     assert of["CIFAR-100"] > 10 * of["CIFAR-10"]
@@ -89,14 +89,14 @@ def test_other_budgets_are_refused(text):
 
 
 def test_durations_in_words():
-    assert [in_words(s) for s in (5, 300, 12000)] == ["5 s", "5 min", "3 h 20 min"]
+    assert [format_duration(s) for s in (5, 300, 12000)] == ["5 s", "5 min", "3 h 20 min"]
 
 
 def test_an_estimate_scales_with_the_cost(whole):
     summaries = list(found(whole).values())
     speed = Speed.of(summaries, "cpu")
     cheap, dear = (jobs_of(recipe(), only=(label,))[0].config for label in ("E = 1", "E = 2"))
-    assert cost(dear) == 2 * cost(cheap)
+    assert estimate_cost(dear) == 2 * estimate_cost(cheap)
     short = speed.seconds(cheap) or 0
     assert speed.seconds(dear) == pytest.approx(2 * short)
     mean = sum(summary.totals["seconds"] for summary in summaries) / len(summaries)
@@ -114,13 +114,16 @@ def test_a_job_that_does_not_fit_waits_for_those_that_do(tmp_path, whole):
     jobs = jobs_of(recipe(), seeds=1)
     Store(tmp_path).append(
         replace(
-            each, config=each.config | {"seed": 7}, seed=7, totals={"seconds": cost(jobs[0].config)}
+            each,
+            config=each.config | {"seed": 7},
+            seed=7,
+            totals={"seconds": estimate_cost(jobs[0].config)},
         )
         for each in found(whole).values()
     )
     rate = Speed.of(Store(tmp_path).summaries(), "cpu").seconds(jobs[0].config) or 0
     budget = Budget(time.time() + 0.75 * rate)
-    grid = Grid(tmp_path, budget, Here(tmp_path, budget), Lines(0, budget))
+    grid = Grid(tmp_path, budget, InProcess(tmp_path, budget), Lines(0, budget))
     dear_first = sorted(jobs, key=lambda job: -job.cost)
     assert dear_first[grid._next(dear_first) or 0].labels[0]["epochs"] == "E = 1"
     assert grid._next(dear_first[:1]) == 0, "what does not fit is begun if there is nothing else"

@@ -10,14 +10,14 @@ import pytest
 from fedfm.core.errors import UserError
 from fedfm.grid import worker
 from fedfm.grid.budget import MARGIN, UNCOUNTED, Budget, Speed
-from fedfm.grid.merge import collected, merge
+from fedfm.grid.merge import collect_results, merge
 from fedfm.grid.points import read_points
 from fedfm.grid.progress import Lines
-from fedfm.grid.repeats import repeats
+from fedfm.grid.repeats import find_repeats
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store
-from fedfm.grid.worker import Stopped, Watch, work
-from fedfm.grid.workers import Here
+from fedfm.grid.worker import Stopped, Watch, run_job
+from fedfm.grid.workers import InProcess
 from fedfm.run import runner
 from fedfm.run.records import RoundRecord
 from tests.grid.grids import found, jobs_of, recipe, run, timeless
@@ -26,7 +26,7 @@ SMALL = {"config.toml", "machine.json", "rounds.csv", "rounds.jsonl", "summary.j
 
 
 def grid(results, budget, collect=None) -> Grid:
-    return Grid(results, budget, Here(results, budget), Lines(0, budget), collect)
+    return Grid(results, budget, InProcess(results, budget), Lines(0, budget), collect)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def test_a_result_knows_what_its_job_took_by_the_clock(whole):
 
 def test_a_resumed_run_does_not_know(tmp_path):
     job = jobs_of(recipe(), only=("FedAvg", "E = 1"))[0]
-    work(job, tmp_path, Budget(), stop=lambda: True)
-    work(job, tmp_path, Budget())
+    run_job(job, tmp_path, Budget(), stop=lambda: True)
+    run_job(job, tmp_path, Budget())
     assert {(each.clock, each.together) for each in found(tmp_path).values()} == {(0.0, 0)}
 
 
@@ -178,7 +178,7 @@ def test_after_every_job_its_small_files_are_home(tmp_path, whole, name, monkeyp
 def test_measured_features_come_along_as_points(tmp_path):
     jobs = jobs_of(recipe("quality", measures=("nmi",)), seeds=1, only=("FedAvg", "E = 1"))
     run(jobs, tmp_path / "there")
-    collected(tmp_path / "there", tmp_path / "here")
+    collect_results(tmp_path / "there", tmp_path / "here")
     points = read_points(jobs[0].folder(tmp_path / "here", 0))
     assert points is not None
     assert len(points.features) == len(points.labels) > 100
@@ -195,7 +195,7 @@ def test_a_run_that_cannot_be_measured_is_kept(tmp_path, monkeypatch, caplog):
 
 
 def test_an_archive_that_was_cut_short_is_named(whole, tmp_path):
-    archive = collected(whole, tmp_path / "home.tgz")
+    archive = collect_results(whole, tmp_path / "home.tgz")
     archive.write_bytes(archive.read_bytes()[:-500])
     with pytest.raises(UserError, match=r"cannot read .*home.tgz"):
         merge(archive, tmp_path / "here")
@@ -214,7 +214,7 @@ def test_a_bad_archive_is_named(tmp_path, content, said):
 
 def test_a_repeated_run_gives_the_same(whole, tmp_path):
     run(jobs_of(recipe(), only=("FedFM",)), tmp_path)
-    again = repeats(Store(tmp_path), Store(whole))
+    again = find_repeats(Store(tmp_path), Store(whole))
     assert len(again) == 4
     assert all(each.same for each in again)
 
@@ -225,7 +225,7 @@ def test_the_first_round_that_differs_is_named(whole, tmp_path, caplog):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["train_loss"] += 1e-9
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (repeat,) = repeats(Store(tmp_path), Store(whole))
+    (repeat,) = find_repeats(Store(tmp_path), Store(whole))
     assert not repeat.same
     assert "first in round 2" in str(repeat)
     home = tmp_path / "home"

@@ -13,7 +13,7 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.grid.budget import Budget
-from fedfm.grid.ray_workers import OnRay
+from fedfm.grid.workers import RayWorkers
 from tests.cli.tools import sets
 from tests.grid.grids import found, timeless
 
@@ -25,7 +25,7 @@ MAIN = "from fedfm.cli import main; main()"
 def test_without_ray_the_message_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install '\.\[ray\]'"):
-        OnRay(tmp_path, Budget())
+        RayWorkers(tmp_path, Budget())
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_task_asks_for_a_gpu_where_there_are_any(
         init=lambda **_: None, cluster_resources=lambda: there, remote=remote, shutdown=lambda: None
     )
     monkeypatch.setitem(sys.modules, "ray", cluster)
-    engine = OnRay(tmp_path, Budget())
+    engine = RayWorkers(tmp_path, Budget())
     assert wanted == {"max_retries": 0, **asked}
     assert (engine.slots, engine.device) == (slots, device)
 

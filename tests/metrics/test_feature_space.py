@@ -27,7 +27,7 @@ from fedfm.metrics.feature_space import (
     load_finished_config,
     measure,
 )
-from fedfm.paper.motivation import local_models
+from fedfm.paper.motivation import train_local_models
 from fedfm.rounds.clients import count_samples
 from fedfm.rounds.round import run_round
 from fedfm.run.runner import run_configs
@@ -230,7 +230,7 @@ def test_the_average_of_the_local_models_is_the_next_global_model():
     for _ in range(2):
         state, _ = run_round(state, simulation.federation)
     n = count_samples(simulation.federation.samples)
-    locals_ = [dict(own.named_parameters()) for own in local_models(model, DIGITS, config)]
+    locals_ = [dict(own.named_parameters()) for own in train_local_models(model, DIGITS, config)]
     for name, expected in state.model.params.items():
         mean = sum(share * own[name] for share, own in zip(n / n.sum(), locals_, strict=True))
         torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-6)

@@ -3,9 +3,9 @@
 import pytest
 
 from fedfm.paper.catalogue import load_recipe
-from fedfm.paper.claims import FAILS, HOLDS, UNKNOWN, verdicts
-from fedfm.paper.plan import Claim, load_plan, tables
-from fedfm.report.tables.build import build
+from fedfm.paper.claims import FAILS, HOLDS, UNKNOWN, judge_claims
+from fedfm.paper.plan import Claim, build_tables, load_plan
+from fedfm.report.tables.build import build_table
 from tests.grid.results import result
 
 PAIR = Claim(
@@ -20,7 +20,7 @@ def outcome(claim: Claim, **changes):
         for method, values in accuracies.items()
         for seed, value in enumerate(values)
     ]
-    (found,) = verdicts([claim], {"anchors": build(load_recipe("anchors"), runs)})
+    (found,) = judge_claims([claim], {"anchors": build_table(load_recipe("anchors"), runs)})
     return found
 
 
@@ -60,7 +60,7 @@ def test_the_best_of_several_is_the_one_to_beat_once_all_are_run():
 
 def test_every_claim_of_the_plan_is_about_cells_of_its_recipes(tmp_path):
     plan = load_plan()
-    found = list(verdicts(plan.claims, tables(plan, tmp_path, ())))
+    found = list(judge_claims(plan.claims, build_tables(plan, tmp_path, ())))
     assert {each.outcome for each in found} == {UNKNOWN}
     says = [each.says for each in found]
     assert len(set(says)) == len(says) > 40
@@ -76,5 +76,5 @@ def test_less_traffic_is_better():
     ]
     better, than = ({"method": [method]} for method, _ in reversed(cells))
     claim = Claim("less", "lite", better, than, measure="floats_up")
-    (found,) = verdicts([claim], {"lite": build(load_recipe("lite"), runs)})
+    (found,) = judge_claims([claim], {"lite": build_table(load_recipe("lite"), runs)})
     assert (found.outcome, found.difference) == (HOLDS, 80.0)

@@ -1,19 +1,16 @@
 """The document of the reproduction: from results alone, and nothing that was not run left out."""
 
-import re
-import shlex
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.headline import BEGIN, END, load_document, render_headline, renew
 
-from fedfm.grid.recipe import cells
-from fedfm.grid.repeats import AGAIN, beginnings
+from fedfm.grid.recipe import expand_cells
+from fedfm.grid.repeats import AGAIN, compare_repeated_runs
 from fedfm.grid.store import Store
 from fedfm.paper.catalogue import load_recipe
-from fedfm.paper.document import Document, document, text, write
-from fedfm.paper.headline import BEGIN, END, headline, write_headline
+from fedfm.paper.document import Document, make_document, render_document, write_document
 from tests.grid.results import CONFIG, result, store_of, write_rounds
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,7 +26,7 @@ def main(method: str, partition: str, seed: int, accuracy: float):
 
 @pytest.fixture
 def made(tmp_path, monkeypatch) -> Document:
-    """Two methods under NIID-1 with three seeds, and two points of Fig. 6."""
+    """Two methods under NIID-1 with three seeds, and two points of Fig. 7."""
     monkeypatch.chdir(tmp_path)
     summaries = [
         main(method, "NIID-1", seed, accuracy)
@@ -42,13 +39,13 @@ def made(tmp_path, monkeypatch) -> Document:
     ]
     store = store_of(Path("results"), summaries)
     (store.folder / summaries[0].folder / "machine.json").write_text('{"name": "NVIDIA H200"}')
-    return document(Path("docs/reproduction.md"), store.folder, (), WORDS)
+    return make_document(Path("docs/reproduction.md"), store.folder, (), WORDS)
 
 
 def row(made: Document, *starts: str) -> str:
     """The line that begins with these cells."""
     begin = f"| {' | '.join(starts)} |"
-    (line,) = [each for each in text(made).splitlines() if each.startswith(begin)]
+    (line,) = [each for each in render_document(made).splitlines() if each.startswith(begin)]
     return line
 
 
@@ -62,10 +59,10 @@ def test_a_cell_has_the_papers_number_ours_the_difference_seeds_time_and_command
 
 
 def test_every_cell_is_there_and_says_if_it_was_not_run(made):
-    whole = text(made)
+    whole = render_document(made)
     assert "| 67.33 ± 0.49 | not run |  | 0 |" in row(made, "FedProto")
     for name in ("lite", "quality", "lambda", "missing", "epochs", "participation", "tune"):
-        for cell in cells(load_recipe(name)):
+        for cell in expand_cells(load_recipe(name)):
             assert f"| {' | '.join(cell.labels.values())} |" in whole.replace("\\", "")
     assert "CINIC-10" not in whole
     assert "4 of 250 cells have been run, 8 runs in all, 6 min on one NVIDIA H200" in whole
@@ -83,7 +80,7 @@ def test_runs_that_were_made_twice_are_compared_round_by_round(made):
     cut = made.results / tried.folder / "rounds.jsonl"
     longest = made.results / main("FedFM", "NIID-1", 0, 0.0).folder / "rounds.jsonl"
     cut.write_text("".join(longest.read_text().splitlines(keepends=True)[:2]))
-    rows = [each.row for each in beginnings(made.results)]
+    rows = [each.row for each in compare_repeated_runs(made.results)]
     assert rows == [
         [
             "main FedAvg / CIFAR-10 / NIID-1, seed 1 (2026-01-01 00:00)",
@@ -98,43 +95,25 @@ def test_runs_that_were_made_twice_are_compared_round_by_round(made):
             "none",
         ],
     ]
-    assert f"| {' | '.join(rows[1])} |" in text(made)
+    assert f"| {' | '.join(rows[1])} |" in render_document(made)
 
 
 def test_without_a_run_made_twice_nothing_is_said_of_any(made):
-    assert "## Runs made twice" not in text(made)
+    assert "## Runs made twice" not in render_document(made)
 
 
 def test_pictures_lie_beside_it_and_the_discussion_is_kept(made):
-    paths = write(made)
+    paths = write_document(made)
     assert paths == [Path("docs/reproduction.md"), Path("docs/reproduction-lite.png")]
     assert "Not written yet." in paths[0].read_text()
     assert "(reproduction-lite.png)" in paths[0].read_text()
     assert "reproduction-lambda.png" not in paths[0].read_text()
     Path("docs/reproduction-discussion.md").write_text("It holds, since *we* looked.\n")
-    write(made)
+    write_document(made)
     assert "## Discussion\n\nIt holds, since *we* looked.\n" in paths[0].read_text()
 
 
-def test_the_headline_is_put_before_the_first_code_and_then_replaced(made):
-    readme = Path("README.md")
-    readme.write_text("# Title\n\nAbout.\n\n```\nmake demo\n```\n\nMore.\n")
-    write(made)
-    assert write_headline(made, readme)
-    first = readme.read_text()
-    assert first.index("About.") < first.index(BEGIN) < first.index(END) < first.index("make demo")
-    assert "| FedFM | **73.00** ± 1.00 (72.89) | not run |" in first
-    assert "6 runs, 6 min on one NVIDIA H200" in first
-    assert "Not run yet: FedAvgM, FedProx, SCAFFOLD, FedDyn, FedNova, MOON." in first
-    assert "| MOON" not in first
-    assert "](docs/reproduction-lite.png)" in first
-    assert "Accuracy for a part of" not in first  # both send the same
-    assert "](docs/reproduction.md)" in first
-    assert write_headline(made, readme)
-    assert readme.read_text() == first
-
-
-def test_the_headline_tells_what_less_communication_gives(made):
+def test_the_headline_has_the_main_table_and_what_less_communication_gives(made):
     accuracy, floats = made.tables["lite"].columns
     row = ("FedFM-Lite, a = 5",)
     entries = made.tables["lite"].entries
@@ -142,37 +121,21 @@ def test_the_headline_tells_what_less_communication_gives(made):
     thrifty = replace(run, totals=run.totals | {"floats_up": run.totals["floats_up"] // 5})
     for column in (accuracy, floats):
         entries[row, column] = replace(entries[row, column], runs=(thrifty,))
-    write(made)
-    assert "floats: 70.00 % for 20 % (FedFM-Lite, a = 5; n=1).\n" in headline(
-        made, Path("README.md")
-    )
+    headline = render_headline(made, Path())
+    assert "| FedFM | **73.00** ± 1.00 (72.89) | not run |" in headline
+    assert "| MOON | not run | not run |" in headline
+    assert "6 runs, 6 min on one NVIDIA H200" in headline
+    assert "](docs/reproduction-lite.png)" in headline
+    assert "](docs/reproduction.md)" in headline
+    assert "floats: 70.00 % for 20 % (FedFM-Lite, a = 5; n=1).\n" in headline
 
 
-def test_without_fedfm_there_is_no_headline(tmp_path):
-    store_of(tmp_path, [main("FedAvg", "NIID-1", 0, 66.0)])
-    made = document(tmp_path / "document.md", tmp_path, (), ())
-    (tmp_path / "README.md").write_text("# Title\n")
-    assert not write_headline(made, tmp_path / "README.md")
-    assert (tmp_path / "README.md").read_text() == "# Title\n"
+def test_the_headline_is_renewed_between_its_markers():
+    old = f"# Title\n{BEGIN}old\n{END}\nMore.\n"
+    assert renew(old, "new\n") == f"# Title\n{BEGIN}new\n{END}\nMore.\n"
 
 
-def test_the_committed_document_is_what_the_committed_results_give(tmp_path, monkeypatch):
-    from fedfm.grid.settings import settings_in
-
-    committed = ROOT / "docs/reproduction.md"
-    assert committed.exists() == (ROOT / "results").exists()
-    if not committed.exists():
-        return
-    found = re.search(r"Generated by `fedfm reproduce (.*)`", committed.read_text())
-    assert found
-    options = shlex.split(found[1])
-    pairs = list(zip(options[1::2], options[2::2], strict=True))
-    given = {name: Path(value) for name, value in pairs if name in ("--results", "--document")}
-    words = [word for pair in pairs if pair[0] in ("--with", "--set") for word in pair]
-    shutil.copytree(ROOT / given["--results"], tmp_path / given["--results"])
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    monkeypatch.chdir(tmp_path)
-    changes = settings_in(Path(value) for name, value in pairs if name == "--with")
-    changes += [value for name, value in pairs if name == "--set"]
-    again = document(given["--document"], given["--results"], changes, words)
-    assert text(again) == committed.read_text()
+def test_the_committed_document_is_what_the_committed_results_give(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    again = load_document(Path("docs/reproduction.md"))
+    assert render_document(again) == again.path.read_text()

@@ -4,8 +4,8 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.grid.identity import digest
-from fedfm.grid.recipe import Recipe, cells, merged
-from fedfm.paper.catalogue import load_recipe, recipe_names
+from fedfm.grid.recipe import Recipe, expand_cells, merge_settings
+from fedfm.paper.catalogue import list_recipe_names, load_recipe
 
 NUMBER_OF_CELLS = {
     "main": (3 * 2 * 8, 16),
@@ -29,18 +29,18 @@ NUMBER_OF_CELLS = {
 
 def config(name: str, *labels: str, quick: bool = False, overrides: tuple[str, ...] = ()):
     """The resolved config of the cell with these labels."""
-    among = cells(load_recipe(name), quick, overrides)
+    among = expand_cells(load_recipe(name), quick, overrides)
     return next(c.resolved for c in among if tuple(c.labels.values()) == labels)
 
 
 def test_every_name_of_the_paper_is_there():
-    assert sorted(NUMBER_OF_CELLS) == recipe_names()
+    assert sorted(NUMBER_OF_CELLS) == list_recipe_names()
 
 
 @pytest.mark.parametrize("name", sorted(NUMBER_OF_CELLS))
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_cell_is_a_valid_config_of_its_own(name, quick):
-    found = list(cells(load_recipe(name), quick))
+    found = list(expand_cells(load_recipe(name), quick))
     assert len(found) == NUMBER_OF_CELLS[name][quick]
     assert len({digest(cell.resolved.as_toml()) for cell in found}) == len(found)
     assert all((cell.resolved.data.name == "digits") == quick for cell in found)
@@ -50,7 +50,7 @@ def test_every_cell_is_a_valid_config_of_its_own(name, quick):
 def test_the_papers_numbers_belong_to_cells(name):
     recipe = load_recipe(name)
     several = recipe.measures if len(recipe.measures) > 1 else ("",)
-    known = {" / ".join(filter(None, [c.title, m])) for c in cells(recipe) for m in several}
+    known = {" / ".join(filter(None, [c.title, m])) for c in expand_cells(recipe) for m in several}
     assert recipe.values.keys() <= known
     assert recipe.title
     assert recipe.paper
@@ -58,8 +58,8 @@ def test_the_papers_numbers_belong_to_cells(name):
 
 
 def test_full_size_cells_follow_the_papers_protocol():
-    for name in recipe_names():
-        for cell in cells(load_recipe(name)):
+    for name in list_recipe_names():
+        for cell in expand_cells(load_recipe(name)):
             run = cell.resolved.training
             assert run.rounds == (30 if name == "tune" else 100)
             assert (run.batch_size, run.lr, run.momentum) == (64, 0.01, 0.9)
@@ -159,7 +159,7 @@ def test_overrides_change_the_digest_and_machines_do_not():
 
 def test_a_seed_cannot_be_set():
     with pytest.raises(UserError, match="--seeds"):
-        next(cells(load_recipe("main"), overrides=["seed=3"]))
+        next(expand_cells(load_recipe("main"), overrides=["seed=3"]))
 
 
 def test_an_unknown_recipe_is_named_with_the_nearest():
@@ -190,13 +190,13 @@ def test_a_users_recipe(tmp_path):
     path.write_text('title = "t"\nrows = ["method"]\ncolumns = []\n[axes]\nmethod = ["FedAvg"]')
     recipe = load_recipe(str(path))
     assert recipe.name == "mine"
-    assert [cell.title for cell in cells(recipe)] == ["FedAvg"]
+    assert [cell.title for cell in expand_cells(recipe)] == ["FedAvg"]
 
 
 def test_reducing_twice_changes_nothing():
     reduced = load_recipe("lambda").reduced
     assert reduced.reduced == reduced
-    assert list(cells(reduced)) == list(cells(load_recipe("lambda"), quick=True))
+    assert list(expand_cells(reduced)) == list(expand_cells(load_recipe("lambda"), quick=True))
 
 
 def test_skipped_combinations_have_no_cell():
@@ -208,11 +208,11 @@ def test_skipped_combinations_have_no_cell():
         ("b",),
         skipped=({"a": "1", "b": ["x", "y"]},),
     )
-    assert [cell.title for cell in cells(recipe)] == ["2 / x", "2 / y"]
+    assert [cell.title for cell in expand_cells(recipe)] == ["2 / x", "2 / y"]
 
 
 def test_merging_keeps_what_is_not_mentioned():
-    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "d": {"e": 5}}) == {
+    assert merge_settings({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "d": {"e": 5}}) == {
         "a": {"b": 1, "c": 4},
         "d": {"e": 5},
     }

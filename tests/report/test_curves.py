@@ -8,11 +8,15 @@ from PIL import Image
 
 from fedfm.core.errors import UserError
 from fedfm.paper.catalogue import load_recipe
-from fedfm.report import figure, traffic
-from fedfm.report.parameter import over_parameter, positions
-from fedfm.report.tables import curves as table_curves
-from fedfm.report.tables.build import build
-from fedfm.report.traffic import _line, _scale_of, against_traffic
+from fedfm.report import curves, figure
+from fedfm.report.curves import (
+    _average_runs,
+    _choose_unit,
+    draw_against_traffic,
+    draw_over_parameter,
+    parse_positions,
+)
+from fedfm.report.tables.build import build_table
 from tests.grid.results import record, result, store_of
 
 
@@ -27,17 +31,17 @@ RUNS = {
 
 
 def test_a_line_is_the_mean_and_its_band_the_sample_deviation():
-    line = _line("FedAvg", RUNS["FedAvg"])
+    line = _average_runs("FedAvg", RUNS["FedAvg"])
     assert line.x.tolist() == [3000, 6000, 9000]
     assert line.mean == pytest.approx([20, 50, 60])
     assert line.spread == pytest.approx([10, 10, 10])
-    assert _line("FedFM", RUNS["FedFM"]).spread.tolist() == [0, 0, 0]
+    assert _average_runs("FedFM", RUNS["FedFM"]).spread.tolist() == [0, 0, 0]
 
 
 def test_what_counts_is_the_test_accuracy_of_the_best_validated_round_so_far():
     validated = zip(run(0.3, 0.2, 0.5, 0.6), (0.1, 0.4, 0.3, 0.4), strict=True)
     fallen = [each | {"val_accuracy": accuracy} for each, accuracy in validated]
-    assert _line("", [fallen]).mean == pytest.approx([30, 20, 20, 20])
+    assert _average_runs("", [fallen]).mean == pytest.approx([30, 20, 20, 20])
 
 
 @pytest.mark.parametrize(
@@ -45,11 +49,11 @@ def test_what_counts_is_the_test_accuracy_of_the_best_validated_round_so_far():
     [(999, (1, "floats")), (2e6, (1e6, "million floats")), (4e13, (1e9, "billion floats"))],
 )
 def test_what_was_sent_is_told_in_handy_numbers(most, expected):
-    assert _scale_of(most) == expected
+    assert _choose_unit(most) == expected
 
 
 def test_a_shorter_run_ends_the_line():
-    line = _line("", [run(0.1, 0.2, 0.3), run(0.3, 0.4)])
+    line = _average_runs("", [run(0.1, 0.2, 0.3), run(0.3, 0.4)])
     assert line.mean == pytest.approx([20, 30])
 
 
@@ -66,15 +70,15 @@ def test_a_shorter_run_ends_the_line():
     ],
 )
 def test_numbers_in_labels(labels, expected):
-    assert list(positions(labels).values()) == expected
+    assert list(parse_positions(labels).values()) == expected
 
 
 VALUES = {"CG": {"0.1": [60.0, 62.0], "5.0": [70.0]}, "L2": {"0.1": [58.0, 59.0]}}
 PICTURES = {
-    "traffic": lambda path: against_traffic(RUNS, "Traffic", path),
-    "parameter": lambda path: over_parameter(VALUES, "beta", "Parameter", path, "%"),
-    "names": lambda path: over_parameter({"": {"a": [1.0], "b": []}}, "", "50$ {", path, ""),
-    "nothing": lambda path: against_traffic({"FedAvg": []}, "Nothing", path),
+    "traffic": lambda path: draw_against_traffic(RUNS, "Traffic", path),
+    "parameter": lambda path: draw_over_parameter(VALUES, "beta", "Parameter", path, "%"),
+    "names": lambda path: draw_over_parameter({"": {"a": [1.0], "b": []}}, "", "50$ {", path, ""),
+    "nothing": lambda path: draw_against_traffic({"FedAvg": []}, "Nothing", path),
 }
 
 
@@ -89,15 +93,17 @@ def test_pictures_are_light_and_not_empty(name, tmp_path):
 
 
 def test_an_svg_is_well_formed_and_the_same_every_time(tmp_path):
-    first, second = (against_traffic(RUNS, "Same", tmp_path / name) for name in ("a.svg", "b.svg"))
+    first, second = (
+        draw_against_traffic(RUNS, "Same", tmp_path / name) for name in ("a.svg", "b.svg")
+    )
     assert ElementTree.parse(first).getroot().tag.endswith("svg")
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_eight_methods_differ_in_colour_and_neighbours_in_dashes(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(traffic, "saved", lambda figure, axes, *rest: seen.extend(axes.lines))
-    against_traffic({f"method {n}": RUNS["FedFM"] for n in range(8)}, "", tmp_path / "p.png")
+    monkeypatch.setattr(curves, "save_chart", lambda figure, axes, *rest: seen.extend(axes.lines))
+    draw_against_traffic({f"method {n}": RUNS["FedFM"] for n in range(8)}, "", tmp_path / "p.png")
     assert len({line.get_color() for line in seen}) == 8
     assert len(set(figure.DASHES)) == len(figure.DASHES)
     assert all(a.get_marker() != b.get_marker() for a, b in pairwise(seen))
@@ -106,10 +112,10 @@ def test_eight_methods_differ_in_colour_and_neighbours_in_dashes(tmp_path, monke
 
 def test_pyplot_is_left_alone_and_other_suffixes_are_refused(tmp_path):
     before = "matplotlib.pyplot" in sys.modules
-    against_traffic(RUNS, "No pyplot", tmp_path / "p.png")
+    draw_against_traffic(RUNS, "No pyplot", tmp_path / "p.png")
     assert ("matplotlib.pyplot" in sys.modules) == before
     with pytest.raises(UserError, match=r"ends in \.png or \.svg, not '\.pdf'"):
-        against_traffic(RUNS, "", tmp_path / "p.pdf")
+        draw_against_traffic(RUNS, "", tmp_path / "p.pdf")
 
 
 def test_a_recipe_with_columns_is_drawn_over_them(tmp_path):
@@ -118,18 +124,18 @@ def test_a_recipe_with_columns_is_drawn_over_them(tmp_path):
         for beta in ("0.1", "5.0")
         for seed in (0, 1)
     ]
-    table = build(load_recipe("guiding"), found)
-    values = table_curves.values_by_row(table)
+    table = build_table(load_recipe("guiding"), found)
+    values = curves.collect_values(table)
     assert values == {"FedAvg": {"0.1": [60.0, 61.0], "5.0": [60.0, 61.0]}}
-    assert table_curves.draw(table, tmp_path, tmp_path / "p.png").exists()
+    assert curves.draw_curves(table, tmp_path, tmp_path / "p.png").exists()
 
 
 def test_a_recipe_without_columns_is_drawn_against_what_was_sent(tmp_path, caplog):
     found = [result({"method": "FedFM"}, seed, 60.0, recipe="lite") for seed in (0, 1)]
     store = store_of(tmp_path, found)
     (tmp_path / found[1].folder / "rounds.jsonl").unlink()
-    table = build(load_recipe("lite"), store.summaries())
-    runs = table_curves.runs_by_cell(table, tmp_path)
+    table = build_table(load_recipe("lite"), store.summaries())
+    runs = curves.collect_rounds(table, tmp_path)
     assert [len(rounds) for rounds in runs["FedFM"]] == [4]
     assert len(caplog.records) == 1
-    assert table_curves.draw(table, tmp_path, tmp_path / "p.svg").exists()
+    assert curves.draw_curves(table, tmp_path, tmp_path / "p.svg").exists()

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedfm.core.errors import UserError
 from fedfm.metrics.feature_space import LocalSpaces
-from fedfm.paper.motivation import two_clients_on_digits
+from fedfm.paper.motivation import compare_two_clients_on_digits
 from fedfm.report import features
 from fedfm.report.features import COLOURS, Panel, draw_clients, draw_methods
 
@@ -70,8 +70,8 @@ def test_at_most_so_many_points_are_placed(tmp_path, monkeypatch):
 
 
 def test_a_hundred_classes_have_a_hundred_looks_and_no_legend_of_names(tmp_path, monkeypatch):
-    assert len({tuple(features._look(label).values()) for label in range(100)}) == 100
-    monkeypatch.setattr(features, "embed", lambda f, seed: f[:, :2])
+    assert len({tuple(features._class_style(label).values()) for label in range(100)}) == 100
+    monkeypatch.setattr(features, "embedded", lambda f, seed: f[:, :2])
     many = panel("many", classes=100, samples=400)
     path = draw_methods([many] * 5, [f"class {c}" for c in range(100)], tmp_path / "p.png")
     with Image.open(path) as image:
@@ -79,7 +79,7 @@ def test_a_hundred_classes_have_a_hundred_looks_and_no_legend_of_names(tmp_path,
 
 
 def test_two_clients_agree_more_with_fedfm_than_with_fedavg(tmp_path):
-    averaged, matched = two_clients_on_digits()
+    averaged, matched = compare_two_clients_on_digits()
     assert (averaged.title, matched.title) == ("FedAvg", "FedFM")
     assert averaged.features.shape[:2] == (2, len(averaged.labels))
     assert matched.gap < 0.85 * averaged.gap

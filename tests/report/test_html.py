@@ -20,10 +20,10 @@ from fedfm.config import load_config, parse
 from fedfm.core.errors import UserError
 from fedfm.grid.store import FORMAT, Store, Summary
 from fedfm.report.html import tables
-from fedfm.report.html.drawing import Scale
-from fedfm.report.html.finding import Findings, find
-from fedfm.report.html.grouping import POINTS, settings_of
-from fedfm.report.html.page import render, write_report
+from fedfm.report.html.discover import Discovery, discover_runs
+from fedfm.report.html.group import POINTS, group_by_setting
+from fedfm.report.html.page import render_page, write_report
+from fedfm.report.html.svg import Scale
 
 VOID = {"meta", "input", "img", "br"}
 PICTURE = b"\x89PNG invented"
@@ -83,7 +83,7 @@ class Page(HTMLParser):
 
 
 def page_of(*places: Path, title: str | None = None) -> Node:
-    return Page(render(find(places), title)).root
+    return Page(render_page(discover_runs(places), title)).root
 
 
 def rows(page: Node) -> list[list[str]]:
@@ -214,7 +214,7 @@ def test_profile_and_pictures_are_shown(runs):
     (runs / "fedfm-0" / "profile.json").write_text('{"evaluation": 1.0, "training": 3.0}')
     (runs / "fedfm-0" / "features.png").write_bytes(PICTURE)
     page = page_of(runs)
-    phases = page.every("ul", class_="phases")[0].every("li")
+    phases = page.every("svg", class_="bar")[0].every("text")
     assert [phase.text for phase in phases] == ["training 3.00 s, 75 %", "evaluation 1.00 s, 25 %"]
     source = page.every("img")[0].attributes["src"]
     assert base64.b64decode(source.removeprefix("data:image/png;base64,")) == PICTURE
@@ -248,7 +248,7 @@ def test_only_the_own_script_and_style_may_run(runs):
 
 
 def test_the_page_names_no_other_file(runs):
-    source = render(find([runs]))
+    source = render_page(discover_runs([runs]))
     assert not re.search(r"(src|href)=\"(?!data:|#)", source)
     assert "@import" not in source
     assert not re.search(r"url\(", source)
@@ -258,7 +258,7 @@ def test_the_page_names_no_other_file(runs):
 # --- what is left out -----------------------------------------------------------------------------
 
 
-def left_out(findings: Findings) -> dict[str, str]:
+def left_out(findings: Discovery) -> dict[str, str]:
     return {Path(each.what).name: each.why for each in findings.left_out}
 
 
@@ -268,7 +268,7 @@ def test_what_is_not_whole_is_named_and_the_rest_is_shown(runs):
     (runs / "fedavg-2" / "summary.json").write_text("{")
     (runs / "fedfm-0" / "config.toml").write_text("data = 3")
     change(runs / "fedfm-1", totals={"everything": 3})
-    why = left_out(find([runs]))
+    why = left_out(discover_runs([runs]))
     assert list(why) == ["fedavg-0", "fedavg-1", "fedavg-2", "fedfm-0", "fedfm-1"]
     assert why["fedavg-0"] == "not finished: it has no summary.json"
     assert "0 of 8 rounds are there" in why["fedavg-1"]
@@ -284,15 +284,15 @@ def test_what_is_not_whole_is_named_and_the_rest_is_shown(runs):
 @pytest.mark.parametrize("accuracy", [float("nan"), "high", None])
 def test_a_number_that_is_none_leaves_its_run_out(runs, accuracy):
     change(runs / "fedfm-1", test_accuracy=accuracy)
-    assert list(left_out(find([runs]))) == ["fedfm-1"]
+    assert list(left_out(discover_runs([runs]))) == ["fedfm-1"]
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"training": "long"}'])
 def test_a_run_is_shown_without_a_profile_that_cannot_be_read(runs, content):
     for name in ("profile.json", "machine.json"):
         (runs / "fedfm-0" / name).write_text(content)
-    assert find([runs]).left_out == []
-    assert page_of(runs).every("ul", class_="phases") == []
+    assert discover_runs([runs]).left_out == []
+    assert page_of(runs).every("svg", class_="bar") == []
 
 
 def test_half_a_character_spoils_no_page(runs, tmp_path):
@@ -302,11 +302,11 @@ def test_half_a_character_spoils_no_page(runs, tmp_path):
 
 def test_a_copy_of_a_run_counts_once(runs):
     write_run(runs / "copy", "fedfm", 1)
-    findings = find([runs, runs])
+    findings = discover_runs([runs, runs])
     assert len(findings.runs) == 6
     assert left_out(findings)["fedfm-1"].endswith("copy")
     change(runs / "copy", test_accuracy=0.125)
-    said = left_out(find([runs]))["fedfm-1"]
+    said = left_out(discover_runs([runs]))["fedfm-1"]
     assert "the same config and seed as" in said
     assert said.endswith("% instead of 12.50%")
 
@@ -314,10 +314,10 @@ def test_a_copy_of_a_run_counts_once(runs):
 def test_a_deployment_stands_beside_its_simulation(runs, tmp_path):
     write_run(runs / "server", "fedfm", 1)
     (runs / "server" / "members.json").write_text("{}")
-    findings = find([runs])
+    findings = discover_runs([runs])
     assert findings.left_out == []
     assert {run.method for run in findings.runs} >= {"fedfm", "fedfm (deployed)"}
-    (setting,) = settings_of(findings.runs)
+    (setting,) = group_by_setting(findings.runs)
     simulated, deployed = (
         next(entry for entry in setting.entries if entry.label == label)
         for label in ("fedfm", "fedfm (deployed)")
@@ -332,7 +332,7 @@ def test_a_deployment_with_the_clients_own_data_stands_apart(runs):
     """What the config names is not what they had."""
     write_run(runs / "server", "fedfm", 1)
     (runs / "server" / "members.json").write_text('{"own_data": true}')
-    simulated, deployed = settings_of(find([runs]).runs)
+    simulated, deployed = group_by_setting(discover_runs([runs]).runs)
     assert deployed.title == "clients' own data, cnn, as they are, 10 clients, 8 rounds"
     assert [entry.label for entry in deployed.entries] == ["fedfm (deployed)"]
     assert "fedfm (deployed)" not in {entry.label for entry in simulated.entries}
@@ -356,12 +356,12 @@ def test_accuracies_that_are_all_alike_are_drawn(tmp_path):
 def test_no_run_at_all_is_an_error_that_says_why(tmp_path, runs):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no finished run in .*empty"):
-        find([tmp_path / "empty"])
+        discover_runs([tmp_path / "empty"])
     with pytest.raises(UserError, match="there is no folder"):
-        find([tmp_path / "nowhere"])
+        discover_runs([tmp_path / "nowhere"])
     (runs / "fedfm-0" / "summary.json").unlink()
     with pytest.raises(UserError, match="not finished"):
-        find([runs / "fedfm-0"])
+        discover_runs([runs / "fedfm-0"])
 
 
 # --- result folders -------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_a_run_and_its_line_are_one(tmp_path):
     folder = write_run(tmp_path / "runs" / "x-0")
     config = load_config(str(folder / "config.toml")).as_toml()
     Store(tmp_path).append([line(0, config=config)])
-    findings = find([tmp_path])
+    findings = discover_runs([tmp_path])
     assert len(findings.runs) == 1
     assert len(findings.runs[0].accuracy) == 8
     assert findings.quick == {findings.runs[0].identity}
@@ -416,7 +416,7 @@ def test_lines_of_another_version_are_named(tmp_path):
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write(json.dumps(asdict(line(1)) | {"format": FORMAT + 1}) + "\n")
         file.write(json.dumps(asdict(line(2, totals={}))) + "\n")
-    findings = find([tmp_path / "results.jsonl"])
+    findings = discover_runs([tmp_path / "results.jsonl"])
     assert [run.seed for run in findings.runs] == [0]
     assert "2 of its lines cannot be read, or another" in left_out(findings)["results.jsonl"]
 
@@ -438,7 +438,7 @@ def test_settings_are_apart_and_variants_of_a_method_are_named(tmp_path):
     weak = write_run(tmp_path / "weak", missing=8)
     config = load_config("digits", ["rounds=8", "fedfm.strength=1"]).as_toml()
     (weak / "config.toml").write_text(tomli_w.dumps(config))
-    second, first = settings_of(find([tmp_path]).runs)
+    second, first = group_by_setting(discover_runs([tmp_path]).runs)
     assert first.title == "digits, cnn, niid3 (missing 1), 10 clients, 8 rounds"
     assert [entry.label for entry in first.entries] == ["fedfm"]
     assert {entry.label for entry in second.entries} == {"fedfm (strength=5)", "fedfm (strength=1)"}
@@ -453,18 +453,39 @@ def test_methods_of_ones_own_stand_beside_others(tmp_path):
     own = write_run(tmp_path / "own")
     (own / "config.toml").write_text(tomli_w.dumps(config | mine))
     change(own, method="mine")
-    (setting,) = settings_of(find([tmp_path]).runs)
+    (setting,) = group_by_setting(discover_runs([tmp_path]).runs)
     assert [entry.label for entry in setting.entries] == ["fedfm", "mine"]
     assert "unknown method" not in page_of(own).text
     (own / "config.toml").write_text(tomli_w.dumps(config | {"code": {"model.cnn": "ab"}}))
-    assert len(settings_of(find([tmp_path]).runs)) == 2
+    assert len(group_by_setting(discover_runs([tmp_path]).runs)) == 2
+
+
+def test_methods_have_the_labels_of_their_recipe(tmp_path):
+    for rate in (0.03, 0.1):
+        folder = write_run(tmp_path / "runs" / f"{rate}")
+        config = load_config("digits", ["rounds=8", f"lr={rate}", "partition.kind=niid3"]).as_toml()
+        (folder / "config.toml").write_text(tomli_w.dumps(config))
+        cell = {"variant": f"FedFM, rate {rate:g}", "partition": "NIID-3"}
+        Store(tmp_path).append([line(0, config=config, recipe="mine", cell=cell, quick=False)])
+    write_run(tmp_path / "runs" / "by-hand", "fedavg")
+    (setting,) = group_by_setting(discover_runs([tmp_path]).runs)
+    labels = [entry.label for entry in setting.entries]
+    assert labels == ["fedavg", "FedFM, rate 0.03", "FedFM, rate 0.1"]
+
+
+def test_a_label_that_two_configs_share_also_says_how_they_differ(tmp_path):
+    for n, rate in enumerate((0.03, 0.1)):
+        config = load_config("digits", ["rounds=8", f"lr={rate}"]).as_toml()
+        Store(tmp_path).append([line(n, config=config, recipe="main", cell={"method": "FedFM"})])
+    (setting,) = group_by_setting(discover_runs([tmp_path]).runs)
+    assert [entry.label for entry in setting.entries] == ["FedFM (lr=0.03)", "FedFM (lr=0.1)"]
 
 
 def test_long_runs_of_many_methods_come_first(tmp_path):
     for name, rounds, missing in (("a", 3, 1), ("b", 8, 1), ("c", 8, 8), ("d", 8, 8)):
         method = "fedavg" if name == "d" else "fedfm"
         write_run(tmp_path / name, method, rounds=rounds, missing=missing)
-    titles = [setting.title for setting in settings_of(find([tmp_path]).runs)]
+    titles = [setting.title for setting in group_by_setting(discover_runs([tmp_path]).runs)]
     assert [title.split(", ")[2::2] for title in titles] == [
         ["niid3 (missing 8)", "8 rounds"],
         ["niid3 (missing 1)", "8 rounds"],
@@ -478,7 +499,7 @@ def test_what_most_variants_have_is_not_in_their_names(tmp_path):
         config = load_config("digits", ["rounds=8", f"fedfm.{change}"]).as_toml()
         (folder / "config.toml").write_text(tomli_w.dumps(config))
     write_run(tmp_path / "plain")
-    (setting,) = settings_of(find([tmp_path]).runs)
+    (setting,) = group_by_setting(discover_runs([tmp_path]).runs)
     assert {entry.label for entry in setting.entries} == {
         "fedfm", "fedfm (strength=1)", "fedfm (anchors=uniform)", "fedfm (guide=l2)",
     }  # fmt: skip
@@ -499,10 +520,10 @@ def test_a_model_costs_what_was_sent_until_its_round(tmp_path, counts, expected)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in changed))
     change(folder, test_accuracy=counts)
-    (found,) = find([folder]).runs
+    (found,) = discover_runs([folder]).runs
     assert found.reached.tolist() == expected
-    (setting,) = settings_of([found])
-    assert tables.common_accuracy(setting) == pytest.approx(100 * max(expected))
+    (setting,) = group_by_setting([found])
+    assert tables.find_common_accuracy(setting) == pytest.approx(100 * max(expected))
 
 
 def test_files_of_ones_own_name_the_data(tmp_path):
@@ -514,7 +535,7 @@ def test_files_of_ones_own_name_the_data(tmp_path):
 
 
 def test_long_curves_are_thinned_and_keep_their_ends(tmp_path):
-    (setting,) = settings_of(find([write_run(tmp_path / "long", rounds=2000)]).runs)
+    (setting,) = group_by_setting(discover_runs([write_run(tmp_path / "long", rounds=2000)]).runs)
     curve = setting.entries[0].curve
     assert curve is not None
     assert len(curve.rounds) == POINTS

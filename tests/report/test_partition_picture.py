@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from fedfm.core.errors import UserError
-from fedfm.report.partition_picture import draw
+from fedfm.report.partition_picture import draw_partition
 
 
 def skewed(clients: int, classes: int) -> np.ndarray:
@@ -18,7 +18,9 @@ def skewed(clients: int, classes: int) -> np.ndarray:
 )
 def test_a_picture_of_any_shape_has_colours_and_a_sensible_size(tmp_path, clients, classes):
     names = [f"class {c}" for c in range(classes)]
-    path = draw(skewed(clients, classes), names, "Any shape", tmp_path / "new" / "picture.png")
+    path = draw_partition(
+        skewed(clients, classes), names, "Any shape", tmp_path / "new" / "picture.png"
+    )
     assert path == tmp_path / "new" / "picture.png"
     with Image.open(path) as image:
         assert 600 < image.width < 3200
@@ -27,22 +29,24 @@ def test_a_picture_of_any_shape_has_colours_and_a_sensible_size(tmp_path, client
 
 
 def test_an_svg_is_well_formed(tmp_path):
-    path = draw(skewed(4, 3), ["a", "b", "c"], "Four clients", tmp_path / "picture.svg")
+    path = draw_partition(skewed(4, 3), ["a", "b", "c"], "Four clients", tmp_path / "picture.svg")
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
 def test_names_with_dollars_and_a_table_of_nothing_are_drawn(tmp_path):
-    assert draw(np.zeros((2, 2), int), ["$", "a_$x$"], "50$ {", tmp_path / "p.png").exists()
+    assert draw_partition(
+        np.zeros((2, 2), int), ["$", "a_$x$"], "50$ {", tmp_path / "p.png"
+    ).exists()
 
 
 def test_pyplot_is_left_alone(tmp_path):
     before = "matplotlib.pyplot" in sys.modules
-    draw(skewed(3, 3), list("abc"), "No pyplot", tmp_path / "p.png")
+    draw_partition(skewed(3, 3), list("abc"), "No pyplot", tmp_path / "p.png")
     assert ("matplotlib.pyplot" in sys.modules) == before
 
 
 def test_errors(tmp_path):
     with pytest.raises(UserError, match="2 class names for a table of 3 classes"):
-        draw(skewed(2, 3), ["a", "b"], "", tmp_path / "p.png")
+        draw_partition(skewed(2, 3), ["a", "b"], "", tmp_path / "p.png")
     with pytest.raises(UserError, match=r"ends in \.png or \.svg, not '\.gif'"):
-        draw(skewed(2, 2), ["a", "b"], "", tmp_path / "p.gif")
+        draw_partition(skewed(2, 2), ["a", "b"], "", tmp_path / "p.gif")

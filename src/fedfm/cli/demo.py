@@ -23,7 +23,7 @@ def demo(
 ) -> None:
     """Compare FedAvg, FedFM and FedFM-Lite on scikit-learn's digits, in about a minute."""
     from fedfm.config import load_config
-    from fedfm.report.comparison import HEADS, Entry, cells, draw
+    from fedfm.report.comparison import HEADS, MethodRuns, draw_comparison, format_cells
     from fedfm.report.html import write_report
     from fedfm.run.console import numeric_table, print_table
 
@@ -32,11 +32,11 @@ def demo(
     for label, changes in METHODS.items():
         configs = [load_config("digits", [*changes, f"seed={seed}"]) for seed in range(seeds)]
         folders = [out / f"{config.composed.name}-{config.seed}" for config in configs]
-        entries.append(Entry(label, run_configs(configs, folders, resume=True, title=label)))
+        entries.append(MethodRuns(label, run_configs(configs, folders, resume=True, title=label)))
     title = "digits, 10 clients with 2 of the 10 classes each, 30 rounds"
     table = numeric_table(title, "method", HEADS)
     for entry in entries:
-        table.add_row(entry.label, *cells(entry))
+        table.add_row(entry.label, *format_cells(entry))
     print_table(table)
-    print(f"picture in {draw(entries, title, out / 'demo.png')}")
+    print(f"picture in {draw_comparison(entries, title, out / 'demo.png')}")
     print(f"report in {write_report([out], out / 'report.html', title).path}")

@@ -40,9 +40,9 @@ def features(
         save_measures,
     )
     from fedfm.report.features import Panel, draw_methods
-    from fedfm.report.picture import check_picture
+    from fedfm.report.figure import check_suffix
 
-    check_picture(out)
+    check_suffix(out)
     configs = [load_finished_config(folder) for folder in runs]
     datasets = _load_datasets(configs)
     _require_same_classes(runs, datasets)

@@ -16,40 +16,38 @@ if TYPE_CHECKING:
     from fedfm.grid.budget import Budget
     from fedfm.grid.jobs import Job
     from fedfm.grid.runner import Grid
-    from fedfm.grid.workers import Engine
+    from fedfm.grid.workers import Workers
 
 LISTED = 8
 """The most missing cells that are listed by name."""
 
 
-def make_engine(
-    name: str, jobs: int, ray_address: str | None, results: Path, budget: Budget
-) -> Engine:
-    """Return the engine that the user asked for."""
-    if name == "ray":
-        from fedfm.grid.ray_workers import OnRay
+def make_workers(
+    engine: str, jobs: int, ray_address: str | None, results: Path, budget: Budget
+) -> Workers:
+    """Return the workers that the user asked for."""
+    from fedfm.grid.workers import InProcess, LocalProcesses, RayWorkers
 
-        return OnRay(results, budget, ray_address)
-    from fedfm.grid.workers import Here, Processes
-
-    return Here(results, budget) if jobs == 1 else Processes(results, budget, jobs)
+    if engine == "ray":
+        return RayWorkers(results, budget, ray_address)
+    return InProcess(results, budget) if jobs == 1 else LocalProcesses(results, budget, jobs)
 
 
 def run_stages(
     stages: Sequence[Sequence[Job]],
     results: Path,
     budget: Budget,
-    engine: Engine,
+    workers: Workers,
     collect: Path | None,
 ) -> Grid:
     """Run the jobs of one stage after another, and show progress."""
-    from fedfm.grid.progress import shown
+    from fedfm.grid.progress import open_display
     from fedfm.grid.runner import Grid
 
     runs = len({key for jobs in stages for job in jobs for key in job.keys})
     try:
-        with shown(runs, budget) as display:
-            grid = Grid(results, budget, engine, display, collect)
+        with open_display(runs, budget) as display:
+            grid = Grid(results, budget, workers, display, collect)
             for jobs in stages:
                 grid.run(jobs)
             return grid
@@ -57,7 +55,7 @@ def run_stages(
         print("fedfm: interrupted; the same command continues", file=sys.stderr)
         raise typer.Exit(130) from interrupt
     finally:
-        engine.close()
+        workers.close()
 
 
 def exit_if_incomplete(grid: Grid | None, left: Sequence[Job]) -> None:

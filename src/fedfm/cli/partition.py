@@ -21,7 +21,7 @@ def partition(
     """Draw how many samples of each class every client holds."""
     from fedfm.config import load_config
     from fedfm.data.partition import tabulate
-    from fedfm.report.partition_picture import draw
+    from fedfm.report.partition_picture import draw_partition
     from fedfm.run.prepare import load_data
 
     config = load_config(source, overrides or [])
@@ -30,7 +30,7 @@ def partition(
     title = (
         f"{dataset.name}, {config.partition.kind}, {plural(clients, 'client')}, seed {config.seed}"
     )
-    picture = draw(counts, dataset.classes, title, out)
+    picture = draw_partition(counts, dataset.classes, title, out)
     if format == "json":
         print(json.dumps({"picture": str(picture), "counts": counts.tolist()}))
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedfm.cli.grid import exit_if_incomplete, make_engine, run_stages
+from fedfm.cli.grid import exit_if_incomplete, make_workers, run_stages
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.core.errors import require
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedfm.grid.jobs import Job
     from fedfm.grid.recipe import Recipe
     from fedfm.grid.store import Store, Summary
+    from fedfm.report.tables.table import Table
 
 TableFormat = Annotated[
     Literal["text", "markdown", "latex", "csv", "json"],
@@ -62,14 +63,13 @@ def table(
     Every result is kept. Stop the command at any time: the same command continues.
     """
     from fedfm.grid.budget import Budget
-    from fedfm.grid.jobs import adopt, all_jobs, missing
-    from fedfm.grid.settings import settings_in
+    from fedfm.grid.jobs import find_missing, plan_jobs
     from fedfm.grid.store import Store
-    from fedfm.paper.catalogue import load_recipe
+    from fedfm.paper.catalogue import load_recipe, read_settings
     from fedfm.run.console import log_to_console
 
     time = Budget.parse(budget, whole=collect is not None)
-    changes = [*settings_in(settings or []), *(overrides or [])]
+    changes = [*read_settings(settings or []), *(overrides or [])]
     require(engine == "ray" or ray_address is None, "--ray-address needs --engine ray")
     log_to_console()
     if name is None:
@@ -77,49 +77,53 @@ def table(
         return
     recipe, store = load_recipe(name), Store(results)
     if recipe.output in UNTRAINED:
+        require(run, f"recipe {name} is drawn anew each time: leave out --no-run")
         _list_pictures(_draw_untrained(recipe, quick, changes, results), format)
         return
-    wanted = all_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
-    adopt(wanted, store)
+    wanted = plan_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
     grid = None
-    if run and (left := missing(wanted, store.summaries())):
-        chosen = make_engine(engine, jobs, ray_address, results, time)
-        grid = run_stages([left], results, time, chosen, collect)
-    _print_table(recipe, quick, wanted, store, format)
-    exit_if_incomplete(grid, missing(wanted, store.summaries()))
+    if run and (left := find_missing(wanted, store.summaries())):
+        workers = make_workers(engine, jobs, ray_address, results, time)
+        grid = run_stages([left], results, time, workers, collect)
+    content = _print_table(recipe, quick, wanted, store, format)
+    if run:
+        _write_files(recipe, content, store.folder, quick)
+    exit_if_incomplete(grid, find_missing(wanted, store.summaries()))
 
 
 def _print_table(
     recipe: Recipe, quick: bool, jobs: Sequence[Job], store: Store, format: str
-) -> None:
-    """Print the table of the results so far, and write the picture or choice that goes with it."""
-    from fedfm.grid.jobs import current
-    from fedfm.report.tables.build import build, render
+) -> Table:
+    """Print the table of the results so far, and return it."""
+    from fedfm.grid.jobs import select_current
+    from fedfm.report.tables.build import build_table
+    from fedfm.report.tables.formats import render_table
 
-    content = build(recipe, current(jobs, store.summaries()), quick)
-    print(render(content, format))
-    if recipe.output in ("curve", "features"):
-        from fedfm.paper.pictures import draw
+    content = build_table(recipe, select_current(jobs, store.summaries()), quick)
+    print(render_table(content, format))
+    return content
 
-        if picture := draw(recipe, content, store.folder, quick):
-            print(f"picture in {picture}", file=sys.stderr)
-    if recipe.output == "choice":
-        from fedfm.report.tables.choice import write_choice
 
-        if path := write_choice(recipe, content, store.folder):
-            print(f"choice in {path}; use it with --with {path}", file=sys.stderr)
+def _write_files(recipe: Recipe, content: Table, results: Path, quick: bool) -> None:
+    """Write the picture or the choice that goes with the table."""
+    from fedfm.paper.pictures import draw_picture
+    from fedfm.report.tables.choice import write_choice
+
+    if recipe.output == "choice" and (path := write_choice(recipe, content, results)):
+        print(f"choice in {path}; use it with --with {path}", file=sys.stderr)
+    drawn = recipe.output in ("curve", "features")
+    if drawn and (picture := draw_picture(recipe, content, results, quick)):
+        print(f"picture in {picture}", file=sys.stderr)
 
 
 def _draw_untrained(
     recipe: Recipe, quick: bool, changes: Sequence[str], results: Path
 ) -> Iterable[dict[str, Any]]:
     """Draw partitions, or the local models of two clients."""
+    from fedfm.paper.pictures import draw_local_models, draw_partitions
+
     if recipe.output == "partitions":
-        from fedfm.paper.partition_pictures import draw_partitions
-
         return draw_partitions(recipe, quick, changes, results / recipe.name)
-    from fedfm.paper.pictures import draw_local_models
-
     return draw_local_models(recipe, quick, changes, results)
 
 
@@ -131,11 +135,11 @@ def _list_pictures(pictures: Iterable[dict[str, Any]], format: str) -> None:
 
 def _list_recipes(store: Store, changes: Sequence[str], format: str) -> None:
     """List every recipe, and how many of its runs exist with these settings."""
-    from fedfm.paper.catalogue import load_recipe, recipe_names
+    from fedfm.paper.catalogue import list_recipe_names, load_recipe
 
     require(format in ("text", "json"), "the list of recipes is text or json")
     summaries = store.summaries()
-    rows = [_count_runs(load_recipe(name), summaries, changes) for name in recipe_names()]
+    rows = [_count_runs(load_recipe(name), summaries, changes) for name in list_recipe_names()]
     heads = ["recipe", "paper", "what it is", "runs", "--quick"]
     _print_rows(rows, heads, ["name", "paper", "title", "runs", "quick"], format)
 
@@ -143,14 +147,14 @@ def _list_recipes(store: Store, changes: Sequence[str], format: str) -> None:
 def _print_rows(
     rows: list[dict[str, Any]], heads: Sequence[str], keys: Sequence[str], format: str
 ) -> None:
-    from rich.table import Table
+    from rich.table import Table as Listing
 
     from fedfm.run.console import print_table
 
     if format == "json":
         print(json.dumps(rows))
         return
-    listing = Table(*heads)
+    listing = Listing(*heads)
     for row in rows:
         listing.add_row(*(str(row[key]) for key in keys))
     print_table(listing)
@@ -160,14 +164,14 @@ def _count_runs(
     recipe: Recipe, summaries: Sequence[Summary], changes: Sequence[str]
 ) -> dict[str, Any]:
     """Return a recipe's name, place in the paper, title, and how many of its runs exist."""
-    from fedfm.grid.jobs import all_jobs, missing
+    from fedfm.grid.jobs import find_missing, plan_jobs
 
     row = {"name": recipe.name, "paper": recipe.paper, "title": recipe.title}
     if recipe.output in UNTRAINED:
         return row | {"runs": "", "quick": ""}
     for column, quick in (("runs", False), ("quick", True)):
-        jobs = all_jobs(recipe, quick, range(recipe.seeds), changes, ())
-        left = missing(jobs, summaries)
+        jobs = plan_jobs(recipe, quick, range(recipe.seeds), changes, ())
+        left = find_missing(jobs, summaries)
         total, absent = (sum(len(job.seeds) for job in some) for some in (jobs, left))
         row[column] = f"{total - absent} of {total}"
     return row

@@ -36,7 +36,7 @@ def verify(
     import torch
     from rich.console import Console
 
-    from fedfm.paper.theory.checks import report as check_theory
+    from fedfm.paper.theory.checks import check_theory
 
     require(theory or out is None, "--out needs --theory")
     require(not (theory and methods), "--theory takes no methods")

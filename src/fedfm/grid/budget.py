@@ -1,4 +1,4 @@
-"""How long experiments take: an estimate from configs and from what has been run, and a budget."""
+"""Estimate how long runs take, from configs and from finished runs; keep to a time budget."""
 
 import json
 import re
@@ -25,8 +25,8 @@ SAMPLES = 50_000
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def cost(config: Config) -> float:
-    """The work of a run, in samples that a ResNet18 is trained on."""
+def estimate_cost(config: Config) -> float:
+    """Return the work of a run, in samples that a ResNet18 is trained on."""
     training, source = config.training, SOURCES.get(config.data.name)
     samples = (source and source.train) or SAMPLES
     passes = max(piece.step_cost for piece in config.composed.pieces)
@@ -35,10 +35,10 @@ def cost(config: Config) -> float:
 
 
 @cache
-def _kind_and_cost(config: str) -> tuple[tuple[str, str], float]:
-    """(network, data set) and cost of a config in JSON, which a grid asks for again and again."""
+def _parse_kind_and_cost(config: str) -> tuple[tuple[str, str], float]:
+    """Return (network, data set) and cost of a config in JSON; cached, since a grid asks often."""
     known = parse(json.loads(config))
-    return (known.model.name, known.data.name), cost(known)
+    return (known.model.name, known.data.name), estimate_cost(known)
 
 
 Kind = tuple[tuple[str, str], int]
@@ -47,18 +47,18 @@ Kind = tuple[tuple[str, str], int]
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds by the clock per run and unit of cost, as finished jobs took."""
+    """Wall-clock seconds per run and unit of cost, measured on finished jobs."""
 
     rates: dict[Kind, float]
 
     @staticmethod
     def of(summaries: Iterable[Summary], device: str) -> "Speed":
-        """What runs on such a device took, set-up, checkpoints and measures included."""
+        """Measure runs on such a device, with set-up, checkpoints and measures."""
         found: dict[Kind, list[float]] = {}
         for each in summaries:
             if each.device == device and "seconds" in each.totals:
                 try:
-                    kind, work = _kind_and_cost(json.dumps(each.config | {"seed": 0}))
+                    kind, work = _parse_kind_and_cost(json.dumps(each.config | {"seed": 0}))
                 except UserError:  # of a method or a version that is not known here
                     continue
                 taken = each.clock or UNCOUNTED * each.totals["seconds"]
@@ -66,14 +66,14 @@ class Speed:
         return Speed({kind: median(rates) for kind, rates in found.items()})
 
     def seconds(self, config: Config, runs: int = 1) -> float | None:
-        """How long so many runs should take together; None if nothing like it has been run.
+        """Estimate how long `runs` runs take together; None if nothing similar has been run.
 
-        Where jobs of another number of runs are all there is, the slowest of them counts.
+        If only jobs with another number of runs are known, the slowest of them counts.
         """
         kind = config.model.name, config.data.name
         like = [rate for (other, _), rate in self.rates.items() if other == kind]
         rate = self.rates.get((kind, runs)) or max(like, default=None)
-        return None if rate is None else MARGIN * rate * cost(config) * runs
+        return None if rate is None else MARGIN * rate * estimate_cost(config) * runs
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Budget:
 
     @staticmethod
     def parse(text: str | None, whole: bool = False) -> "Budget":
-        """'25m', '90s', '1h30m'; no text is no limit."""
+        """Parse '25m', '90s' or '1h30m'; None means no limit."""
         if text is None:
             return Budget(whole=whole)
         parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
@@ -99,17 +99,17 @@ class Budget:
 
     @property
     def limited(self) -> bool:
-        """Whether there is an end."""
+        """Return whether there is an end."""
         return self.end < inf
 
     @property
     def left(self) -> float:
-        """Seconds until the end."""
+        """Return the seconds until the end."""
         return self.end - time.time()
 
 
-def in_words(seconds: float) -> str:
-    """A duration for people: '45 s', '12 min', '3 h 20 min'."""
+def format_duration(seconds: float) -> str:
+    """Format a duration for people: '45 s', '12 min', '3 h 20 min'."""
     if seconds < 90:
         return f"{max(0, seconds):.0f} s"
     minutes = round(seconds / 60)

@@ -49,21 +49,23 @@ FIRST_KEYS: Mapping[str, Collection[str]] = {
 FIRST_NAMES = {new: old for old, new in RENAMED.items()}
 
 
-def identity(config: dict[str, Any]) -> dict[str, Any]:
+def extract_identity(config: dict[str, Any]) -> dict[str, Any]:
     """Return what a config runs, without the keys of later formats that are at their default."""
     config = use_new_names(config, note=False)
-    usual = _defaults(tuple(config.get("method", {})), config.get("model", {}).get("name", ""))
+    usual = _default_config(
+        tuple(config.get("method", {})), config.get("model", {}).get("name", "")
+    )
     kept = {key: value for key, value in config.items() if key not in MACHINE}
     if config.get("privacy"):  # the least number of clients says how large the noise is
         kept["fewest"] = config.get("deployment", {}).get("minimum")
     if "method" in kept:
         settings = {
-            name: _without_defaults(f"method.{name}", own, usual.get("method", {}).get(name, {}))
+            name: _drop_defaults(f"method.{name}", own, usual.get("method", {}).get(name, {}))
             for name, own in kept["method"].items()
         }
         kept["method"] = settings
     return {
-        key: _without_defaults(key, value, usual.get(key, {})) if isinstance(value, dict) else value
+        key: _drop_defaults(key, value, usual.get(key, {})) if isinstance(value, dict) else value
         for key, value in kept.items()
         if key in FIRST_KEYS or key == "method" or value != usual.get(key)
     }
@@ -71,13 +73,13 @@ def identity(config: dict[str, Any]) -> dict[str, Any]:
 
 def digest(config: dict[str, Any]) -> str:
     """Return a short fingerprint of what a config runs, whatever its seed and the machine."""
-    kept = identity(config)
+    kept = extract_identity(config)
     kept["data"] = {key: value for key, value in kept.get("data", {}).items() if key != "dir"}
     kept = {FIRST_NAMES.get(key, key): value for key, value in kept.items()}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _without_defaults(section: str, table: dict[str, Any], usual: Any) -> dict[str, Any]:
+def _drop_defaults(section: str, table: dict[str, Any], usual: Any) -> dict[str, Any]:
     """Return a section without the keys that came later and are at their default."""
     first = FIRST_KEYS.get(section, ())
     if section == "method":
@@ -90,7 +92,7 @@ def _without_defaults(section: str, table: dict[str, Any], usual: Any) -> dict[s
 
 
 @cache
-def _defaults(methods: tuple[str, ...], model: str) -> dict[str, Any]:
+def _default_config(methods: tuple[str, ...], model: str) -> dict[str, Any]:
     """Return a config with these methods and this model, and all else at its default."""
     try:
         return parse({"method": {name: {} for name in methods}, "model": {"name": model}}).as_toml()

@@ -1,18 +1,19 @@
-"""What a recipe still needs: jobs, each a config with the seeds that are missing."""
+"""Jobs: what a recipe still needs, each a config with the seeds that are missing."""
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fedfm.config import Config
 from fedfm.core.errors import UserError
-from fedfm.grid.budget import cost
+from fedfm.grid.budget import estimate_cost
 from fedfm.grid.identity import digest
-from fedfm.grid.recipe import Cell, Recipe, cells
-from fedfm.grid.store import Store, Summary
+from fedfm.grid.recipe import Cell, Recipe, expand_cells
+from fedfm.grid.store import Summary
 
 logger = logging.getLogger(__name__)
 FEATURES = ("nmi", "silhouette")
@@ -21,7 +22,7 @@ FEATURES = ("nmi", "silhouette")
 
 @dataclass(frozen=True)
 class Job:
-    """An experiment with some seeds, for one cell or for several that ask for the same."""
+    """A config with some seeds, for one cell or for several cells that share it."""
 
     recipe: str
     quick: bool
@@ -33,36 +34,36 @@ class Job:
 
     @cached_property
     def digest(self) -> str:
-        """Of the experiment."""
+        """Return the digest of the config."""
         return digest(self.config.as_toml())
 
     @property
     def keys(self) -> list[tuple[str, int]]:
-        """Those of its results in the store."""
+        """Return the keys that its results have in the store."""
         return [(self.digest, seed) for seed in self.seeds]
 
     def satisfied_by(self, summary: Summary) -> bool:
-        """Whether a result of the experiment has all that is asked for."""
+        """Return whether a result has all measures that the job asks for."""
         return set(self.measures) <= summary.measures.keys()
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Return the labels and seeds, for people."""
         name = " / ".join(self.labels[0].values())
         seeds = "seed" if len(self.seeds) == 1 else "seeds"
         return f"{name}, {seeds} {', '.join(map(str, self.seeds))}"
 
     @property
     def cost(self) -> float:
-        """The work of one seed (budget.py)."""
-        return cost(self.config)
+        """Return the work of one seed (budget.py)."""
+        return estimate_cost(self.config)
 
     def folder(self, results: Path, seed: int) -> Path:
-        """Where the run of a seed keeps its files."""
+        """Return the folder of a seed's run."""
         return results / "runs" / f"{self.digest}-{seed}"
 
     def rounds_done(self, results: Path, seed: int) -> int:
-        """How far the run of a seed has come."""
+        """Return how many rounds of a seed's run have been saved."""
         manifest = self.folder(results, seed) / "checkpoint" / "manifest.json"
         try:
             return int(json.loads(manifest.read_text())["facts"]["round"])
@@ -70,18 +71,18 @@ class Job:
             return 0
 
     def work_left(self, results: Path) -> float:
-        """The part of the work that is still to be done, in runs."""
+        """Return the work that remains, in runs."""
         rounds = self.config.training.rounds
         return sum(1 - self.rounds_done(results, seed) / rounds for seed in self.seeds)
 
 
-def all_jobs(
+def plan_jobs(
     recipe: Recipe, quick: bool, seeds: Sequence[int], overrides: Iterable[str], only: Sequence[str]
 ) -> list[Job]:
-    """Every experiment of a recipe with every seed; cells that cannot be run are named."""
+    """Return the jobs of all cells of a recipe; warn of cells that cannot be run."""
     found: dict[str, Job] = {}
     problems: dict[str, list[str]] = {}
-    chosen = selected(list(cells(recipe, quick, overrides)), only)
+    chosen = select_cells(list(expand_cells(recipe, quick, overrides)), only)
     drawn = recipe.output == "features"
     extra = tuple(name for name in FEATURES if drawn or name in recipe.measures)
     for cell in chosen:
@@ -93,11 +94,11 @@ def all_jobs(
         twin = found.get(job.digest)
         labels = (*twin.labels, cell.labels) if twin else (cell.labels,)
         found[job.digest] = replace(job, labels=labels)
-    _say(problems, recipe, bool(found))
+    _report_problems(problems, recipe, bool(found))
     return list(found.values())
 
 
-def _say(problems: dict[str, list[str]], recipe: Recipe, some_left: bool) -> None:
+def _report_problems(problems: dict[str, list[str]], recipe: Recipe, some_left: bool) -> None:
     """Name what keeps cells from being run, once."""
     if problems and not some_left:
         raise UserError(next(iter(problems)))
@@ -106,11 +107,11 @@ def _say(problems: dict[str, list[str]], recipe: Recipe, some_left: bool) -> Non
         logger.warning("%s: %s%s left out: %s", recipe.name, titles[0], more, problem)
 
 
-def selected(among: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
-    """The cells that `only` names: any of the texts for one axis, and all axes that it is about."""
+def select_cells(among: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+    """Return the cells whose labels match `only`: any text of an axis, and all axes named."""
     wanted: dict[str, set[str]] = {}
     for text in only:
-        matches = _matches(text, among)
+        matches = _match_labels(text, among)
         if not matches:
             known = dict.fromkeys(label for cell in among for label in cell.labels.values())
             raise UserError(f"--only {text}: no label is like that; there are {', '.join(known)}")
@@ -119,8 +120,8 @@ def selected(among: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
     return [c for c in among if all(c.labels[axis] in some for axis, some in wanted.items())]
 
 
-def _matches(text: str, among: Iterable[Cell]) -> set[tuple[str, str]]:
-    """(axis, label) of the label that is the text, or else of those that contain it."""
+def _match_labels(text: str, among: Iterable[Cell]) -> set[tuple[str, str]]:
+    """Return (axis, label) of the label equal to `text`, or else of those that contain it."""
     labels = {item for cell in among for item in cell.labels.items()}
     tests: tuple[Callable[[str], bool], ...] = (
         lambda label: label.lower() == text.lower(),
@@ -130,49 +131,64 @@ def _matches(text: str, among: Iterable[Cell]) -> set[tuple[str, str]]:
     return exact or containing
 
 
-def adopt(jobs: Iterable[Job], store: Store) -> None:
-    """Take over results of other recipes, or of other cells, that are what these jobs would run."""
-    there = store.summaries()
-    by_key = {summary.key: summary for summary in there}
-    places = {(summary.key, summary.place) for summary in there}
-    wanted = [
+def select_current(jobs: Sequence[Job], summaries: Sequence[Summary]) -> list[Summary]:
+    """Return the results that fill the cells of some jobs.
+
+    A result counts whichever recipe or cell it was run for. Results of other settings are shown
+    only in cells that have no result of their own config.
+    """
+    digests = {job.digest for job in jobs}
+    recipes = {(job.recipe, job.quick) for job in jobs}
+    known = [each for each in summaries if (each.recipe, each.quick) in recipes]
+    known += _adopt(jobs, summaries, {(each.key, each.place) for each in known})
+    filled = {each.place[:-1] for each in known if each.digest in digests}
+    kept = [each for each in known if each.digest in digests or each.place[:-1] not in filled]
+    if len(kept) < len(known):
+        logger.warning("%d results of other settings are not shown", len(known) - len(kept))
+    return kept
+
+
+def _adopt(
+    jobs: Iterable[Job], summaries: Iterable[Summary], places: Collection[Any]
+) -> list[Summary]:
+    """Return results of other recipes or cells under the labels of the jobs that ask for them."""
+    by_key = _index_by_key(summaries)
+    adopted = [
         replace(by_key[key], recipe=job.recipe, quick=job.quick, cell=labels)
         for job in jobs
         for key in job.keys
         if key in by_key and job.satisfied_by(by_key[key])
         for labels in job.labels
     ]
-    if new := [summary for summary in wanted if (summary.key, summary.place) not in places]:
-        store.append(new)
+    return [each for each in adopted if (each.key, each.place) not in places]
 
 
-def current(jobs: Sequence[Job], summaries: Iterable[Summary]) -> list[Summary]:
-    """The results for a recipe's jobs; of each cell only those of its own config, if any."""
-    own, recipes = {job.digest for job in jobs}, {(job.recipe, job.quick) for job in jobs}
-    found = [each for each in summaries if (each.recipe, each.quick) in recipes]
-    fresh = {each.place[:-1] for each in found if each.digest in own}
-    kept = [each for each in found if each.digest in own or each.place[:-1] not in fresh]
-    if len(kept) < len(found):
-        logger.warning("%d results of other settings are not shown", len(found) - len(kept))
-    return kept
+def _index_by_key(summaries: Iterable[Summary]) -> dict[tuple[str, int], Summary]:
+    """Return the results by config and seed; of several the last one with the most measures."""
+    by_key: dict[tuple[str, int], Summary] = {}
+    for each in summaries:
+        other = by_key.setdefault(each.key, each)
+        if len(each.measures) >= len(other.measures):
+            by_key[each.key] = each
+    return by_key
 
 
-def missing(jobs: Iterable[Job], summaries: Iterable[Summary]) -> list[Job]:
-    """The jobs with the seeds that have no result, if any."""
-    by_key = {summary.key: summary for summary in summaries}
+def find_missing(jobs: Iterable[Job], summaries: Iterable[Summary]) -> list[Job]:
+    """Return the jobs that lack results, each with the seeds that it lacks."""
+    by_key = _index_by_key(summaries)
     left = []
     for job in jobs:
-        there = {key for key in job.keys if key in by_key and job.satisfied_by(by_key[key])}
-        seeds = tuple(seed for digest, seed in job.keys if (digest, seed) not in there)
+        done = {key for key in job.keys if key in by_key and job.satisfied_by(by_key[key])}
+        seeds = tuple(seed for digest, seed in job.keys if (digest, seed) not in done)
         if seeds:
             left.append(replace(job, seeds=seeds))
     return left
 
 
-def in_order(jobs: Iterable[Job], results: Path, spread: bool = False) -> list[Job]:
-    """Cheap jobs first; with `spread`, every cell that has least gets one seed before any others.
+def sort_jobs(jobs: Iterable[Job], results: Path, spread: bool = False) -> list[Job]:
+    """Sort cheap jobs first; with `spread`, give the emptiest cells one seed each before others.
 
-    That seed is the one that has come furthest.
+    That seed is the one with the most saved rounds.
     """
     ordered = sorted(jobs, key=lambda job: job.cost)
     if not spread:

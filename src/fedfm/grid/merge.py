@@ -1,4 +1,4 @@
-"""Results of several machines in one folder, and results in a file that can be sent."""
+"""Merge results of several machines, and pack results into a file that can be sent."""
 
 import logging
 import shutil
@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from fedfm.core.checkpoint import partial_path
 from fedfm.core.errors import require
 from fedfm.data.archives import user_errors
-from fedfm.grid.repeats import Repeat, repeats
+from fedfm.grid.repeats import Repeat, find_repeats
 from fedfm.grid.store import Store, Summary
 from fedfm.run.folder import finished
 
@@ -23,8 +23,8 @@ ARCHIVE = ".tgz"
 
 
 @dataclass(frozen=True)
-class Merged:
-    """What came from a folder."""
+class MergeReport:
+    """What a merge added, and which runs were there already."""
 
     results: int
     runs: int
@@ -33,28 +33,28 @@ class Merged:
     """Runs that were there already."""
 
 
-def merge(source: Path, target: Path, models: bool = False) -> Merged:
-    """Add the results of a folder to another, and the folders of their runs, models on request.
+def merge(source: Path, target: Path, models: bool = False) -> MergeReport:
+    """Add the results of a folder and their run folders to another; models only on request.
 
-    The source may be a .tgz file that `collected` wrote.
+    The source may be a .tgz file that `collect_results` wrote.
     """
     if source.suffix == ARCHIVE:
         with TemporaryDirectory() as folder:
-            return merge(_unpacked(source, Path(folder)), target, models)
+            return merge(_unpack(source, Path(folder)), target, models)
     require(Store(source).path.exists(), f"{source} holds no results (it has no results.jsonl)")
     require(source.resolve() != target.resolve(), f"{source} cannot be merged into itself")
     new, there = Store(source), Store(target)
-    repeated = tuple(repeats(new, there))
-    _say_conflicts(new.summaries(), there.summaries(), repeated, source)
+    repeated = tuple(find_repeats(new, there))
+    _warn_of_conflicts(new.summaries(), there.summaries(), repeated, source)
     folders = dict.fromkeys(summary.folder for summary in new.summaries())
-    copied = sum(_copy(source / folder, target / folder, models) for folder in folders)
-    return Merged(there.merge(new), copied, repeated)
+    copied = sum(_copy_run(source / folder, target / folder, models) for folder in folders)
+    return MergeReport(there.merge(new), copied, repeated)
 
 
-def collected(results: Path, target: Path) -> Path:
-    """Bring all results, with the small files of their runs, to another folder or .tgz file.
+def collect_results(results: Path, target: Path) -> Path:
+    """Copy all results and the small files of their runs to another folder or .tgz file.
 
-    The file is replaced in one step: whoever takes it away at any moment has a whole one.
+    The file is replaced in one step, so a copy taken at any moment is complete.
     """
     if target.suffix != ARCHIVE:
         merge(results, target)
@@ -68,15 +68,15 @@ def collected(results: Path, target: Path) -> Path:
     return target
 
 
-def _unpacked(archive: Path, folder: Path) -> Path:
+def _unpack(archive: Path, folder: Path) -> Path:
     require(archive.is_file(), f"there is no file {archive}")
     with user_errors(archive), tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     return folder / "results"
 
 
-def _copy(source: Path, target: Path, models: bool) -> bool:
-    """Copy a finished run's small files, unless they are there; whole or not at all."""
+def _copy_run(source: Path, target: Path, models: bool) -> bool:
+    """Copy the small files of a finished run, all or none, unless they are there."""
     if not finished(source):
         logger.warning("%s holds no finished run: its files are not copied", source)
         return False
@@ -95,7 +95,7 @@ def _copy(source: Path, target: Path, models: bool) -> bool:
     return True
 
 
-def _say_conflicts(
+def _warn_of_conflicts(
     new: Iterable[Summary], there: Iterable[Summary], repeated: Iterable[Repeat], source: Path
 ) -> None:
     """Name the places with two configs, and the runs with two outcomes."""

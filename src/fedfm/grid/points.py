@@ -1,4 +1,4 @@
-"""The test features of a run in small: enough to draw them later, without the model or the data."""
+"""A sample of a run's test features, to draw them later without the model or the data."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedfm.core.checkpoint import partial_path
 from fedfm.data.dataset import Dataset
+from fedfm.grid.store import POINTS_FILE
 from fedfm.metrics.embedding import reduce_dimensions
 from fedfm.metrics.feature_space import (
     draw_sample,
@@ -17,13 +18,12 @@ from fedfm.metrics.feature_space import (
     save_measures,
 )
 
-NAME = "points.npz"
 POINTS = 2000
 """As many as a picture shows."""
 
 
 class Points(NamedTuple):
-    """Some samples' features by their principal components, and what classes they are of."""
+    """Principal components of some samples' features, with their classes."""
 
     features: NDArray[Any]
     """[N, 50 at most], at most 1: t-SNE looks at ratios of distances only."""
@@ -32,26 +32,28 @@ class Points(NamedTuple):
 
 
 def write_measures(folder: Path, dataset: Dataset) -> dict[str, float]:
-    """NMI and silhouette of a finished run's best model on the test split, and its points."""
+    """Measure NMI and silhouette of a run's best model on the test split; keep its points."""
     features, labels = load_features(folder, dataset)
     seed = load_finished_config(folder).seed
     some = draw_sample(len(labels), POINTS, 0)  # the same ones for all runs
     components = reduce_dimensions(features[some], seed)
     small = (components / max(np.abs(components).max(), 1e-30)).astype(np.float16)
-    _write(folder / NAME, Points(small, labels[some].astype(np.int16), dataset.classes))
+    _write_points(
+        folder / POINTS_FILE, Points(small, labels[some].astype(np.int16), dataset.classes)
+    )
     return save_measures(folder, measure(features, labels, seed))
 
 
 def read_points(folder: Path) -> Points | None:
-    """Those of a run, if there are any."""
-    if not (folder / NAME).exists():
+    """Return the points of a run, if it has any."""
+    if not (folder / POINTS_FILE).exists():
         return None
-    with np.load(folder / NAME) as found:
+    with np.load(folder / POINTS_FILE) as found:
         classes = tuple(map(str, found["classes"]))
         return Points(found["features"].astype(np.float32), found["labels"], classes)
 
 
-def _write(path: Path, points: Points) -> None:
+def _write_points(path: Path, points: Points) -> None:
     with partial_path(path).open("wb") as file:
         np.savez_compressed(
             file,

@@ -1,4 +1,4 @@
-"""How the grid runner looks while it runs: a live bar on a terminal, plain lines elsewhere."""
+"""Show how a grid proceeds: a live bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -12,28 +12,28 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from fedfm.grid.budget import Budget, in_words
+from fedfm.grid.budget import Budget, format_duration
 from fedfm.grid.jobs import Job
 from fedfm.grid.runner import Display
-from fedfm.grid.worker import Outcome
+from fedfm.grid.worker import JobOutcome
 from fedfm.run.console import make_bars
 from fedfm.run.records import RoundRecord
 
 
-def ended(outcome: Outcome) -> str:
-    """How a job ended, in words."""
+def describe_outcome(outcome: JobOutcome) -> str:
+    """Describe how a job ended."""
     if outcome.problem:
         return f"failed: {outcome.problem}"
     if outcome.stopped:
         return "stopped after a round, can go on"
     if not outcome.finished:
         return "being run elsewhere" if outcome.elsewhere else "was there already"
-    return f"done in {in_words(outcome.seconds)}"
+    return f"done in {format_duration(outcome.seconds)}"
 
 
-def left_of(budget: Budget) -> str:
-    """What is left of the time, in words, if it is limited."""
-    return f", {in_words(budget.left)} left of the budget" if budget.limited else ""
+def describe_time_left(budget: Budget) -> str:
+    """Describe how much of a limited budget is left."""
+    return f", {format_duration(budget.left)} left of the budget" if budget.limited else ""
 
 
 QUIET = 30.0
@@ -41,27 +41,27 @@ QUIET = 30.0
 
 
 class Lines:
-    """A line when a job begins, one when it ends, and some in between if that takes long."""
+    """Print a line when a job begins and ends, and sometimes in between."""
 
     def __init__(self, runs: int, budget: Budget) -> None:
         self.runs, self.budget, self.done = runs, budget, 0
         self.heard = time.monotonic()
 
     def begin(self, job: Job) -> None:
-        """Say which."""
+        """Print the job's title."""
         self._say(f"{job.title} ...")
 
     def round(self, job: Job, record: RoundRecord) -> None:
-        """Now and then how far it has come."""
+        """Print the round, at most every `QUIET` seconds."""
         if time.monotonic() - self.heard >= QUIET:
             rounds, test = job.config.training.rounds, 100 * record.test_accuracy
             self._say(f"{job.title}: round {record.round} of {rounds}, test {test:.1f}%")
 
-    def end(self, outcome: Outcome) -> None:
-        """Say how, and how much is done."""
+    def end(self, outcome: JobOutcome) -> None:
+        """Print the outcome, and how many runs are done."""
         self.done += outcome.finished
-        whole = f"{self.done} of {self.runs} runs{left_of(self.budget)}"
-        self._say(f"{outcome.job.title}: {ended(outcome)} ({whole})")
+        whole = f"{self.done} of {self.runs} runs{describe_time_left(self.budget)}"
+        self._say(f"{outcome.job.title}: {describe_outcome(outcome)} ({whole})")
 
     def _say(self, line: str) -> None:
         self.heard = time.monotonic()
@@ -69,7 +69,7 @@ class Lines:
 
 
 class Bars:
-    """A bar for all runs, and one for the rounds of each job that runs."""
+    """Show a bar for all runs, and one for the rounds of each running job."""
 
     def __init__(self, runs: int, budget: Budget, progress: Progress) -> None:
         self.budget, self.progress = budget, progress
@@ -77,26 +77,26 @@ class Bars:
         self.tasks: dict[str, TaskID] = {}
 
     def begin(self, job: Job) -> None:
-        """A bar of its own."""
+        """Add a bar for the job."""
         rounds = job.config.training.rounds
         self.tasks[job.title] = self.progress.add_task(escape(job.title), total=rounds, status="")
 
     def round(self, job: Job, record: RoundRecord) -> None:
-        """The bar moves."""
+        """Advance the job's bar."""
         said = f"test {100 * record.test_accuracy:.1f}%"
         self.progress.update(self.tasks[job.title], completed=record.round, status=said)
 
-    def end(self, outcome: Outcome) -> None:
-        """The bar goes; what became of the job stays."""
+    def end(self, outcome: JobOutcome) -> None:
+        """Remove the job's bar, and print its outcome."""
         self.progress.remove_task(self.tasks.pop(outcome.job.title))
-        self.progress.print(escape(f"{outcome.job.title}: {ended(outcome)}"))
-        said = left_of(self.budget).removeprefix(", ")
-        self.progress.update(self.whole, advance=outcome.finished, status=said)
+        self.progress.print(escape(f"{outcome.job.title}: {describe_outcome(outcome)}"))
+        said = describe_time_left(self.budget).removeprefix(", ")
+        self.progress.update(self.whole, advance=outcome.finished, said=said)
 
 
 @contextmanager
-def shown(runs: int, budget: Budget) -> Iterator[Display]:
-    """A display on standard error for so many runs that are missing."""
+def open_display(runs: int, budget: Budget) -> Iterator[Display]:
+    """Show the progress of `runs` missing runs on standard error."""
     if not sys.stderr.isatty():
         yield Lines(runs, budget)
         return

@@ -1,4 +1,4 @@
-"""Recipes: a table or figure of the paper as a grid of configs, with the paper's numbers.
+"""Recipes: a table or figure as a grid of configs, with the paper's numbers.
 
 A recipe is a TOML file. `base` is the config that all cells share; each axis gives labels their
 changes to it; a cell is one label of every axis. An axis that is a list takes its labels from
@@ -24,7 +24,7 @@ which settings of methods did best, and so are chosen."""
 
 @dataclass(frozen=True)
 class Recipe:
-    """A grid of experiments, and how it is laid out as a table."""
+    """A grid of configs, and its layout as a table."""
 
     name: str
     title: str
@@ -57,46 +57,48 @@ class Recipe:
 
     @property
     def reduced(self) -> "Recipe":
-        """The recipe of the reduced runs, which the paper has no numbers for."""
+        """Return the recipe of the reduced runs, for which the paper has no numbers."""
         changes, picked = self.quick.get("axes", {}), self.quick.get("labels", {})
         axes = {}
         for axis, labels in self.axes.items():
-            known = merged(labels, changes.get(axis, {}))
+            known = merge_settings(labels, changes.get(axis, {}))
             axes[axis] = {label: known[label] for label in picked.get(axis, labels)}
         skipped = (*self.skipped, *self.quick.get("skipped", ()))
-        base = merged(self.base, self.quick.get("base", {}))
+        base = merge_settings(self.base, self.quick.get("base", {}))
         return replace(self, base=base, axes=axes, skipped=skipped, values={}, quick={})
 
     def skips(self, labels: Mapping[str, str]) -> bool:
-        """Whether there is no cell with these labels."""
+        """Return whether there is no cell with these labels."""
         return any(
-            all(labels[axis] in _listed(given) for axis, given in each.items())
+            all(labels[axis] in _as_list(given) for axis, given in each.items())
             for each in self.skipped
         )
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An experiment of a recipe, to be run with several seeds."""
+    """One config of a recipe, to be run with several seeds."""
 
     labels: dict[str, str]
     config: Settings
 
     @property
     def title(self) -> str:
-        """The labels in a line."""
+        """Return the labels in a line."""
         return " / ".join(self.labels.values())
 
     @property
     def resolved(self) -> Config:
-        """The config, checked; a `UserError` says what is wrong with it."""
+        """Return the checked config; raise `UserError` if it is wrong."""
         return parse(self.config)
 
 
-def cells(recipe: Recipe, quick: bool = False, overrides: Iterable[str] = ()) -> Iterator[Cell]:
-    """The experiments of a recipe, after 'key=value' changes to all of them."""
+def expand_cells(
+    recipe: Recipe, quick: bool = False, overrides: Iterable[str] = ()
+) -> Iterator[Cell]:
+    """Yield the cells of a recipe, after 'key=value' changes to all of them."""
     recipe = recipe.reduced if quick else recipe
-    changes = [_change(text) for text in overrides]
+    changes = [_parse_change(text) for text in overrides]
     if recipe.output == "choice":  # between settings of methods, so nobody else sets them
         changes = [(path, change) for path, change in changes if path[0] != "method"]
     for combination in product(*recipe.axes.values()):
@@ -105,19 +107,19 @@ def cells(recipe: Recipe, quick: bool = False, overrides: Iterable[str] = ()) ->
             continue
         config = normalised(recipe.base)
         for axis, label in labels.items():
-            config = merged(config, normalised(recipe.axes[axis][label]))
+            config = merge_settings(config, normalised(recipe.axes[axis][label]))
         for path, change in changes:
-            config = _changed(config, path, change)
-        yield Cell(labels, _without_idle_piece(config))
+            config = _apply_change(config, path, change)
+        yield Cell(labels, _drop_idle_fedavg(config))
 
 
-def merged(table: Settings, changes: Settings) -> Settings:
-    """A nested table with changes; what they do not mention stays."""
+def merge_settings(table: Settings, changes: Settings) -> Settings:
+    """Return a nested table with changes; keys that they do not mention stay."""
     both = dict(table)
     for key, value in changes.items():
         old = both.get(key)
         nested = isinstance(old, dict) and isinstance(value, dict)
-        both[key] = merged(old, value) if nested and isinstance(old, dict) else value
+        both[key] = merge_settings(old, value) if nested and isinstance(old, dict) else value
     return both
 
 
@@ -133,8 +135,8 @@ def parse_recipe(name: str, text: str, axes: Settings, quick: Settings) -> Recip
             raise unknown(f"key in recipe {name}:", key, known)
     for key in ("title", "axes", "rows", "columns"):
         require(key in table, f"recipe {name} needs the key '{key}'")
-    table["axes"] = {a: _labels(a, found, axes) for a, found in table["axes"].items()}
-    table["quick"] = merged(quick, table.get("quick", {}))
+    table["axes"] = {a: _resolve_labels(a, found, axes) for a, found in table["axes"].items()}
+    table["quick"] = merge_settings(quick, table.get("quick", {}))
     for key in ("rows", "columns", "measures", "skipped"):
         if key in table:
             table[key] = tuple(table[key])
@@ -146,19 +148,19 @@ def parse_recipe(name: str, text: str, axes: Settings, quick: Settings) -> Recip
 
 
 def _check_skipped(recipe: Recipe) -> None:
-    """Refuse labels that no cell has."""
+    """Refuse labels that no axis has."""
     for each in recipe.skipped:
         for axis, labels in each.items():
             if axis not in recipe.axes:
                 raise unknown(f"axis in [[skipped]] of recipe {recipe.name}:", axis, recipe.axes)
-            for label in _listed(labels):
+            for label in _as_list(labels):
                 if label not in recipe.axes[axis]:
                     said = f"{axis} in [[skipped]] of recipe {recipe.name}:"
                     raise unknown(said, label, recipe.axes[axis])
 
 
 def _check_choice(recipe: Recipe) -> None:
-    """Refuse to choose what is not kept: chosen.toml has the settings of methods."""
+    """Refuse rows that set more than methods, since chosen.toml holds only those."""
     for axis in recipe.rows:
         for label, own in recipe.axes[axis].items():
             more = sorted(own.keys() - {"method"})
@@ -166,8 +168,8 @@ def _check_choice(recipe: Recipe) -> None:
             require(not more, f"{said}, but a choice is between settings of methods only")
 
 
-def _labels(axis: str, found: Any, shared: Settings) -> dict[str, Settings]:
-    """What an axis says, or what the labels in its list stand for in all recipes."""
+def _resolve_labels(axis: str, found: Any, shared: Settings) -> dict[str, Settings]:
+    """Return the labels of an axis; a list names labels that all recipes share."""
     if isinstance(found, dict):
         return found
     known: dict[str, Settings] = shared.get(axis, {})
@@ -177,11 +179,11 @@ def _labels(axis: str, found: Any, shared: Settings) -> dict[str, Settings]:
     return {label: known[label] for label in found}
 
 
-def _listed(given: Any) -> list[str]:
+def _as_list(given: Any) -> list[str]:
     return given if isinstance(given, list) else [given]
 
 
-def _change(text: str) -> tuple[list[str], Settings]:
+def _parse_change(text: str) -> tuple[list[str], Settings]:
     path, change = override(text)
     require(path != ["seed"], "seeds are chosen with --seeds, not with --set seed")
     for part in reversed(path):
@@ -189,17 +191,17 @@ def _change(text: str) -> tuple[list[str], Settings]:
     return path, change
 
 
-def _changed(config: Settings, path: list[str], change: Settings) -> Settings:
-    """A config after a user's change; a method's settings are not about other methods."""
+def _apply_change(config: Settings, path: list[str], change: Settings) -> Settings:
+    """Return a config after a user's change; settings of absent methods are ignored."""
     if path == ["method"]:
         return config | normalised(change)
     if path[0] == "method" and path[1] not in config.get("method", {}):
         return config
-    return merged(config, change)
+    return merge_settings(config, change)
 
 
-def _without_idle_piece(config: Settings) -> Settings:
-    """FedAvg with another piece on top is that piece: the same experiment has one config."""
+def _drop_idle_fedavg(config: Settings) -> Settings:
+    """Remove FedAvg beside another piece, so that an experiment has one config."""
     method = config.get("method", {})
     if len(method) < 2 or "fedavg" not in method:
         return config

@@ -1,4 +1,4 @@
-"""The grid runner: runs what a recipe lacks, cheapest evidence first, within a budget of time."""
+"""Run the jobs that a recipe lacks, cheapest first, within a time budget."""
 
 import logging
 import signal
@@ -11,66 +11,66 @@ from types import FrameType
 from typing import Protocol
 
 from fedfm.grid.budget import Budget, Speed
-from fedfm.grid.jobs import Job, in_order, missing
-from fedfm.grid.merge import collected
+from fedfm.grid.jobs import Job, find_missing, sort_jobs
+from fedfm.grid.merge import collect_results
 from fedfm.grid.store import Store
-from fedfm.grid.worker import Outcome
-from fedfm.grid.workers import Engine
+from fedfm.grid.worker import JobOutcome
+from fedfm.grid.workers import Workers
 from fedfm.run.records import RoundRecord
 
 logger = logging.getLogger(__name__)
 
 
 class Display(Protocol):
-    """Shows how the grid is getting on."""
+    """Show the progress of a grid."""
 
     def begin(self, job: Job) -> None:
-        """A job begins."""
+        """Show that a job begins."""
 
     def round(self, job: Job, record: RoundRecord) -> None:
-        """A round of a job that is run in this process."""
+        """Show a round of a job in this process."""
 
-    def end(self, outcome: Outcome) -> None:
-        """A job has ended."""
+    def end(self, outcome: JobOutcome) -> None:
+        """Show that a job has ended."""
 
 
 class Grid:
-    """Jobs to be run on an engine, and how those that were run ended."""
+    """Run jobs on workers, and keep their outcomes."""
 
     def __init__(
         self,
         results: Path,
         budget: Budget,
-        engine: Engine,
+        engine: Workers,
         display: Display,
         collect: Path | None = None,
     ) -> None:
         self.store, self.budget = Store(results), budget
         self.engine, self.display, self.collect = engine, display, collect
         self.speed = Speed({})
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[JobOutcome] = []
         self.interrupted = False
         """Whether the user stopped it."""
 
     @property
     def stopping(self) -> bool:
-        """Whether no more jobs begin."""
+        """Return whether no more jobs begin."""
         return self.interrupted or self.budget.left <= 0
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Run what is missing of some jobs."""
-        left = missing(jobs, self.store.summaries())
+    def run(self, jobs: Sequence[Job]) -> list[JobOutcome]:
+        """Run those of the jobs that have no results."""
+        left = find_missing(jobs, self.store.summaries())
         self._learn(left)
-        waiting = in_order(left, self.store.folder, spread=not self._time_for(left))
-        running: dict[Future[Outcome], Job] = {}
+        waiting = sort_jobs(left, self.store.folder, spread=not self._time_for(left))
+        running: dict[Future[JobOutcome], Job] = {}
         with self._stopped_by_signals():
             while (waiting and not self.stopping) or running:
                 self._fill(waiting, running)
                 self._collect(running)
         return self.outcomes
 
-    def _fill(self, waiting: list[Job], running: dict["Future[Outcome]", Job]) -> None:
-        """Begin as many jobs as the engine takes at a time."""
+    def _fill(self, waiting: list[Job], running: dict["Future[JobOutcome]", Job]) -> None:
+        """Begin as many jobs as the workers take at a time."""
         while waiting and len(running) < self.engine.slots and not self.stopping:
             chosen = self._next(waiting)
             if chosen is None:
@@ -81,9 +81,9 @@ class Grid:
             running[self.engine.submit(job, partial(self.display.round, job))] = job
 
     def _next(self, waiting: Sequence[Job]) -> int | None:
-        """The first job that should end in time; if none does, the first: it can go on later.
+        """Return the first job that should end in time, or else the first: it can be resumed.
 
-        Where nobody would go on with it, none.
+        None where an unfinished job would be lost.
         """
         if not self.budget.limited:
             return 0
@@ -92,24 +92,24 @@ class Grid:
         return next(fitting, None if self.budget.whole else 0)
 
     def _learn(self, jobs: Sequence[Job]) -> None:
-        """See how long finished jobs took, if some of these are of a kind that is not known."""
+        """Measure finished jobs, if a kind of job among these is unknown."""
         unknown = (self.speed.seconds(job.config) is None for job in jobs)
         if self.budget.limited and any(unknown):
             self.speed = Speed.of(self.store.summaries(), self.engine.device)
 
     def _time_for(self, jobs: Sequence[Job]) -> bool:
-        """Whether all jobs should end in time, as far as is known."""
+        """Return whether all jobs should end in time, as far as is known."""
         known = all(self.speed.seconds(job.config) is not None for job in jobs)
         needed = sum(map(self._estimate, jobs)) / self.engine.slots
         return not self.budget.limited or (known and needed < self.budget.left)
 
     def _estimate(self, job: Job) -> float:
-        """Seconds that a job should take; nothing like it has been run: 0."""
+        """Estimate the seconds of a job; 0 if nothing similar has been run."""
         seconds = self.speed.seconds(job.config, len(job.seeds)) or 0.0
         return seconds * job.work_left(self.store.folder) / len(job.seeds)
 
-    def _collect(self, running: dict["Future[Outcome]", Job]) -> None:
-        """Wait for a job to end."""
+    def _collect(self, running: dict["Future[JobOutcome]", Job]) -> None:
+        """Wait for a job to end, and keep its outcome."""
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             job = running.pop(future)
             problem = future.exception()
@@ -117,18 +117,18 @@ class Grid:
             self.outcomes.append(outcome)
             self.display.end(outcome)
             if self.collect and outcome.finished:
-                collected(self.store.folder, self.collect)
+                collect_results(self.store.folder, self.collect)
 
-    def _failed(self, job: Job, problem: BaseException) -> Outcome:
-        """What nobody foresaw went wrong: whoever mends it wants to see where."""
+    def _failed(self, job: Job, problem: BaseException) -> JobOutcome:
+        """Log an unexpected exception with its traceback, and return the outcome."""
         if self.interrupted:
-            return Outcome(job, stopped=True)
+            return JobOutcome(job, stopped=True)
         logger.error("%s failed", job.title, exc_info=problem)
-        return Outcome(job, problem=f"{type(problem).__name__}: {problem}")
+        return JobOutcome(job, problem=f"{type(problem).__name__}: {problem}")
 
     @contextmanager
     def _stopped_by_signals(self) -> Iterator[None]:
-        """Once: stop after the round. Twice: at once."""
+        """Stop after the round at the first signal, at once at the second."""
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self.interrupted:

@@ -1,28 +1,49 @@
-"""Results: run summaries as lines of JSON that are only ever added.
+"""Results: summaries of runs as lines of JSON, which are only ever appended.
 
-A line says what was run (its config, whole), what came out, and where the run's folder is, so that
-every number in a table leads back to its run.
+A line holds the whole config, the results and the run's folder, so that every number in a table
+leads back to its run.
 """
 
 import json
 import logging
 import os
+import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
 from fedfm.config.keys import use_new_names
+from fedfm.core.checkpoint import Damaged
+from fedfm.core.errors import require
 from fedfm.core.locks import lock
 from fedfm.grid.identity import digest
+from fedfm.run.folder import finished
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
+POINTS_FILE = "points.npz"
+"""Holds a run's test features in small (points.py)."""
+KEPT = (
+    "seed",
+    "method",
+    "best_round",
+    "val_accuracy",
+    "test_accuracy",
+    "rounds",
+    "totals",
+    "versions",
+    "device",
+)
+"""What a summary takes from summary.json as it is."""
+Rounds = list[dict[str, Any]]
+"""A run: the fields of `fedfm.run.records.RoundRecord` for each round."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One finished run."""
+    """The result of a finished run."""
 
     config: dict[str, Any]
     """Everything resolved, as config.toml has it."""
@@ -56,22 +77,22 @@ class Summary:
 
     @property
     def digest(self) -> str:
-        """Of what was run."""
+        """Return the digest of the config."""
         return digest(self.config)
 
     @property
     def key(self) -> tuple[str, int]:
-        """What must not be run twice: the config and the seed."""
+        """Return what identifies a run: the config's digest and the seed."""
         return self.digest, self.seed
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Which cell of which table it fills."""
+        """Return which cell of which table it fills."""
         return self.recipe, self.quick, tuple(sorted(self.cell.items())), self.seed
 
 
 class Store:
-    """The results in a folder: results.jsonl, and the runs' folders under runs/."""
+    """The results in a folder: results.jsonl, and the run folders under runs/."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -88,7 +109,7 @@ class Store:
             os.fsync(file.fileno())
 
     def summaries(self) -> list[Summary]:
-        """All results; lines that cannot be read are named and left out."""
+        """Return all results; warn of lines that cannot be read."""
         if not self.path.exists():
             return []
         return list(self._read())
@@ -114,8 +135,61 @@ class Store:
 
 
 def _end_line(file: IO[bytes]) -> None:
-    """Close a line that a crash left open, so that it spoils no other."""
+    """End a line that a crash left open, so that it does not spoil the next."""
     if file.seek(0, os.SEEK_END):
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
             file.write(b"\n")
+
+
+def read_summary(folder: Path, results: Path | None = None) -> Summary:
+    """Read the result of a finished run from its folder."""
+    require(finished(folder), f"{folder} holds no finished run; go on with --resume")
+    path = folder / "summary.json"
+    try:
+        found = json.loads(path.read_text())
+        when = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        return Summary(
+            config=tomllib.loads((folder / "config.toml").read_text()),
+            folder=str(folder.relative_to(results) if results else folder),
+            measures=_read_measures(folder),
+            finished=when.isoformat(timespec="seconds"),
+            **{key: found[key] for key in KEPT},
+        )
+    except (ValueError, LookupError, TypeError, OSError) as problem:
+        raise Damaged(folder, problem) from problem
+
+
+def _read_measures(folder: Path) -> dict[str, float]:
+    """Read NMI and silhouette, where they have been measured."""
+    path = folder / "features.json"
+    found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def read_rounds(folder: Path) -> Rounds:
+    """Read the rounds of a run; a last line that a crash cut off is ignored."""
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    try:
+        found: Rounds = json.loads(f"[{','.join(lines)}]")
+    except ValueError:
+        found = json.loads(f"[{','.join(lines[:-1])}]")
+    return found
+
+
+def read_rounds_of_runs(folder: Path, summaries: Iterable[Summary]) -> list[tuple[Summary, Rounds]]:
+    """Read the rounds of results in `folder`; warn of runs that cannot be read."""
+    found, lost = [], []
+    for summary in summaries:
+        try:
+            found.append((summary, read_rounds(folder / summary.folder)))
+        except (OSError, ValueError):
+            lost.append(summary.folder)
+    if lost:
+        logger.warning(
+            "%d runs are left out, since their rounds cannot be read, e.g. %s in %s",
+            len(lost),
+            lost[0],
+            folder,
+        )
+    return found

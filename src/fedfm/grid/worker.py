@@ -1,4 +1,4 @@
-"""One job in one process: its runs are trained together, and their summaries go to the store."""
+"""Run one job in one process: train its runs together and append their summaries."""
 
 import logging
 import time
@@ -16,9 +16,8 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.locks import lock
 from fedfm.data.dataset import Dataset
 from fedfm.grid.budget import Budget
-from fedfm.grid.harvest import summary_of
-from fedfm.grid.jobs import Job, missing
-from fedfm.grid.store import Store, Summary
+from fedfm.grid.jobs import Job, find_missing
+from fedfm.grid.store import POINTS_FILE, Store, Summary, read_summary
 from fedfm.plugins import load_plugins
 from fedfm.run.folder import finished
 from fedfm.run.records import RoundRecord
@@ -32,11 +31,11 @@ Told = Callable[[RoundRecord], None]
 
 
 class Stopped(Exception):
-    """The time is over or the user wants to stop."""
+    """The time is over, or the user wants to stop."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """How a job ended."""
 
     job: Job
@@ -49,27 +48,27 @@ class Outcome:
     seconds: float = 0.0
 
 
-def work(
+def run_job(
     job: Job,
     results: Path,
     budget: Budget,
     threads: int = 0,
     told: Told | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Outcome:
-    """Run what a job still needs; whatever goes wrong with it is in the outcome."""
+) -> JobOutcome:
+    """Run what a job still needs; errors are in the outcome."""
     began = time.perf_counter()
     load_plugins()
-    with claimed(job, results) as own:
-        outcome = Outcome(job, elsewhere=len(job.seeds) - len(own))
-        left = replace(job, seeds=_left(job, own, results))
+    with claim_seeds(job, results) as own:
+        outcome = JobOutcome(job, elsewhere=len(job.seeds) - len(own))
+        left = replace(job, seeds=_find_unfinished(job, own, results))
         fresh = not any(left.folder(results, seed).exists() for seed in left.seeds)
         try:
             try:
                 _run(left, results, budget, threads, told, stop)
             finally:  # seeds may have finished that others did not keep from it
                 outcome = replace(
-                    outcome, finished=_reported(left, results, began if fresh else None)
+                    outcome, finished=_record_finished(left, results, began if fresh else None)
                 )
         except Stopped:
             outcome = replace(outcome, stopped=True)
@@ -79,8 +78,8 @@ def work(
 
 
 @contextmanager
-def claimed(job: Job, results: Path) -> Iterator[tuple[int, ...]]:
-    """The seeds that no other runner is at; nobody else gets them meanwhile."""
+def claim_seeds(job: Job, results: Path) -> Iterator[tuple[int, ...]]:
+    """Lock and yield the seeds that no other runner has locked."""
     folder = results / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     own = []
@@ -93,12 +92,12 @@ def claimed(job: Job, results: Path) -> Iterator[tuple[int, ...]]:
         yield tuple(own)
 
 
-def _left(job: Job, own: tuple[int, ...], results: Path) -> tuple[int, ...]:
-    """The seeds without a result by now; the store is read only if another runner was here."""
+def _find_unfinished(job: Job, own: tuple[int, ...], results: Path) -> tuple[int, ...]:
+    """Return the seeds without a result; read the store only if another runner was here."""
     ended = tuple(seed for seed in own if finished(job.folder(results, seed)))
     if not ended:
         return own
-    left = missing([job], Store(results).summaries())
+    left = find_missing([job], Store(results).summaries())
     unrecorded = {seed for part in left for seed in part.seeds}
     return tuple(seed for seed in own if seed not in ended or seed in unrecorded)
 
@@ -138,7 +137,7 @@ def _dataset(data: DataConfig) -> Dataset:
 
 @dataclass
 class Watch:
-    """Shows and stops runs that are trained together, when all of them have saved a round."""
+    """Show runs that are trained together, and stop them once all have saved a round."""
 
     seeds: int
     of_all: int
@@ -153,7 +152,7 @@ class Watch:
     """The last round."""
 
     def __call__(self, record: RoundRecord) -> None:
-        """A round of one of the runs; the first to have it speaks for all, whoever is left."""
+        """Take a round; only the first run to reach it is shown."""
         if record.round == self.seen:
             return
         self.seen = record.round
@@ -163,9 +162,9 @@ class Watch:
             raise Stopped
 
     def _enough(self, record: RoundRecord) -> bool:
-        """Whether to stop after a round: a saved one, with no time to save another.
+        """Return whether to stop: after a saved round, if there is no time to save another.
 
-        Where half a job is worth nothing, it stops if its first tenth says that it cannot end.
+        A job that cannot be resumed stops if its first tenth shows that it cannot end in time.
         """
         left, saved = self.of_all - record.round, record.round % self.every == 0
         another = record.seconds * self.seeds
@@ -175,21 +174,21 @@ class Watch:
         return left > 0 and saved and ends
 
     def _hopeless(self, record: RoundRecord, left: int) -> bool:
-        """Whether it cannot end in time, by its fastest round: compilation is in the first."""
+        """Return whether the job cannot end in time, judged by its fastest round."""
         compiled, self.fastest = self.fastest < inf, min(self.fastest, record.seconds)
         early = record.round <= max(2, self.of_all / 10)
         return compiled and early and self.budget.left < self.fastest * self.seeds * left
 
 
-def _reported(job: Job, results: Path, began: float | None) -> int:
-    """Add the finished runs to the store, for every cell that asked for them; how many there are.
+def _record_finished(job: Job, results: Path, began: float | None) -> int:
+    """Append the finished runs for every cell that asked for them; return how many there are.
 
-    `began` is None where it is not known how long they took.
+    `began` is None where it is unknown how long they took.
     """
     ended = [seed for seed in job.seeds if finished(job.folder(results, seed))]
     if not ended:
         return 0
-    summaries = [_summary(job, results, seed) for seed in ended]
+    summaries = [_summarise(job, results, seed) for seed in ended]
     runs = 0 if began is None else len(ended)
     clock = 0.0 if began is None else (time.perf_counter() - began) / runs
     Store(results).append(
@@ -202,10 +201,10 @@ def _reported(job: Job, results: Path, began: float | None) -> int:
     return len(ended)
 
 
-def _summary(job: Job, results: Path, seed: int) -> Summary:
+def _summarise(job: Job, results: Path, seed: int) -> Summary:
     folder = job.folder(results, seed)
-    found = summary_of(folder, results)
-    if job.satisfied_by(found):
+    found = read_summary(folder, results)
+    if job.satisfied_by(found) and (not job.measures or (folder / POINTS_FILE).exists()):
         return found
     require(
         (folder / "model.safetensors").exists(),

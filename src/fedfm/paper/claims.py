@@ -1,10 +1,10 @@
-"""Which of the paper's claims hold: computed from the tables, never typed."""
+"""Decide which of the paper's claims hold, from the tables."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
-from fedfm.paper.plan import Claim, combinations
+from fedfm.paper.plan import Claim, expand_places
 from fedfm.report.tables.table import Entry, Table
 
 HEADS = ("claim", "paper's difference", "our difference", "in deviations", "seeds", "")
@@ -23,30 +23,30 @@ class Verdict:
 
     @property
     def than(self) -> Entry:
-        """The best of the rivals."""
+        """Return the best of the rivals."""
         return max(self.rivals, key=lambda each: self._worth(each.mean))
 
     @property
     def seeds(self) -> list[int]:
-        """Those that both cells were run with."""
+        """Return the seeds that both cells were run with."""
         complete = all(rival.values for rival in self.rivals)
         return sorted(self.better.values.keys() & self.than.values.keys()) if complete else []
 
     @property
     def differences(self) -> list[float]:
-        """How much better one is than the other, seed by seed; below 0: how much worse."""
+        """Return how much better one is, seed by seed; below 0: how much worse."""
         sign = self.better.measure.better
         pairs = ((self.better.values[seed], self.than.values[seed]) for seed in self.seeds)
         return [sign * (ours - theirs) for ours, theirs in pairs]
 
     @property
     def difference(self) -> float | None:
-        """Over the seeds that both have."""
+        """Return the mean difference over common seeds."""
         return sum(self.differences) / len(self.seeds) if self.seeds else None
 
     @property
     def deviations(self) -> float | None:
-        """The difference in units of the two cells' deviation over seeds, taken together."""
+        """Return the difference in units of the pooled standard deviation over seeds."""
         spreads = [self.better.deviation, self.than.deviation]
         pooled = sqrt(sum(spread**2 for spread in spreads if spread) / 2)
         known = all(spread is not None for spread in spreads) and pooled > 0
@@ -54,7 +54,7 @@ class Verdict:
 
     @property
     def papers(self) -> float | None:
-        """The difference of the paper's numbers, of which rivals the best."""
+        """Return the difference of the paper's numbers, to its best rival."""
         ours, theirs = self.better.paper, [rival.paper for rival in self.rivals]
         if ours is None or None in theirs:
             return None
@@ -62,18 +62,18 @@ class Verdict:
 
     @property
     def outcome(self) -> str:
-        """Whether the claim holds."""
+        """Return whether the claim holds."""
         if self.difference is None:
             return UNKNOWN
         return HOLDS if self.difference > -self.within else FAILS
 
     def _worth(self, value: float | None) -> float:
-        """More is better; what was not run is worth least."""
+        """Return a value for which more is better; a cell without runs is worth least."""
         return -inf if value is None else self.better.measure.better * value
 
     @property
     def row(self) -> list[str]:
-        """As `HEADS` names it."""
+        """Return the cells under `HEADS`."""
         decimals = self.better.measure.decimals
         differences = (
             "" if value is None else f"{value:+,.{decimals}f}"
@@ -83,19 +83,19 @@ class Verdict:
         return [self.says, *differences, deviations, str(len(self.seeds)), self.outcome]
 
 
-def verdicts(claims: Iterable[Claim], tables: Mapping[str, Table]) -> Iterator[Verdict]:
-    """What the tables' runs say of every claim, pair by pair."""
+def judge_claims(claims: Iterable[Claim], tables: Mapping[str, Table]) -> Iterator[Verdict]:
+    """Yield a verdict on every claim, pair by pair."""
     for claim in claims:
-        for at in combinations(claim.at):
-            for better in combinations(claim.better):
-                yield from _verdicts(claim, tables[claim.recipe], at, better)
+        for at in expand_places(claim.at):
+            for better in expand_places(claim.better):
+                yield from _judge(claim, tables[claim.recipe], at, better)
 
 
-def _verdicts(
+def _judge(
     claim: Claim, table: Table, at: Mapping[str, str], better: Mapping[str, str]
 ) -> Iterator[Verdict]:
-    ours = _entry(table, claim, {**at, **better})
-    others = [_entry(table, claim, {**at, **than}) for than in combinations(claim.than)]
+    ours = _find_entry(table, claim, {**at, **better})
+    others = [_find_entry(table, claim, {**at, **than}) for than in expand_places(claim.than)]
     for rivals in [others] if claim.best else [[other] for other in others]:
         words: dict[str, Iterable[str]] = {"at": at.values(), "better": better.values()}
         words["than"] = [rivals[0].labels[axis] for axis in claim.than]
@@ -103,7 +103,7 @@ def _verdicts(
         yield Verdict(said, ours, rivals, claim.within)
 
 
-def _entry(table: Table, claim: Claim, labels: Mapping[str, str]) -> Entry:
+def _find_entry(table: Table, claim: Claim, labels: Mapping[str, str]) -> Entry:
     measure = claim.measure or table.columns[0].measure.name
     return next(
         entry

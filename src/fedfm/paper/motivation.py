@@ -19,8 +19,8 @@ from fedfm.rounds.round import open_round, run_round
 from fedfm.run.simulation import Simulation
 
 
-def local_models(model: nn.Module, dataset: Dataset, config: Config) -> Iterator[nn.Module]:
-    """The clients' models after the local training of the last round, before they are averaged."""
+def train_local_models(model: nn.Module, dataset: Dataset, config: Config) -> Iterator[nn.Module]:
+    """Yield the clients' models after the last round's local training, before averaging."""
     simulation = Simulation(model, dataset, config)
     state, federation = simulation.start, simulation.federation
     for _ in range(config.training.rounds - 1):
@@ -34,14 +34,16 @@ def local_models(model: nn.Module, dataset: Dataset, config: Config) -> Iterator
         yield own
 
 
-def local_spaces(title: str, model: nn.Module, dataset: Dataset, config: Config) -> LocalSpaces:
-    """The test samples through the local models of all clients."""
-    found = [compute_features(own, dataset) for own in local_models(model, dataset, config)]
+def compute_local_spaces(
+    title: str, model: nn.Module, dataset: Dataset, config: Config
+) -> LocalSpaces:
+    """Return the test features by the local models of all clients."""
+    found = [compute_features(own, dataset) for own in train_local_models(model, dataset, config)]
     return LocalSpaces(title, np.stack([features for features, _ in found]), found[0][1])
 
 
-def two_clients_on_digits(seed: int = 0, rounds: int = 1) -> list[LocalSpaces]:
-    """FedAvg against FedFM with two clients, each holding mostly five of the ten digits.
+def compare_two_clients_on_digits(seed: int = 0, rounds: int = 1) -> list[LocalSpaces]:
+    """Compare FedAvg and FedFM with two clients, each with mostly five digits.
 
     As in the paper, both train for 10 epochs from the same initial model; FedFM's anchors are those
     of that model. An illustration, not evidence: setting and measures were chosen after looking.
@@ -57,6 +59,6 @@ def two_clients_on_digits(seed: int = 0, rounds: int = 1) -> list[LocalSpaces]:
     training = Training(clients=2, rounds=rounds, batch_size=32)
     settings = {"partition": partition, "training": training, "executor": "stacked"}
     return [
-        local_spaces(title, model, digits, make_config(piece, seed=seed, **settings))
+        compute_local_spaces(title, model, digits, make_config(piece, seed=seed, **settings))
         for title, piece in pieces.items()
     ]

@@ -1,4 +1,4 @@
-"""The plan of the reproduction: what its document shows, what is run in which order, the claims."""
+"""The plan of the reproduction: sections of its document, order of runs, claims."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,11 +7,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedfm.grid.jobs import Job, adopt, all_jobs, current, selected
-from fedfm.grid.recipe import Recipe, cells
+from fedfm.grid.jobs import Job, plan_jobs, select_cells, select_current
+from fedfm.grid.recipe import Recipe, expand_cells
 from fedfm.grid.store import Store
 from fedfm.paper.catalogue import load_recipe, read_shared
-from fedfm.report.tables.build import build
+from fedfm.report.tables.build import build_table
 from fedfm.report.tables.table import Table
 
 Places = Mapping[str, Sequence[str]]
@@ -19,7 +19,7 @@ Places = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """A section of the document: a recipe, or some of its cells."""
 
     recipe: str
@@ -27,9 +27,9 @@ class Part:
 
     @cached_property
     def known(self) -> Recipe:
-        """The recipe, without the labels that it is not about."""
+        """Return the recipe, without the labels that are not selected."""
         recipe = load_recipe(self.recipe)
-        chosen = [cell.labels for cell in selected(list(cells(recipe)), self.only)]
+        chosen = [cell.labels for cell in select_cells(list(expand_cells(recipe)), self.only)]
         axes = {
             axis: {
                 label: own for label, own in known.items() if any(c[axis] == label for c in chosen)
@@ -39,15 +39,15 @@ class Part:
         return replace(recipe, axes=axes)
 
     def jobs(self, quick: bool, seeds: int | None, overrides: Iterable[str]) -> list[Job]:
-        """All its runs."""
+        """Return all its jobs."""
         recipe = load_recipe(self.recipe)
         only = () if quick else self.only  # which has labels of its own
-        return all_jobs(recipe, quick, range(seeds or recipe.seeds), overrides, only)
+        return plan_jobs(recipe, quick, range(seeds or recipe.seeds), overrides, only)
 
 
 @dataclass(frozen=True)
-class Step(Part):
-    """Runs that belong together in the order of the whole."""
+class ReproductionStep(Section):
+    """Runs that belong together, in the order of the plan."""
 
     seeds: int = 1
     tuned: bool = False
@@ -56,7 +56,7 @@ class Step(Part):
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the paper says of two cells, or of several pairs of them."""
+    """A claim of the paper about two cells, or about several pairs."""
 
     says: str
     recipe: str
@@ -72,43 +72,36 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything about the reproduction."""
+class ReproductionPlan:
+    """The plan of the reproduction."""
 
-    parts: tuple[Part, ...]
-    steps: tuple[Step, ...]
+    parts: tuple[Section, ...]
+    steps: tuple[ReproductionStep, ...]
     claims: tuple[Claim, ...]
 
 
-def load_plan() -> Plan:
-    """The plan that ships with the package."""
+def load_plan() -> ReproductionPlan:
+    """Load the plan that ships with the package."""
     found = read_shared("reproduction")
-    return Plan(
-        tuple(Part(**each) for each in found["parts"]),
-        tuple(Step(**each) for each in found["steps"]),
+    return ReproductionPlan(
+        tuple(Section(**each) for each in found["parts"]),
+        tuple(ReproductionStep(**each) for each in found["steps"]),
         tuple(Claim(**each) for each in found["claims"]),
     )
 
 
-def tables(
-    plan: Plan, results: Path, overrides: Sequence[str], quick: bool = False
+def build_tables(
+    plan: ReproductionPlan, results: Path, overrides: Sequence[str], quick: bool = False
 ) -> dict[str, Table]:
-    """The table of every part by its recipe's name, as far as there are results."""
+    """Return the table of every section by recipe, as far as there are results."""
     summaries, found = Store(results).summaries(), {}
     for part in plan.parts:
         jobs = part.jobs(quick, None, overrides)
         recipe = load_recipe(part.recipe) if quick else part.known
-        found[part.recipe] = build(recipe, current(jobs, summaries), quick)
+        found[part.recipe] = build_table(recipe, select_current(jobs, summaries), quick)
     return found
 
 
-def adopted(plan: Plan, results: Path, overrides: Sequence[str], quick: bool = False) -> None:
-    """Let every part have the runs that others made for it."""
-    for part in plan.parts:
-        if Store(results).path.exists():
-            adopt(part.jobs(quick, None, overrides), Store(results))
-
-
-def combinations(places: Places) -> list[dict[str, Any]]:
-    """One label of every axis, in all ways."""
+def expand_places(places: Places) -> list[dict[str, Any]]:
+    """Return all combinations of one label per axis."""
     return [dict(zip(places, labels, strict=True)) for labels in product(*places.values())]

@@ -1,17 +1,17 @@
-"""The sections of the reproduction's document: a line for each cell of a recipe."""
+"""Render the sections of the document: a line for each cell of a recipe."""
 
 import json
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedfm.grid.budget import in_words
+from fedfm.grid.budget import format_duration
 from fedfm.grid.recipe import Recipe
 from fedfm.grid.store import Summary
 from fedfm.paper.catalogue import load_recipe
-from fedfm.paper.plan import Part
-from fedfm.report.tables.choice import choices
-from fedfm.report.tables.formats import markdown_row, markdown_text
+from fedfm.paper.plan import Section
+from fedfm.report.tables.choice import choose_settings
+from fedfm.report.tables.formats import escape_markdown, format_markdown_row
 from fedfm.report.tables.statistics import Measure
 from fedfm.report.tables.table import Entry, Table
 
@@ -20,49 +20,56 @@ Cells = dict[tuple[str, ...], list[Entry]]
 """By its labels, a cell's entries: one for each measure."""
 
 
-def section(part: Part, table: Table, words: Sequence[str], picture: Path) -> str:
-    """A recipe: what it is about, its cells, what was chosen, its picture."""
+def render_section(part: Section, table: Table, words: Sequence[str], picture: Path) -> str:
+    """Render a recipe: its subject, its cells, what was chosen, its picture."""
     recipe = load_recipe(part.recipe)
     lines = [
         f"## {table.paper}: {table.title} (`{table.recipe}`)\n",
         f"{table.about}\n",
-        grid(_heads(table), (_row(recipe, entries, words) for entries in cells_of(table).values())),
+        format_table(
+            _list_heads(table),
+            (_format_row(recipe, entries, words) for entries in group_entries(table).values()),
+        ),
     ]
     if part.known.output == "choice":
-        found = [each.words for each in choices(part.known, table)] or ["nothing yet"]
+        found = [each.words for each in choose_settings(part.known, table)] or ["nothing yet"]
         lines.append(f"Chosen: {'; '.join(found)}.\n")
     if picture.exists():
         lines.append(f"![{table.title}]({picture.name})\n")
     return "\n".join(lines)
 
 
-def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, with a line below."""
-    lines = [markdown_row(heads), markdown_row(["---"] * len(heads)), *map(markdown_row, rows)]
+def format_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table, with an empty line below."""
+    lines = [
+        format_markdown_row(heads),
+        format_markdown_row(["---"] * len(heads)),
+        *map(format_markdown_row, rows),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def cells_of(table: Table) -> Cells:
-    """The cells of a table."""
+def group_entries(table: Table) -> Cells:
+    """Return the cells of a table."""
     found: Cells = {}
     for entry in table.entries.values():
         found.setdefault(tuple(entry.labels.values()), []).append(entry)
     return found
 
 
-def seconds(runs: Iterable[Summary]) -> float:
-    """What runs took by the clock; of those whose clock is not known, their rounds."""
+def sum_seconds(runs: Iterable[Summary]) -> float:
+    """Sum what runs took by the clock, or else in their rounds."""
     return sum(run.clock or run.totals.get("seconds", 0.0) for run in runs)
 
 
-def machines(results: Path, runs: Iterable[Summary]) -> list[str]:
-    """The names of the devices that runs were made on."""
+def name_machines(results: Path, runs: Iterable[Summary]) -> list[str]:
+    """Return the names of the devices that runs were made on."""
     paths = {results / run.folder / "machine.json" for run in runs}
     names = {json.loads(path.read_text())["name"] for path in paths if path.exists()}
     return [f"one {name}" for name in sorted(names)]
 
 
-def _heads(table: Table) -> list[str]:
+def _list_heads(table: Table) -> list[str]:
     measures = list(dict.fromkeys(column.measure for column in table.columns))
     numbers = [
         f"{of}{'' if len(measures) == 1 else f', {measure.heading}'}"
@@ -73,40 +80,42 @@ def _heads(table: Table) -> list[str]:
             "difference",
         )
     ]
-    return [*_axes(table), *numbers, "seeds", "time", "command"]
+    return [*_list_axes(table), *numbers, "seeds", "time", "command"]
 
 
-def _axes(table: Table) -> list[str]:
+def _list_axes(table: Table) -> list[str]:
     return list(next(iter(table.entries.values())).labels)
 
 
-def _row(recipe: Recipe, entries: Sequence[Entry], words: Sequence[str]) -> list[str]:
+def _format_row(recipe: Recipe, entries: Sequence[Entry], words: Sequence[str]) -> list[str]:
     first = entries[0]
-    numbers = [text for entry in entries for text in _numbers(entry)]
-    time = in_words(seconds(first.runs)) if first.runs else ""
-    command = _command(recipe, first, words)
-    labels = [markdown_text(label) for label in first.labels.values()]
+    numbers = [text for entry in entries for text in _format_numbers(entry)]
+    time = format_duration(sum_seconds(first.runs)) if first.runs else ""
+    command = _format_command(recipe, first, words)
+    labels = [escape_markdown(label) for label in first.labels.values()]
     return [*labels, *numbers, str(len(first.runs)), time, f"`{command}`"]
 
 
-def _numbers(entry: Entry) -> list[str]:
-    """The paper's, ours and the difference."""
+def _format_numbers(entry: Entry) -> list[str]:
+    """Return the paper's number, ours and the difference."""
     measure = entry.measure
     theirs = (
-        "" if entry.paper is None else _spread(measure, entry.paper.mean, entry.paper.deviation)
+        ""
+        if entry.paper is None
+        else _format_spread(measure, entry.paper.mean, entry.paper.deviation)
     )
-    ours = NOT_RUN if entry.mean is None else _spread(measure, entry.mean, entry.deviation)
+    ours = NOT_RUN if entry.mean is None else _format_spread(measure, entry.mean, entry.deviation)
     less = "" if entry.difference is None else f"{entry.difference:+,.{measure.decimals}f}"
     return [theirs, ours, less]
 
 
-def _spread(measure: Measure, mean: float, deviation: float | None) -> str:
+def _format_spread(measure: Measure, mean: float, deviation: float | None) -> str:
     exact = deviation is None or (not measure.decimals and not deviation)
     return measure.text(mean) + ("" if exact else f" ± {measure.text(deviation or 0.0)}")
 
 
-def _command(recipe: Recipe, entry: Entry, words: Sequence[str]) -> str:
-    """What runs a cell again."""
+def _format_command(recipe: Recipe, entry: Entry, words: Sequence[str]) -> str:
+    """Return the command that runs a cell again."""
     only = [
         word
         for axis, label in entry.labels.items()

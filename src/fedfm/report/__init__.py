@@ -1,1 +1,1 @@
-"""Pictures, and the report as one HTML file; tables are in experiments/."""
+"""Tables and figures of results, and the report as one HTML file."""

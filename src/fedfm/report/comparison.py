@@ -1,4 +1,4 @@
-"""Several methods side by side: a table with deviations over seeds, and accuracy curves."""
+"""Compare several methods: a table with deviations over seeds, and accuracy curves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from fedfm.report.picture import COLOURS, blank, save
+from fedfm.report.figure import COLOURS, new_figure, save_figure
 from fedfm.run.records import Result
 
 
 @dataclass(frozen=True)
-class Entry:
+class MethodRuns:
     """A method's runs, one for each seed."""
 
     label: str
@@ -20,26 +20,26 @@ class Entry:
 
     @property
     def accuracies(self) -> np.ndarray:
-        """Test accuracies in percent [seeds]."""
+        """Return test accuracies in percent [seeds]."""
         return np.array([100 * result.test_accuracy for result in self.results])
 
     @property
     def curves(self) -> np.ndarray:
-        """Test accuracy in percent after every round [seeds, rounds]."""
+        """Return test accuracy in percent after every round [seeds, rounds]."""
         rounds = [[record.test_accuracy for record in result.rounds] for result in self.results]
         return 100 * np.array(rounds)
 
 
 def deviation(values: np.ndarray) -> float:
-    """The sample standard deviation; 0 for a single value."""
+    """Return the sample standard deviation; 0 for a single value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 HEADS = ("test accuracy", "floats up", "floats down", "handshakes", "best rounds")
 
 
-def cells(entry: Entry) -> list[str]:
-    """A row under `HEADS`: accuracy (mean and deviation over seeds) and what one run sent."""
+def format_cells(entry: MethodRuns) -> list[str]:
+    """Return a row under `HEADS`: accuracy over seeds, and the traffic of one run."""
     totals = entry.results[0].totals
     return [
         f"{entry.accuracies.mean():.2f} ± {deviation(entry.accuracies):.2f}",
@@ -50,9 +50,9 @@ def cells(entry: Entry) -> list[str]:
     ]
 
 
-def draw(entries: Sequence[Entry], title: str, path: Path) -> Path:
-    """Accuracy over rounds with bands over seeds, and accuracy against what was sent."""
-    figure = blank(10, 4.2)
+def draw_comparison(entries: Sequence[MethodRuns], title: str, path: Path) -> Path:
+    """Draw accuracy over rounds with bands over seeds, and accuracy against traffic."""
+    figure = new_figure(10, 4.2)
     over_rounds, over_floats = figure.subplots(1, 2, sharey=True)
     for entry, colour in zip(entries, COLOURS, strict=False):
         mean, low, high = (f(entry.curves, axis=0) for f in (np.mean, np.min, np.max))
@@ -69,4 +69,4 @@ def draw(entries: Sequence[Entry], title: str, path: Path) -> Path:
         axes.spines[["top", "right"]].set_visible(False)
     over_rounds.legend(frameon=False, loc="lower right")
     figure.suptitle(title)
-    return save(figure, path)
+    return save_figure(figure, path)

@@ -1,4 +1,4 @@
-"""Pictures of feature spaces by t-SNE: several methods side by side, and clients' local models."""
+"""Draw feature spaces by t-SNE: several methods side by side, or clients' local models."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedfm.core.errors import require
 from fedfm.metrics.embedding import embed
 from fedfm.metrics.feature_space import LocalSpaces, class_means, draw_sample
-from fedfm.report.picture import INK, blank, check_picture, save
+from fedfm.report.figure import INK, check_suffix, new_figure, save_figure
 
 COLOURS = (
     "#332288", "#88ccee", "#44aa99", "#117733", "#999933",
@@ -35,7 +35,7 @@ _KEY_INCHES = 1.25  # the width of a legend's entry
 
 
 class Panel(NamedTuple):
-    """Features [N, d] of samples with labels [N], under a title, and what was measured of them."""
+    """Features [N, d] and labels [N] of samples, with a title and measures."""
 
     title: str
     features: NDArray[Any]
@@ -53,17 +53,17 @@ def draw_methods(
     points: int = 2000,
     seed: int = 0,
 ) -> Path:
-    """The features of several methods side by side, coloured by class; anchors are stars.
+    """Draw the features of several methods side by side, coloured by class.
 
-    An anchor is the mean of a class's features, placed by t-SNE with the others. At most `points`
-    samples of each panel are drawn, the same ones where the panels have as many.
+    Stars are anchors: the mean of a class's features, placed by t-SNE with the others. At most
+    `points` samples of each panel are drawn, the same ones where panels have equally many.
     """
-    check_picture(path)
+    check_suffix(path)
     anchor = Line2D([], [], ls="", label="anchor", **_ANCHOR)
-    figure, axes = _figure(len(panels), 3.9, [*_class_keys(class_names), anchor])
+    figure, axes = _make_figure(len(panels), 3.9, [*_make_class_keys(class_names), anchor])
     for each, panel in zip(axes, panels, strict=True):
         _draw_panel(each, panel, points, seed)
-    return _saved(figure, title, path)
+    return _save_with_title(figure, title, path)
 
 
 def draw_clients(
@@ -75,22 +75,24 @@ def draw_clients(
     points: int = 400,
     seed: int = 0,
 ) -> Path:
-    """The same samples by the local models of the clients, a panel for each method (Fig. 2).
+    """Draw the same samples by the clients' local models, a panel per method (Fig. 2).
 
-    Coloured by class, marked by client. A line joins the clients' anchors of a class, which are
-    their means: the longer the lines, the less the feature spaces agree.
+    Colours are classes, markers are clients. A line joins the clients' anchors (means) of a class:
+    the longer the lines, the less the feature spaces agree.
     """
-    check_picture(path)
+    check_suffix(path)
     require(len(spaces) > 0, "there is nothing to draw")
     marks = [
-        Line2D([], [], ls="", ms=7, label=f"client {k + 1}", **_client_look(k, INK))
+        Line2D([], [], ls="", ms=7, label=f"client {k + 1}", **_client_style(k, INK))
         for k in range(len(spaces[0].features))
     ]
     joined = Line2D([], [], color=INK, lw=1.3, label="a class's anchors", **_ANCHOR)
-    figure, axes = _figure(len(spaces), 5.2, [*_class_keys(class_names, "o"), *marks, joined])
+    figure, axes = _make_figure(
+        len(spaces), 5.2, [*_make_class_keys(class_names, "o"), *marks, joined]
+    )
     for each, space in zip(axes, spaces, strict=True):
         _draw_clients(each, space, points, seed)
-    return _saved(figure, title, path)
+    return _save_with_title(figure, title, path)
 
 
 def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
@@ -101,12 +103,12 @@ def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
     size = float(np.clip(16_000 / len(some), 6, 26))
     for label in present:
         own = placed[: len(some)][labels == label]
-        axes.scatter(own[:, 0], own[:, 1], size, alpha=0.75, linewidths=0, **_look(label))
+        axes.scatter(own[:, 0], own[:, 1], size, alpha=0.75, linewidths=0, **_class_style(label))
     for label, (x, y) in zip(present, placed[len(some) :], strict=True):
-        look = _look(label) | {"marker": "*"}
+        look = _class_style(label) | {"marker": "*"}
         axes.scatter(x, y, 230, edgecolors=INK, linewidths=1.1, zorder=3, **look)
     said = f"NMI {panel.measures['nmi']:.3f}   silhouette {panel.measures['silhouette']:.3f}"
-    _label(axes, panel.title, said)
+    _label_axes(axes, panel.title, said)
 
 
 def _draw_clients(axes: Axes, space: LocalSpaces, points: int, seed: int) -> None:
@@ -118,7 +120,7 @@ def _draw_clients(axes: Axes, space: LocalSpaces, points: int, seed: int) -> Non
     samples, centres = np.split(placed, [len(rows[0])])
     for k, own in enumerate(np.split(samples, clients)):
         for label in np.unique(labels):
-            look = _client_look(k, COLOURS[label % len(COLOURS)])
+            look = _client_style(k, COLOURS[label % len(COLOURS)])
             axes.plot(*own[labels == label].T, ls="", ms=4.5, mew=0.9, alpha=0.85, **look)
     for label, ends in zip(
         np.unique(space.labels), centres.reshape(clients, -1, 2).swapaxes(0, 1), strict=True
@@ -127,41 +129,44 @@ def _draw_clients(axes: Axes, space: LocalSpaces, points: int, seed: int) -> Non
         axes.plot(*ends.T, color="white", lw=2.9, zorder=3)
         axes.plot(*ends.T, color=INK, lw=1.3, zorder=4, **look)
     said = f"gap between the clients {space.gap:.2f}   silhouette {space.silhouette:.3f}"
-    _label(axes, space.title, said)
+    _label_axes(axes, space.title, said)
 
 
-def _look(label: int) -> dict[str, Any]:
-    """The colour and the mark of a class."""
+def _class_style(label: int) -> dict[str, Any]:
+    """Return the colour and the marker of a class."""
     tens, ones = divmod(int(label), len(COLOURS))
     return {"color": COLOURS[ones], "marker": MARKS[(ones + tens) % len(MARKS)]}
 
 
-def _client_look(client: int, colour: str) -> dict[str, Any]:
-    """A client's mark: filled for the first, hollow for the others."""
+def _client_style(client: int, colour: str) -> dict[str, Any]:
+    """Return a client's marker: filled for the first, hollow for the others."""
     face = colour if client == 0 else "none"
     mark = _CLIENT_MARKS[client % len(_CLIENT_MARKS)]
     return {"marker": mark, "markerfacecolor": face, "markeredgecolor": colour}
 
 
-def _class_keys(class_names: Sequence[str], mark: str | None = None) -> list[Line2D]:
-    """A legend's entries for the classes; with `mark` all have that one."""
+def _make_class_keys(class_names: Sequence[str], mark: str | None = None) -> list[Line2D]:
+    """Return the legend's entries for the classes; `mark` replaces their markers."""
     if len(class_names) > NAMED:
         return []
-    looks = [_look(label) | ({"marker": mark} if mark else {}) for label in range(len(class_names))]
+    looks = [
+        _class_style(label) | ({"marker": mark} if mark else {})
+        for label in range(len(class_names))
+    ]
     return [
         Line2D([], [], ls="", ms=7, label=name.replace("$", r"\$"), **look)
         for name, look in zip(class_names, looks, strict=True)
     ]
 
 
-def _figure(panels: int, inches: float, keys: Sequence[Line2D]) -> tuple[Figure, list[Axes]]:
-    """A figure with so many square panels of a size, and the legend below them."""
+def _make_figure(panels: int, inches: float, keys: Sequence[Line2D]) -> tuple[Figure, list[Axes]]:
+    """Return a figure with square panels and the legend below them."""
     require(panels > 0, "there is nothing to draw")
     rows = ceil(panels / PER_ROW)
     columns = ceil(panels / rows)
     lines = ceil(len(keys) / int(columns * inches / _KEY_INCHES))
     size = (inches * columns, (inches + 0.4) * rows + 0.5 + 0.3 * lines)
-    figure = blank(*size)
+    figure = new_figure(*size)
     figure.legend(
         handles=keys,
         loc="outside lower center",
@@ -175,7 +180,7 @@ def _figure(panels: int, inches: float, keys: Sequence[Line2D]) -> tuple[Figure,
     return figure, axes[:panels]
 
 
-def _label(axes: Axes, title: str, below: str) -> None:
+def _label_axes(axes: Axes, title: str, below: str) -> None:
     axes.set(xticks=[], yticks=[])
     axes.set_box_aspect(1)
     axes.margins(0.06)
@@ -184,7 +189,7 @@ def _label(axes: Axes, title: str, below: str) -> None:
     axes.set_xlabel(below, color=INK, fontsize=10)
 
 
-def _saved(figure: Figure, title: str, path: Path) -> Path:
+def _save_with_title(figure: Figure, title: str, path: Path) -> Path:
     if title:
         figure.suptitle(title, color=INK, fontsize=13, parse_math=False)
-    return save(figure, path)
+    return save_figure(figure, path)

@@ -1,6 +1,6 @@
-"""What the pictures of tables have in common, as PNG or SVG.
+"""What figures have in common: size, colours, line styles, and reproducible files.
 
-Colours can be told apart by colour-blind people, dashes and markers also where there is no colour.
+Colours can be told apart by colour-blind people; dashes and markers also in greyscale.
 """
 
 import textwrap
@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedfm.report.picture import COLOURS, INK, blank, check_picture, save
+from fedfm.core.errors import require
 
 Array = NDArray[np.float64]
+INK = "#2b2b2b"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000")
+"""Okabe and Ito's colours, which colour-blind people can tell apart."""
 GRID = "#dfe2e6"
 DASHES: tuple[Any, ...] = (
     "-",
@@ -28,9 +33,31 @@ DASHES: tuple[Any, ...] = (
 MARKERS = "osD^vPX>"
 
 
+def check_suffix(path: Path) -> None:
+    """Refuse a file that is neither PNG nor SVG, before anything is computed."""
+    require(path.suffix in (".png", ".svg"), f"a picture ends in .png or .svg, not '{path.suffix}'")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, sized in inches, without a window."""
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write the figure; the same figure gives the same bytes."""
+    check_suffix(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dated = {"Date": None} if path.suffix == ".svg" else {}
+    with rc_context({"svg.hashsalt": "fedfm"}):
+        figure.savefig(path, dpi=dpi, metadata=dated)
+    return path
+
+
 @dataclass(frozen=True)
 class Line:
-    """A curve through the means over seeds, and the deviation from it (0 for one seed)."""
+    """A curve of means over seeds, and its deviation (0 for one seed)."""
 
     label: str
     x: Array
@@ -38,8 +65,8 @@ class Line:
     spread: Array
 
 
-def look(n: int) -> dict[str, Any]:
-    """The n-th line's colour, dashes and markers: any of them tells neighbours apart."""
+def line_style(n: int) -> dict[str, Any]:
+    """Return the colour, dashes and marker of the n-th line; each differs from its neighbours'."""
     return {
         "color": COLOURS[n % len(COLOURS)],
         "linestyle": DASHES[n % len(DASHES)],
@@ -51,10 +78,10 @@ def look(n: int) -> dict[str, Any]:
     }
 
 
-def begun(title: str, path: Path) -> tuple[Figure, Axes]:
-    """An empty figure with a title, for a picture that will be saved there."""
-    check_picture(path)
-    figure = blank(8, 4.6)
+def begin_chart(title: str, path: Path) -> tuple[Figure, Axes]:
+    """Return an empty figure with a title, after checking the path it will have."""
+    check_suffix(path)
+    figure = new_figure(8, 4.6)
     axes = figure.subplots()
     axes.set_title(textwrap.fill(title, 80), color=INK, fontsize=12, loc="left", parse_math=False)
     axes.grid(color=GRID, linewidth=0.8)
@@ -64,8 +91,8 @@ def begun(title: str, path: Path) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def saved(figure: Figure, axes: Axes, path: Path, order: Sequence[int] = ()) -> Path:
-    """The picture, with a legend of the lines of that order."""
+def save_chart(figure: Figure, axes: Axes, path: Path, order: Sequence[int] = ()) -> Path:
+    """Save a figure, with a legend of its lines in the given order."""
     handles, labels = axes.get_legend_handles_labels()
     figure.set_figheight(max(figure.get_figheight(), 0.24 * len(handles)))
     if order:
@@ -77,4 +104,4 @@ def saved(figure: Figure, axes: Axes, path: Path, order: Sequence[int] = ()) -> 
             frameon=False,
             handlelength=4,
         )
-    return save(figure, path)
+    return save_figure(figure, path)

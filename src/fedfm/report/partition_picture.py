@@ -1,4 +1,4 @@
-"""The picture of a partition: clients down, classes across, the counts as colours and numbers."""
+"""Draw a partition: clients down, classes across, counts as colours and numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,29 +14,29 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedfm.core.errors import require
-from fedfm.report.picture import INK, blank, check_picture, save
+from fedfm.report.figure import INK, check_suffix, new_figure, save_figure
 
 _EMPTY, _NOUGHT, _BAR = "#f1f2f5", "#a9b0ba", "#8aa0b8"
 _FEW = 20  # so many clients or classes still have room for numbers in their cells
 _MANY = 120  # more than so many classes are named in part, and cells lose the lines between them
 
 
-def draw(table: NDArray[Any], class_names: Sequence[str], title: str, path: Path) -> Path:
-    """Draw the counts `table` [K, C] to `path` (.png or .svg), and give the path back."""
+def draw_partition(table: NDArray[Any], class_names: Sequence[str], title: str, path: Path) -> Path:
+    """Draw the counts `table` [K, C] to `path` (.png or .svg), and return the path."""
     classes = table.shape[1]
     require(
         len(class_names) == classes,
         f"{len(class_names)} class names for a table of {classes} classes",
     )
-    check_picture(path)
-    figure = _figure(table, class_names)
+    check_suffix(path)
+    figure = _make_figure(table, class_names)
     figure.suptitle(title, color=INK, fontsize=13, parse_math=False)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
-def _figure(table: NDArray[Any], class_names: Sequence[str]) -> Figure:
-    width, height = _extent(*table.shape)
-    figure = blank(width + 3.2, height + 1.6)
+def _make_figure(table: NDArray[Any], class_names: Sequence[str]) -> Figure:
+    width, height = _compute_extent(*table.shape)
+    figure = new_figure(width + 3.2, height + 1.6)
     cells, bars, scale = figure.subplots(1, 3, width_ratios=(width, 1.6, 0.16))
     image = _draw_cells(cells, table)
     _label_cells(cells, len(table), class_names)
@@ -50,8 +50,8 @@ def _figure(table: NDArray[Any], class_names: Sequence[str]) -> Figure:
     return figure
 
 
-def _extent(clients: int, classes: int) -> tuple[float, float]:
-    """Width and height of all cells, in inches."""
+def _compute_extent(clients: int, classes: int) -> tuple[float, float]:
+    """Return width and height of all cells, in inches."""
     width = classes * (0.6 if classes <= _FEW else 0.135)
     height = clients * (0.4 if clients <= _FEW else 0.075)
     return float(np.clip(width, 4.5, 16)), float(np.clip(height, 2.4, 9))
@@ -98,7 +98,7 @@ def _label_cells(axes: Axes, clients: int, class_names: Sequence[str]) -> None:
 
 
 def _draw_totals(axes: Axes, totals: NDArray[Any], cells: Axes) -> None:
-    """A bar for each client's total [K], level with its row of cells."""
+    """Draw a bar for each client's total [K], level with its row of cells."""
     top = max(int(totals.max()), 1)
     axes.set_yticks([])
     axes.set_title("samples", fontsize=9, color=INK, loc="left")

@@ -1,9 +1,9 @@
 import pytest
 
-from fedfm.paper.theory.checks import report
+from fedfm.paper.theory.checks import check_theory
 
 
 @pytest.fixture(scope="session")
 def found(tmp_path_factory):
     """The whole report, computed once."""
-    return report(tmp_path_factory.mktemp("theory"))
+    return check_theory(tmp_path_factory.mktemp("theory"))

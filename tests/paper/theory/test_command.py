@@ -12,7 +12,7 @@ from fedfm.cli.app import app
 @pytest.fixture
 def verify(found, monkeypatch):
     def call(*options, report=found):
-        monkeypatch.setattr("fedfm.paper.theory.checks.report", lambda out: report)
+        monkeypatch.setattr("fedfm.paper.theory.checks.check_theory", lambda out: report)
         return CliRunner().invoke(app, ["verify", *options])
 
     return call

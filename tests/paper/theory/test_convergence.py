@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedfm.paper.theory import quadratic
-from fedfm.paper.theory.alternation import expected, run
-from fedfm.paper.theory.checks import report
-from fedfm.paper.theory.convergence import TAUS, bound
+from fedfm.paper.theory.alternation import compute_expectation, simulate
+from fedfm.paper.theory.checks import check_theory
+from fedfm.paper.theory.convergence import TAUS, compute_bound
 from fedfm.paper.theory.quadratic import make_problem
 
 
@@ -75,14 +75,14 @@ def test_dissimilarity_is_bounded_everywhere_and_no_tighter_bound_would_do(probl
 def test_a_run_without_noise_is_its_expectation(problem, start, tau):
     settings = {"rounds": 30, "tau": tau, "rate": 0.04}
     quiet = replace(problem, sigma=0.0)
-    exact, deviation = expected(quiet, start, **settings)
-    assert np.allclose(run(quiet, start, repeats=2, **settings).T, exact, rtol=1e-9)
+    exact, deviation = compute_expectation(quiet, start, **settings)
+    assert np.allclose(simulate(quiet, start, repeats=2, **settings).T, exact, rtol=1e-9)
     assert not deviation.any()
 
 
 def test_runs_depend_on_the_seed_alone(problem, start):
     def runs(seed):
-        return run(problem, start, rounds=5, tau=2, rate=0.1, repeats=3, seed=seed)
+        return simulate(problem, start, rounds=5, tau=2, rate=0.1, repeats=3, seed=seed)
 
     assert np.array_equal(runs(1), runs(1))
     assert not np.array_equal(runs(1), runs(2))
@@ -107,16 +107,19 @@ def test_without_its_drift_the_bound_is_violated(problem):
     constants = quiet.constants(near)
     for tau in (2, 5, 10):
         settings = {"rounds": 1000, "tau": tau, "rate": constants.largest_rate(tau)}
-        limit, smallest = bound(constants, **settings), expected(quiet, near, **settings)[0].min()
+        limit, smallest = (
+            compute_bound(constants, **settings),
+            compute_expectation(quiet, near, **settings)[0].min(),
+        )
         assert limit.total - limit.drift < smallest <= limit.total
 
 
 def test_noise_that_clients_share_breaks_the_bound(problem, start):
     constants = problem.constants(start)
     settings = {"rounds": 1000, "tau": 1, "rate": constants.largest_rate(1)}
-    smallest = expected(problem, start, shared_noise=True, **settings)[0].min()
-    together = bound(replace(constants, spread=1.0), **settings).total
-    assert bound(constants, **settings).total < smallest <= together
+    smallest = compute_expectation(problem, start, shared_noise=True, **settings)[0].min()
+    together = compute_bound(replace(constants, spread=1.0), **settings).total
+    assert compute_bound(constants, **settings).total < smallest <= together
 
 
 def test_the_report_passes_and_can_fail(found):
@@ -131,6 +134,6 @@ def test_the_report_passes_and_can_fail(found):
 def test_the_report_draws_only_where_asked(found, monkeypatch):
     assert found.picture.name == "theory.png"
     assert found.picture.read_bytes().startswith(b"\x89PNG")
-    for check in ("digits_updates", "fixed_rate", "shrinking_rate"):
+    for check in ("compute_digits_updates", "check_fixed_rate", "check_shrinking_rate"):
         monkeypatch.setattr(f"fedfm.paper.theory.checks.{check}", lambda *_, **__: [])
-    assert report().picture is None
+    assert check_theory().picture is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedfm.methods import FedProto
-from fedfm.paper.theory.lemma import digits_updates
+from fedfm.paper.theory.lemma import compute_digits_updates
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ def test_new_anchors_lower_phi_in_every_round_by_what_class_means_must(found, ru
 
 
 def test_the_check_fails_for_anchors_beyond_the_class_means():
-    updates = digits_updates(Overshooting(strength=0.1), rounds=3)
+    updates = compute_digits_updates(Overshooting(strength=0.1), rounds=3)
     assert not any(each.holds or each.exact for each in updates)
 
 
 def test_uniform_anchors_are_not_the_optimum():
-    uniform = digits_updates(FedProto(strength=0.1, anchors="uniform"), rounds=3)
+    uniform = compute_digits_updates(FedProto(strength=0.1, anchors="uniform"), rounds=3)
     assert not any(each.exact for each in uniform)
 
 
 def test_the_strength_scales_what_anchors_can_change():
-    (update,) = digits_updates(FedProto(strength=0.0), rounds=1)
+    (update,) = compute_digits_updates(FedProto(strength=0.0), rounds=1)
     assert update.before == update.after
     assert update.predicted == 0
 

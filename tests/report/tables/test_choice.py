@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.grid.recipe import cells
-from fedfm.grid.settings import settings_in
-from fedfm.paper.catalogue import load_recipe
-from fedfm.report.tables.build import build
-from fedfm.report.tables.choice import Choice, choices, write_choice
+from fedfm.grid.recipe import expand_cells
+from fedfm.paper.catalogue import load_recipe, read_settings
+from fedfm.report.tables.build import build_table
+from fedfm.report.tables.choice import ChosenSettings, choose_settings, write_choice
 from tests.grid.results import result
 
 TUNE = load_recipe("tune")
@@ -21,7 +20,7 @@ FOUND = {"FedProx, mu = 0.01": 0.66, "FedProx, mu = 0.1": 0.68, "MOON, mu = 1": 
 @pytest.fixture
 def table():
     """Validation accuracies that are not those on the test set."""
-    return build(
+    return build_table(
         TUNE,
         [
             result(
@@ -38,7 +37,7 @@ def table():
 
 
 def test_the_best_by_validation_is_chosen(table):
-    found = {each.method: each for each in choices(TUNE, table)}
+    found = {each.method: each for each in choose_settings(TUNE, table)}
     assert found.keys() == {"fedprox", "moon"}
     assert found["fedprox"].settings == {"mu": 0.1}
     assert found["fedprox"].words == "fedprox: mu = 0.1 (68.00 %)"
@@ -52,11 +51,11 @@ def test_the_choice_is_a_file_that_other_recipes_take(table, tmp_path):
     assert tomllib.loads(path.read_text()) == {
         "method": {"fedprox": {"mu": 0.1}, "moon": {"mu": 1.0}}
     }
-    changes = settings_in([path])
+    changes = read_settings([path])
     assert changes == ["method.fedprox.mu=0.1", "method.moon.mu=1.0"]
     methods = {
         cell.title: cell.resolved.method
-        for cell in cells(load_recipe("modularity"), overrides=changes)
+        for cell in expand_cells(load_recipe("modularity"), overrides=changes)
     }
     assert methods["FedProx / with FM"]["fedprox"] == {"mu": 0.1}
     assert methods["MOON / without FM"]["moon"] == {"mu": 1.0, "tau": 0.5}
@@ -66,7 +65,7 @@ def test_the_choice_is_a_file_that_other_recipes_take(table, tmp_path):
 def test_settings_that_one_partition_lacks_are_not_chosen():
     labels = {"partition": "NIID-1", "setting": "FedProx, mu = 1"}
     (only,) = [result(labels, 0, 1.0, val_accuracy=0.99, recipe="tune")]
-    assert list(choices(TUNE, build(TUNE, [only]))) == []
+    assert list(choose_settings(TUNE, build_table(TUNE, [only]))) == []
 
 
 def test_settings_that_all_rows_share_are_not_part_of_the_choice():
@@ -74,18 +73,18 @@ def test_settings_that_all_rows_share_are_not_part_of_the_choice():
         result({"partition": p, "setting": SHARED}, 0, 1.0, val_accuracy=0.7, recipe="tune")
         for p in ("NIID-1", "NIID-2")
     ]
-    (chosen,) = choices(TUNE, build(TUNE, rows))
+    (chosen,) = choose_settings(TUNE, build_table(TUNE, rows))
     assert chosen.settings == {"strength": 5.0}
 
 
 def test_texts_and_truths_can_be_chosen():
     settings = {"guide": "l2", "loud": True, "strength": 1e-05}
-    text = Choice("fedfm", settings, 50.0, ()).toml
+    text = ChosenSettings("fedfm", settings, 50.0, ()).toml
     assert tomllib.loads(text) == {"method": {"fedfm": settings}}
 
 
 def test_what_is_compared_is_not_set_by_anything_else():
-    changed = list(cells(TUNE, overrides=["fedprox.mu=7", "rounds=3"]))
+    changed = list(expand_cells(TUNE, overrides=["fedprox.mu=7", "rounds=3"]))
     assert {cell.resolved.training.rounds for cell in changed} == {3}
     pieces = [cell.resolved.method for cell in changed if "fedprox" in cell.resolved.method]
     assert [each["fedprox"]["mu"] for each in pieces[:3]] == [0.001, 0.01, 0.1]
@@ -107,14 +106,14 @@ def test_what_would_not_be_kept_is_not_chosen_between(tmp_path):
 
 
 def test_nothing_run_is_no_choice(tmp_path):
-    assert write_choice(TUNE, build(TUNE, []), tmp_path) is None
+    assert write_choice(TUNE, build_table(TUNE, []), tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_texts_and_lists_in_files_of_settings(tmp_path):
     path = tmp_path / "data.toml"
     path.write_text('[data]\nname = "folder"\npath = "my images.tar"\n[model]\nchannels = [4, 8]\n')
-    (cell, *_) = cells(load_recipe("anchors"), overrides=settings_in([path]))
+    (cell, *_) = expand_cells(load_recipe("anchors"), overrides=read_settings([path]))
     assert (cell.config["data"]["path"], cell.config["model"]["channels"]) == (
         "my images.tar",
         [4, 8],
@@ -127,4 +126,4 @@ def test_bad_files_are_named(tmp_path, text, said):
     if text:
         path.write_text(text)
     with pytest.raises(UserError, match=said):
-        settings_in([path])
+        read_settings([path])

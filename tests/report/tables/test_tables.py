@@ -13,9 +13,10 @@ from scipy import stats
 from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.grid.recipe import Recipe
-from fedfm.paper.catalogue import load_recipe, recipe_names
-from fedfm.report.tables.build import FORMATS, build, render, trace
-from fedfm.report.tables.statistics import MEASURES, paired_p, ranks
+from fedfm.paper.catalogue import list_recipe_names, load_recipe
+from fedfm.report.tables.build import build_table, trace_runs
+from fedfm.report.tables.formats import FORMATS, render_table
+from fedfm.report.tables.statistics import MEASURES, compute_paired_p, rank_values
 from tests.grid.results import result, results
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -43,7 +44,7 @@ def entry(table, row, column=0):
 
 @pytest.fixture
 def table():
-    return build(ONE_AXIS, results(THREE_SEEDS))
+    return build_table(ONE_AXIS, results(THREE_SEEDS))
 
 
 def test_mean_and_sample_deviation_and_difference_are_as_by_hand(table):
@@ -77,7 +78,7 @@ def test_the_best_and_the_second_are_marked_and_ties_share(table):
     ],
 )
 def test_ranks(measure, values, expected):
-    assert ranks(values, MEASURES[measure]) == expected
+    assert rank_values(values, MEASURES[measure]) == expected
 
 
 def test_the_paired_test_is_that_of_scipy_over_common_seeds(table):
@@ -94,22 +95,22 @@ def test_the_paired_test_is_that_of_scipy_over_common_seeds(table):
 
 
 def test_there_is_no_paired_test_without_three_common_seeds_or_with_equal_differences():
-    assert paired_p({0: 1.0, 1: 2.0}, {0: 3.0, 1: 5.0}) is None
-    assert paired_p({0: 1.0, 1: 2.0, 2: 4.0}, {1: 3.0, 2: 5.0, 3: 1.0}) is None
-    assert paired_p({0: 1.0, 1: 2.0, 2: 3.0}, {0: 2.0, 1: 3.0, 2: 4.0}) is None
+    assert compute_paired_p({0: 1.0, 1: 2.0}, {0: 3.0, 1: 5.0}) is None
+    assert compute_paired_p({0: 1.0, 1: 2.0, 2: 4.0}, {1: 3.0, 2: 5.0, 3: 1.0}) is None
+    assert compute_paired_p({0: 1.0, 1: 2.0, 2: 3.0}, {0: 2.0, 1: 3.0, 2: 4.0}) is None
     ours, theirs = {0: 1.0, 1: 2.0, 2: 4.0, 9: 7.0}, {0: 1.5, 1: 2.7, 2: 4.1, 8: 0.0}
     expected = stats.ttest_rel([1.0, 2.0, 4.0], [1.5, 2.7, 4.1]).pvalue
-    assert paired_p(ours, theirs) == pytest.approx((expected, 3))
+    assert compute_paired_p(ours, theirs) == pytest.approx((expected, 3))
 
 
 def test_without_fedavg_the_first_row_is_the_baseline():
     kinds: dict[str, dict[str, Any]] = {"without": {}, "with": {}}
     recipe = Recipe("sample", "Other rows", {"kind": kinds}, rows=("kind",), columns=())
     found = results({"without": [1.0, 2.0, 3.0], "with": [5.0, 6.5, 7.0]}, axis="kind")
-    table = build(recipe, found)
+    table = build_table(recipe, found)
     assert table.baseline == "without"
     assert entry(table, "with").comparison.significant
-    assert "* differs from without" in render(table, "markdown").replace("\\*", "*")
+    assert "* differs from without" in render_table(table, "markdown").replace("\\*", "*")
 
 
 def test_a_baseline_with_one_cell_serves_all_columns():
@@ -122,7 +123,7 @@ def test_a_baseline_with_one_cell_serves_all_columns():
         ]
         for seed, value in enumerate(values)
     ]
-    table = build(recipe, found)
+    table = build_table(recipe, found)
     (tested,) = [each for each in table.entries.values() if each.comparison]
     assert tested.labels == {"start": "T_s = 20", "lambda": "50"}
     assert len(table.missing) == 3 * 7 - 1
@@ -132,24 +133,26 @@ def test_cells_that_were_not_run_are_empty_and_named(table):
     moon = entry(table, "MOON")
     assert (moon.mean, moon.deviation, moon.rank, moon.comparison) == (None, None, 0, None)
     assert table.missing == [{"method": "MOON"}]
-    markdown = render(table, "markdown")
+    markdown = render_table(table, "markdown")
     assert "| MOON |  |" in markdown
     assert "Not run: 1 of 4 cells: MOON." in markdown
 
 
 def test_one_seed_has_no_deviation_and_no_test():
-    markdown = render(build(ONE_AXIS, results({"FedAvg": [70.0], "FedFM": [74.0]})), "markdown")
+    markdown = render_table(
+        build_table(ONE_AXIS, results({"FedAvg": [70.0], "FedFM": [74.0]})), "markdown"
+    )
     assert "| FedFM | **74.00** (n=1) |\n| *paper* | 74.00 (+0.00) |" in markdown
     assert "| FedAvg | <u>70.00</u> (n=1) |\n| *paper* | 70.00 ± 0.50 (+0.00) |" in markdown
     assert "t-test" not in markdown
 
 
 def test_markdown_has_the_marks_and_a_column_for_each(table):
-    markdown = render(table, "markdown")
+    markdown = render_table(table, "markdown")
     assert "| FedFM | **75.17** ± 1.04\\* |\n| *paper* | 74.00 (+1.17) |" in markdown
     assert "| FedProx | <u>71.00</u> ± 1.73 |" in markdown
     assert "n = 3" in markdown
-    assert "three seeds are few" in markdown
+    assert "suggestive, not conclusive" in markdown
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + len(METHODS) + 2
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {3}
@@ -173,7 +176,7 @@ def test_measures_become_columns_with_their_own_decimals():
     found = [
         result({"method": "FedFM"}, n, 70.0, measures={"nmi": 0.5 + n / 100}) for n in (0, 1, 2)
     ]
-    markdown = render(build(recipe, found), "markdown")
+    markdown = render_table(build_table(recipe, found), "markdown")
     assert "| method | NMI | floats up and down | test accuracy (%) |" in markdown
     assert "| FedFM | 0.510 ± 0.010 | 3,000,000 | 70.00 ± 0.00 |" in markdown
     assert "| *paper* | 0.557 (-0.047) | 3,000,001 (-1) |  |" in markdown
@@ -182,23 +185,23 @@ def test_measures_become_columns_with_their_own_decimals():
 def test_a_measure_that_is_lacking_is_named_and_not_counted_as_run():
     recipe = replace(ONE_AXIS, measures=("nmi", "test_accuracy"))
     nan = result({"method": "FedAvg"}, 0, 70.0, measures={"nmi": math.nan})
-    table = build(recipe, [nan])
+    table = build_table(recipe, [nan])
     assert entry(table, "FedAvg").mean is None
-    assert "Run, but without NMI for some seeds: FedAvg." in render(table, "markdown")
-    json.loads(render(table, "json"), parse_constant=pytest.fail)
+    assert "Run, but without NMI for some seeds: FedAvg." in render_table(table, "markdown")
+    json.loads(render_table(table, "json"), parse_constant=pytest.fail)
 
 
 def test_an_unknown_measure_and_format():
     with pytest.raises(UserError, match="unknown measure 'nmj': did you mean 'nmi'"):
-        build(replace(ONE_AXIS, measures=("nmj",)), [])
+        build_table(replace(ONE_AXIS, measures=("nmj",)), [])
     with pytest.raises(UserError, match="unknown format 'html'"):
-        render(build(ONE_AXIS, []), "html")
+        render_table(build_table(ONE_AXIS, []), "html")
 
 
 def test_latex_is_balanced_and_escaped():
     recipe = two_axes(values={"FedFM / A & B_1 / 0.1": [74.0, 1.0]})
     cell = {"method": "FedFM", "data": "A & B_1", "beta": "0.1"}
-    latex = render(build(recipe, [result(cell, 0, 75.0)]), "latex")
+    latex = render_table(build_table(recipe, [result(cell, 0, 75.0)]), "latex")
     assert latex.count("{") - latex.count("\\{") == latex.count("}") - latex.count("\\}")
     assert re.findall(r"\\begin{(\w+)}", latex) == ["table", "tabular"]
     assert re.findall(r"\\end{(\w+)}", latex) == ["tabular", "table"]
@@ -217,26 +220,26 @@ def test_latex_is_balanced_and_escaped():
 
 
 def test_latex_marks(table):
-    latex = render(table, "latex")
+    latex = render_table(table, "latex")
     assert r"FedFM & \textbf{75.17} $\pm$ 1.04$^{*}$ \\" in latex
     assert r"FedProx & \underline{71.00} $\pm$ 1.73 \\" in latex
 
 
 def test_in_latex_no_line_end_takes_a_star_or_a_bracket_for_its_own(table):
     axes: dict[str, dict[str, Any]] = {"method": {"FedAvg": {}, "[a]": {}, "*b": {}}}
-    for each in (table, build(replace(ONE_AXIS, axes=axes), [])):
-        assert not re.search(r"\\\\\s*[\[*]", render(each, "latex"))
+    for each in (table, build_table(replace(ONE_AXIS, axes=axes), [])):
+        assert not re.search(r"\\\\\s*[\[*]", render_table(each, "latex"))
 
 
 def test_text_is_never_cut_and_styled_on_a_terminal_only(table, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    plain = render(table, "text")
+    plain = render_table(table, "text")
     assert "75.17 ± 1.04*" in plain
     assert "74.00 (+1.17)" in plain
     assert "\x1b[" not in plain
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr("sys.stdout", Terminal())
-    styled = render(table, "text")
+    styled = render_table(table, "text")
     assert "\x1b[1m75.17\x1b[0m" in styled
     assert "\x1b[4m71.00\x1b[0m" in styled
 
@@ -248,20 +251,20 @@ class Terminal(io.StringIO):
 
 def test_text_shows_brackets_in_labels():
     recipe = Recipe("sample", "[bold]", {"method": {"[red]x": {}}}, rows=("method",), columns=())
-    text = render(build(recipe, results({"[red]x": [1.0, 2.0, 3.0]})), "text")
+    text = render_table(build_table(recipe, results({"[red]x": [1.0, 2.0, 3.0]})), "text")
     assert "[red]x" in text
     assert "[bold]" in text
 
 
 def test_json_and_csv_lead_to_every_run(table):
-    cells = json.loads(render(table, "json"))["cells"]
+    cells = json.loads(render_table(table, "json"))["cells"]
     fedfm = next(cell for cell in cells if cell["labels"] == {"method": "FedFM"})
     assert [run["seed"] for run in fedfm["runs"]] == [0, 1, 2]
     assert [run["folder"] for run in fedfm["runs"]] == [f"runs/FedFM-{n}" for n in range(3)]
     assert [run["value"] for run in fedfm["runs"]] == pytest.approx(THREE_SEEDS["FedFM"])
     assert fedfm["paper_mean"] == 74.0
     assert fedfm["rank"] == 1
-    rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(render_table(table, "csv"))))
     row = next(row for row in rows if row["method"] == "FedFM")
     assert row["folders"] == "runs/FedFM-0;runs/FedFM-1;runs/FedFM-2"
     assert row["digests"].split(";") == [run["digest"] for run in fedfm["runs"]]
@@ -272,15 +275,15 @@ def test_json_and_csv_lead_to_every_run(table):
 
 
 def test_trace_gives_the_runs_of_a_cell_or_of_many(table):
-    assert [run.folder for run in trace(table, {"method": "FedAvg"})] == [
+    assert [run.folder for run in trace_runs(table, {"method": "FedAvg"})] == [
         f"runs/FedAvg-{n}" for n in range(3)
     ]
-    assert len(trace(table, {})) == 9
-    assert trace(table, {"method": "MOON"}) == []
+    assert len(trace_runs(table, {})) == 9
+    assert trace_runs(table, {"method": "MOON"}) == []
     with pytest.raises(UserError, match="unknown axis 'methods'"):
-        trace(table, {"methods": "FedAvg"})
+        trace_runs(table, {"methods": "FedAvg"})
     with pytest.raises(UserError, match="unknown method 'FedAwg': did you mean 'FedAvg'"):
-        trace(table, {"method": "FedAwg"})
+        trace_runs(table, {"method": "FedAwg"})
 
 
 def test_the_newest_of_several_results_is_used_and_said_once(caplog):
@@ -290,7 +293,7 @@ def test_the_newest_of_several_results_is_used_and_said_once(caplog):
         for each in old
     ]
     with caplog.at_level(logging.WARNING):
-        table = build(ONE_AXIS, [*new, *old])
+        table = build_table(ONE_AXIS, [*new, *old])
     assert entry(table, "FedAvg").mean == pytest.approx(70.0)
     assert [record.message for record in caplog.records] == [
         "sample: for 2 runs there are results of different configs; the newest are used"
@@ -299,32 +302,32 @@ def test_the_newest_of_several_results_is_used_and_said_once(caplog):
 
 def test_the_same_run_twice_is_nothing_to_say(caplog):
     found = results(THREE_SEEDS)
-    assert build(ONE_AXIS, [*found, *found]).entries == build(ONE_AXIS, found).entries
+    assert build_table(ONE_AXIS, [*found, *found]).entries == build_table(ONE_AXIS, found).entries
     assert not caplog.records
 
 
 def test_a_cell_that_the_recipe_lacks_is_left_out_and_said(caplog):
-    build(ONE_AXIS, [*results(THREE_SEEDS), result({"method": "FedXY"}, 0, 99.0)])
+    build_table(ONE_AXIS, [*results(THREE_SEEDS), result({"method": "FedXY"}, 0, 99.0)])
     (said,) = caplog.records
     assert said.message == "sample: 1 results are left out: the recipe has no such cell as FedXY"
 
 
 def test_a_cell_with_other_settings_than_the_recipe_has_is_named(table):
     assert table.altered == []
-    assert "other settings" not in render(table, "markdown")
+    assert "other settings" not in render_table(table, "markdown")
     first, *others = results(THREE_SEEDS)
     fewer = parse({"method": "fedavg", "training": {"rounds": 7}}).as_toml()
-    changed = build(ONE_AXIS, [replace(first, config=fewer), *others])
+    changed = build_table(ONE_AXIS, [replace(first, config=fewer), *others])
     assert changed.altered == [{"method": "FedAvg"}]
-    lines = csv.DictReader(render(changed, "csv").splitlines())
+    lines = csv.DictReader(render_table(changed, "csv").splitlines())
     assert {line["method"] for line in lines if line["other_settings"] == "True"} == {"FedAvg"}
     said = "Run with other settings than the recipe's: FedAvg."
-    assert said in render(changed, "markdown")
+    assert said in render_table(changed, "markdown")
 
 
 def test_a_recipe_with_an_unknown_method_still_has_its_table():
     axes = {"method": METHODS | {"FedXY": {"method": {"fedxy": {}}}}}
-    table = build(replace(ONE_AXIS, axes=axes), results(THREE_SEEDS | {"FedXY": [50.0]}))
+    table = build_table(replace(ONE_AXIS, axes=axes), results(THREE_SEEDS | {"FedXY": [50.0]}))
     assert entry(table, "FedXY").mean == 50.0
     assert entry(table, "FedAvg").mean == pytest.approx(71.0)
 
@@ -333,23 +336,25 @@ def test_a_recipe_with_an_unknown_method_still_has_its_table():
 def test_reduced_runs_have_a_table_of_their_own_that_says_so(format):
     full = results(THREE_SEEDS)
     reduced = [replace(each, quick=True, test_accuracy=0.123) for each in full[:3]]
-    table = build(ONE_AXIS, [*full, *reduced], quick=True)
+    table = build_table(ONE_AXIS, [*full, *reduced], quick=True)
     assert table.caption.startswith("REDUCED (--quick), no results: A sample")
-    shown = render(table, format)
+    shown = render_table(table, format)
     assert "REDUCED (--quick), no results" in shown
     assert "12.3" in shown
     assert "75.1" not in shown
     assert "(+" not in shown
-    assert "REDUCED" not in render(build(ONE_AXIS, [*full, *reduced]), format)
+    assert "REDUCED" not in render_table(build_table(ONE_AXIS, [*full, *reduced]), format)
     if format not in ("csv",):
-        assert "cannot be compared" in shown.replace("\n", " ")
+        assert "Do not compare" in shown.replace("\n", " ")
     else:
         assert all(row["reduced"] == "True" for row in csv.DictReader(io.StringIO(shown)))
 
 
 def test_columns_keep_the_order_of_the_labels_and_missing_ones_are_grouped_by_row():
     cell = {"method": "FedAvg", "data": "C", "beta": "5"}
-    table = build(two_axes(skipped=({"method": "MOON", "beta": "5"},)), [result(cell, 0, 50.0)])
+    table = build_table(
+        two_axes(skipped=({"method": "MOON", "beta": "5"},)), [result(cell, 0, 50.0)]
+    )
     assert [column.labels for column in table.columns] == [
         ("A & B_1", "0.1"),
         ("A & B_1", "5"),
@@ -357,22 +362,22 @@ def test_columns_keep_the_order_of_the_labels_and_missing_ones_are_grouped_by_ro
         ("C", "5"),
     ]
     assert len(table.missing) == 13
-    said = render(table, "text").replace("\n", " ")
+    said = render_table(table, "text").replace("\n", " ")
     assert "Not run: 13 of 14 cells: FedAvg (A & B_1 / 0.1, A & B_1 / 5, C / 0.1);" in said
     assert "MOON (all)" in said
 
 
 @pytest.mark.parametrize("quick", [False, True])
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", list_recipe_names())
 def test_every_recipe_of_the_package_has_a_table_without_results(name, quick):
-    table = build(load_recipe(name), [], quick)
+    table = build_table(load_recipe(name), [], quick)
     assert len(table.missing) * len({c.measure for c in table.columns}) == len(table.entries)
     for format in FORMATS:
-        assert render(table, format)
+        assert render_table(table, format)
 
 
 def test_every_value_of_the_paper_finds_its_cell():
-    for name in recipe_names():
+    for name in list_recipe_names():
         recipe = load_recipe(name)
-        shown = [entry for entry in build(recipe, []).entries.values() if entry.paper]
+        shown = [entry for entry in build_table(recipe, []).entries.values() if entry.paper]
         assert len(shown) == len(recipe.values), name

@@ -11,7 +11,7 @@ from fedfm.core.rng import generator
 from fedfm.paper.theory.quadratic import Array, Problem
 
 
-def run(
+def simulate(
     problem: Problem,
     start: Array,
     *,
@@ -43,7 +43,7 @@ def run(
     return found
 
 
-def expected(
+def compute_expectation(
     problem: Problem,
     start: Array,
     *,
@@ -63,7 +63,7 @@ def expected(
     total = rate * powers[:, :-1].sum(1)
     keep = problem.mean(powers[:, -1] + (problem.hessians - problem.slopes) @ total)
     shift = problem.mean(problem.targets @ total)
-    fresh = _noise(problem, rate * powers[:, :-1], shared_noise)
+    fresh = _compute_noise(problem, rate * powers[:, :-1], shared_noise)
     point, spread, found = start, np.zeros_like(keep), np.empty((2, rounds))
     target = problem.mean(problem.targets)
     for t in range(rounds):
@@ -75,7 +75,7 @@ def expected(
     return found[0], found[1]
 
 
-def _noise(problem: Problem, carried: Array, shared: bool) -> Array:
+def _compute_noise(problem: Problem, carried: Array, shared: bool) -> Array:
     """The covariance [m, m] that a round adds, given how far each step's noise is carried.
 
     `carried` [K, tau, m, m]: eta G_k^j.

@@ -8,9 +8,15 @@ import numpy as np
 from rich.table import Table
 
 from fedfm.methods import FedProto
-from fedfm.paper.theory.convergence import TAUS, Cell, fixed_rate, shrinking_rate, slope
-from fedfm.paper.theory.lemma import AnchorUpdate, digits_updates
-from fedfm.paper.theory.picture import draw
+from fedfm.paper.theory.convergence import (
+    TAUS,
+    BoundCheck,
+    check_fixed_rate,
+    check_shrinking_rate,
+    fit_slope,
+)
+from fedfm.paper.theory.lemma import AnchorUpdate, compute_digits_updates
+from fedfm.paper.theory.picture import draw_theory
 from fedfm.paper.theory.quadratic import make_problem
 
 STRENGTH = 0.1
@@ -21,7 +27,7 @@ FIT = 0.05
 """How far a fitted exponent may be above it."""
 
 
-class Row(NamedTuple):
+class TheoryRow(NamedTuple):
     """A line of the table: what was checked, where, what was found, what it has to respect."""
 
     check: str
@@ -37,20 +43,20 @@ class TheoryReport:
 
     anchors: dict[str, list[AnchorUpdate]]
     """Lemma 2, round by round, for each run on the digits."""
-    fixed: list[Cell]
+    fixed: list[BoundCheck]
     """Theorem 1."""
-    shrinking: list[Cell]
+    shrinking: list[BoundCheck]
     """Corollary 1."""
     picture: Path | None = None
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TheoryRow]:
         """The table."""
         return [
-            *(lemma_row(name, updates) for name, updates in self.anchors.items()),
-            *(bound_row("Theorem 1", chosen(self.fixed, tau)) for tau in TAUS),
-            *(bound_row("Corollary 1", chosen(self.shrinking, tau)) for tau in TAUS),
-            *(slope_row(chosen(self.shrinking, tau)) for tau in TAUS),
+            *(make_lemma_row(name, updates) for name, updates in self.anchors.items()),
+            *(make_bound_row("Theorem 1", select_tau(self.fixed, tau)) for tau in TAUS),
+            *(make_bound_row("Corollary 1", select_tau(self.shrinking, tau)) for tau in TAUS),
+            *(make_slope_row(select_tau(self.shrinking, tau)) for tau in TAUS),
         ]
 
     @property
@@ -76,30 +82,30 @@ class TheoryReport:
         return table
 
 
-def report(out: Path | None = None) -> TheoryReport:
+def check_theory(out: Path | None = None) -> TheoryReport:
     """Check Lemma 2, Theorem 1 and Corollary 1; with a folder `out`, draw `theory.png` there."""
     piece = FedProto(strength=STRENGTH)
     problem = make_problem()
     start = np.ones_like(problem.targets[0])
     anchors = {
-        "all clients": digits_updates(piece),
-        "BatchNorm": digits_updates(piece, norm="batch"),
-        "3 of 10 clients": digits_updates(piece, participation=0.3),
+        "all clients": compute_digits_updates(piece),
+        "BatchNorm": compute_digits_updates(piece, norm="batch"),
+        "3 of 10 clients": compute_digits_updates(piece, participation=0.3),
     }
-    fixed, shrinking = fixed_rate(problem, start), shrinking_rate(problem, start)
-    picture = out and draw(anchors, fixed, shrinking, out / "theory.png")
+    fixed, shrinking = check_fixed_rate(problem, start), check_shrinking_rate(problem, start)
+    picture = out and draw_theory(anchors, fixed, shrinking, out / "theory.png")
     return TheoryReport(anchors, fixed, shrinking, picture)
 
 
-def chosen(cells: list[Cell], tau: int) -> list[Cell]:
+def select_tau(cells: list[BoundCheck], tau: int) -> list[BoundCheck]:
     """The cells with that many local steps."""
     return [each for each in cells if each.tau == tau]
 
 
-def lemma_row(name: str, updates: list[AnchorUpdate]) -> Row:
+def make_lemma_row(name: str, updates: list[AnchorUpdate]) -> TheoryRow:
     """Lemma 2 in every round of a run: the smallest decrease."""
     least = min(each.decrease for each in updates)
-    return Row(
+    return TheoryRow(
         "Lemma 2",
         f"digits, {name}",
         f"Phi falls by {least:.1e}",
@@ -108,10 +114,10 @@ def lemma_row(name: str, updates: list[AnchorUpdate]) -> Row:
     )
 
 
-def bound_row(check: str, cells: list[Cell]) -> Row:
+def make_bound_row(check: str, cells: list[BoundCheck]) -> TheoryRow:
     """The bound for one tau on the mean over t, in the cell that comes nearest to it."""
     worst = max(cells, key=lambda each: each.average / each.bound.total)
-    return Row(
+    return TheoryRow(
         check,
         f"tau {worst.tau}, T {cells[0].rounds} to {cells[-1].rounds}",
         f"{worst.average:.3f} at T {worst.rounds}",
@@ -120,10 +126,10 @@ def bound_row(check: str, cells: list[Cell]) -> Row:
     )
 
 
-def slope_row(cells: list[Cell]) -> Row:
+def make_slope_row(cells: list[BoundCheck]) -> TheoryRow:
     """How fast the gradient falls with T, for one tau."""
-    fitted, last = slope(cells), slope(cells[-2:])
-    return Row(
+    fitted, last = fit_slope(cells), fit_slope(cells[-2:])
+    return TheoryRow(
         "rate in T",
         f"tau {cells[0].tau}, eta 1/sqrt(tau T)",
         f"T^{fitted:.2f}, late T^{last:.2f}",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedfm.paper.theory.alternation import expected, run
+from fedfm.paper.theory.alternation import compute_expectation, simulate
 from fedfm.paper.theory.quadratic import Array, Constants, Problem
 
 TAUS = (1, 2, 5, 10)
@@ -32,7 +32,7 @@ class Bound(NamedTuple):
         return sum(self)
 
 
-def bound(constants: Constants, *, rounds: int, tau: int, rate: float) -> Bound:
+def compute_bound(constants: Constants, *, rounds: int, tau: int, rate: float) -> Bound:
     """Theorem 1 for T rounds of tau steps; with eta = 1/sqrt(tau T) it is Corollary 1."""
     step = rate * constants.smoothness
     return Bound(
@@ -44,7 +44,7 @@ def bound(constants: Constants, *, rounds: int, tau: int, rate: float) -> Bound:
 
 
 @dataclass(frozen=True)
-class Cell:
+class BoundCheck:
     """E |grad Phi(w(t); A(t))|^2 over the rounds t = 0 .. T-1, and its bound."""
 
     tau: int
@@ -71,16 +71,18 @@ class Cell:
         return abs(self.sampled - self.smallest) <= 4 * self.error
 
 
-def cells_of(problem: Problem, start: Array, tau: int, rate: float, ends: list[int]) -> list[Cell]:
+def check_bounds(
+    problem: Problem, start: Array, tau: int, rate: float, ends: list[int]
+) -> list[BoundCheck]:
     """The first T rounds of one run, for every T in `ends`."""
     constants, most = problem.constants(start), max(ends)
-    exact, deviation = expected(problem, start, rounds=most, tau=tau, rate=rate)
-    runs = run(problem, start, rounds=most, tau=tau, rate=rate, repeats=REPEATS)
-    found: list[Cell] = []
+    exact, deviation = compute_expectation(problem, start, rounds=most, tau=tau, rate=rate)
+    runs = simulate(problem, start, rounds=most, tau=tau, rate=rate, repeats=REPEATS)
+    found: list[BoundCheck] = []
     for rounds in ends:
         at = int(np.argmin(exact[:rounds]))
         found.append(
-            Cell(
+            BoundCheck(
                 tau,
                 rounds,
                 rate,
@@ -88,21 +90,23 @@ def cells_of(problem: Problem, start: Array, tau: int, rate: float, ends: list[i
                 average=float(exact[:rounds].mean()),
                 sampled=float(runs[at].mean()),
                 error=float(deviation[at]) / sqrt(REPEATS),
-                bound=bound(constants, rounds=rounds, tau=tau, rate=rate),
+                bound=compute_bound(constants, rounds=rounds, tau=tau, rate=rate),
             )
         )
     return found
 
 
-def fixed_rate(problem: Problem, start: Array) -> list[Cell]:
+def check_fixed_rate(problem: Problem, start: Array) -> list[BoundCheck]:
     """Theorem 1 with the largest learning rate that it admits, for every tau and T."""
     largest = problem.constants(start).largest_rate
     return [
-        cell for tau in TAUS for cell in cells_of(problem, start, tau, largest(tau), list(ROUNDS))
+        cell
+        for tau in TAUS
+        for cell in check_bounds(problem, start, tau, largest(tau), list(ROUNDS))
     ]
 
 
-def shrinking_rate(problem: Problem, start: Array) -> list[Cell]:
+def check_shrinking_rate(problem: Problem, start: Array) -> list[BoundCheck]:
     """Corollary 1, eta = 1/sqrt(tau T), for every tau and T where the theorem admits that eta."""
     largest = problem.constants(start).largest_rate
     return [
@@ -110,11 +114,11 @@ def shrinking_rate(problem: Problem, start: Array) -> list[Cell]:
         for tau in TAUS
         for rounds in ROUNDS
         if 1 / sqrt(tau * rounds) <= largest(tau)
-        for cell in cells_of(problem, start, tau, 1 / sqrt(tau * rounds), [rounds])
+        for cell in check_bounds(problem, start, tau, 1 / sqrt(tau * rounds), [rounds])
     ]
 
 
-def slope(cells: list[Cell]) -> float:
+def fit_slope(cells: list[BoundCheck]) -> float:
     """The exponent of T in the smallest expectation: a line through the cells, log-log."""
     logs = np.log([(each.rounds, each.smallest) for each in cells])
     return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])

@@ -63,7 +63,7 @@ class AnchorUpdate:
         return abs(self.decrease - self.predicted) <= ROUNDING * self.before
 
 
-def digits_updates(
+def compute_digits_updates(
     piece: FedProto,
     *,
     norm: str = "none",
@@ -93,10 +93,12 @@ def digits_updates(
         piece, partition=Partition("niid1"), training=training, seed=seed, executor="stacked"
     )
     simulation = Simulation(model, digits, config)
-    return updates(simulation.start, simulation.federation, piece, digits.train.labels, rounds)
+    return track_updates(
+        simulation.start, simulation.federation, piece, digits.train.labels, rounds
+    )
 
 
-def updates(
+def track_updates(
     state: State, fed: Federation, piece: FedProto, labels: Tensor, rounds: int
 ) -> list[AnchorUpdate]:
     """Run `rounds` + 1 rounds and compare each round's anchors with those before it.
@@ -109,7 +111,7 @@ def updates(
         following, _ = run_round(state, fed)
         old, new = state.server[piece.name], following.server[piece.name]
         samples = [fed.samples[client] for client in fed.cohort(state.round)]
-        before, after = objective(state, fed, piece.strength, samples, old, new)
+        before, after = compute_objective(state, fed, piece.strength, samples, old, new)
         moved = (old["anchors"] - new["anchors"]).square().sum(-1) * old["seen"]
         predicted = piece.strength * float(moved[labels[torch.cat(samples)]].mean())
         found.append(AnchorUpdate(state.round, before, after, predicted))
@@ -117,7 +119,7 @@ def updates(
     return found
 
 
-def objective(
+def compute_objective(
     state: State, fed: Federation, strength: float, samples: Sequence[Tensor], old: Tree, new: Tree
 ) -> tuple[float, float]:
     """Phi at the state's model, with the old and with the new anchors, over clients' `samples`.
@@ -125,7 +127,7 @@ def objective(
     A class that had no anchor so far counts in neither.
     """
     sums = fed.executor.measure(
-        state.model.map(trees.share), samples, partial(losses, old=old, new=new)
+        state.model.map(trees.share), samples, partial(compute_losses, old=old, new=new)
     )
     n = count_samples(samples)
     shares = n / n.sum()
@@ -135,7 +137,7 @@ def objective(
     return task + strength * before, task + strength * after
 
 
-def losses(batch: Batch, old: Tree, new: Tree) -> Tree:
+def compute_losses(batch: Batch, old: Tree, new: Tree) -> Tree:
     """The task's loss and the distances to the old and the new anchors, summed: [S] each."""
     task = F.cross_entropy(batch.logits.mT, batch.labels, reduction="none")
     known = batch.mask & old["seen"][batch.labels]

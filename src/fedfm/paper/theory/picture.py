@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fedfm.paper.theory.convergence import REPEATS, Cell
+from fedfm.paper.theory.convergence import REPEATS, BoundCheck
 from fedfm.paper.theory.lemma import AnchorUpdate
-from fedfm.report.picture import INK, blank, save
+from fedfm.report.figure import INK, new_figure, save_figure
 
 _PALE = "#d9dce1"
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # Okabe and Ito: safe for colour-blind
@@ -18,28 +18,28 @@ _OTHERS = ("#2b2b2b", "#56b4e9", "#d55e00")
 _MARKS = ("o", "s", "^", "D")
 
 
-def draw(
+def draw_theory(
     anchors: Mapping[str, Sequence[AnchorUpdate]],
-    fixed: Sequence[Cell],
-    shrinking: Sequence[Cell],
+    fixed: Sequence[BoundCheck],
+    shrinking: Sequence[BoundCheck],
     path: Path,
 ) -> Path:
     """Draw the three panels to `path`, and give the path back."""
-    figure = blank(13, 4.9)
+    figure = new_figure(13, 4.9)
     theorem, corollary, lemma = figure.subplots(1, 3)
-    _draw_cells(theorem, fixed, "Theorem 1: the largest $\\eta$ it admits")
-    _draw_cells(corollary, shrinking, "Corollary 1: $\\eta = 1/\\sqrt{\\tau T}$")
+    _draw_bounds(theorem, fixed, "Theorem 1: the largest $\\eta$ it admits")
+    _draw_bounds(corollary, shrinking, "Corollary 1: $\\eta = 1/\\sqrt{\\tau T}$")
     _draw_reference(corollary, shrinking)
     corollary.sharey(theorem)
     theorem.set_ylabel(r"$\min_t\ \mathbb{E}\,\|\nabla\Phi(w^{(t)};A^{(t)})\|^2$", color=INK)
     _draw_updates(lemma, anchors)
     for axes in (theorem, corollary, lemma):
         _tidy(axes)
-    figure.legend(handles=_keys(fixed), loc="outside lower left", ncols=7, frameon=False)
-    return save(figure, path, dpi=130)
+    figure.legend(handles=_make_keys(fixed), loc="outside lower left", ncols=7, frameon=False)
+    return save_figure(figure, path, dpi=130)
 
 
-def _draw_cells(axes: Axes, cells: Sequence[Cell], title: str) -> None:
+def _draw_bounds(axes: Axes, cells: Sequence[BoundCheck], title: str) -> None:
     """For each tau: the exact expectation (line), repeated runs (marks), the bound (dashed)."""
     for i, tau in enumerate(sorted({each.tau for each in cells})):
         own = [each for each in cells if each.tau == tau]
@@ -52,7 +52,7 @@ def _draw_cells(axes: Axes, cells: Sequence[Cell], title: str) -> None:
     axes.set_title(title, color=INK, fontsize=11, loc="left")
 
 
-def _draw_reference(axes: Axes, cells: Sequence[Cell]) -> None:
+def _draw_reference(axes: Axes, cells: Sequence[BoundCheck]) -> None:
     """A line that falls as T^(-1/2), a little below the slowest curve."""
     rounds = np.array([100.0, 1000.0])
     level = 0.4 * min(each.smallest for each in cells)
@@ -76,7 +76,7 @@ def _draw_updates(axes: Axes, anchors: Mapping[str, Sequence[AnchorUpdate]]) -> 
     axes.legend(frameon=False, fontsize=9)
 
 
-def _keys(cells: Sequence[Cell]) -> list[Line2D]:
+def _make_keys(cells: Sequence[BoundCheck]) -> list[Line2D]:
     """The legend of the first two panels."""
     taus = sorted({each.tau for each in cells})
     colours = [

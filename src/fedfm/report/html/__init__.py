@@ -1,4 +1,4 @@
-"""The report: one HTML file about any number of runs, which needs nothing else to be read."""
+"""The report: one self-contained HTML file about any number of runs."""
 
 from fedfm.report.html.page import write_report
 

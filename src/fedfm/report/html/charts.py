@@ -1,4 +1,4 @@
-"""Accuracy over rounds and against bytes, as SVG; the page's script adds the values on hover."""
+"""Charts of accuracy over rounds and against bytes; the page's script shows values on hover."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,28 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
-from fedfm.report.html import drawing
-from fedfm.report.html.drawing import Scale
-from fedfm.report.html.grouping import Curve, Entry
-from fedfm.report.html.reading import Floats
+from fedfm.report.html.group import Curve, MethodGroup
+from fedfm.report.html.load import Floats
+from fedfm.report.html.svg import (
+    COLOURS,
+    WIDTH,
+    Scale,
+    add_group,
+    add_legend,
+    add_line,
+    add_line_sample,
+    add_path,
+    add_text,
+    draw_markers,
+    draw_rectangles,
+    draw_through,
+    new_picture,
+    set_height,
+    to_markup,
+)
 
-WIDTH, HEIGHT = 560.0, 370.0
+HEIGHT = 374.0
+"""Without the legend."""
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 548.0, 34.0, 316.0
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 MARKED = 6
@@ -24,15 +40,15 @@ FEW = 4
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A method's curve in a chart."""
 
-    entry: Entry
+    entry: MethodGroup
     x: Floats
     curve: Curve
 
     def as_dict(self) -> dict[str, Any]:
-        """For the page's script."""
+        """Return plain values for the page's script."""
         numbers = {"x": self.x, "y": self.curve.mean, "low": self.curve.low}
         numbers["high"] = self.curve.high
         rounded = {name: [float(f"{v:.5g}") for v in values] for name, values in numbers.items()}
@@ -41,7 +57,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, in one or several scales, with the numbers behind it."""
+    """A chart in one or several scales, with its numbers."""
 
     name: str
     heading: str
@@ -51,38 +67,38 @@ class Chart:
     numbers: dict[str, Any]
 
 
-def over_rounds(entries: Sequence[Entry], name: str) -> Chart | None:
-    """Test accuracy over rounds."""
-    lines = [Line(e, curve.rounds, curve) for e in entries if (curve := e.curve)]
-    caption = "Mean over seeds; bands from the lowest seed to the highest."
-    return _chart(name, "Accuracy over rounds", caption, lines, "round", "", False)
+def draw_over_rounds(entries: Sequence[MethodGroup], name: str) -> Chart | None:
+    """Draw test accuracy over rounds."""
+    lines = [ChartLine(e, curve.rounds, curve) for e in entries if (curve := e.curve)]
+    caption = "Mean over seeds, with a band from lowest to highest."
+    return _make_chart(name, "Accuracy over rounds", caption, lines, "round", "", False)
 
 
-def against_bytes(entries: Sequence[Entry], name: str) -> Chart | None:
-    """Test accuracy of the best round so far against all bytes sent until then."""
+def draw_against_bytes(entries: Sequence[MethodGroup], name: str) -> Chart | None:
+    """Draw test accuracy of the best round so far against all bytes sent."""
     curves = [(e, curve) for e in entries if (curve := e.reached)]
     most = max((curve.sent[-1] for _, curve in curves), default=0.0)
-    size, unit = unit_of(most)
-    lines = [Line(e, curve.sent / size, curve) for e, curve in curves]
+    size, unit = choose_unit(most)
+    lines = [ChartLine(e, curve.sent / size, curve) for e, curve in curves]
     label = f"{unit} sent by server and clients"
-    caption = "Of the best round so far; the further left, the less was sent."
-    return _chart(name, "Accuracy against bytes sent", caption, lines, label, unit, True)
+    caption = "Best round so far; further left is cheaper."
+    return _make_chart(name, "Accuracy against bytes sent", caption, lines, label, unit, True)
 
 
-def unit_of(most: float) -> tuple[float, str]:
-    """The unit of bytes for numbers up to `most`."""
+def choose_unit(most: float) -> tuple[float, str]:
+    """Return the unit of bytes for numbers up to `most`."""
     return next(((size, unit) for size, unit in UNITS if most >= size), UNITS[-1])
 
 
-def _chart(
-    name: str, heading: str, caption: str, lines: list[Line], label: str, unit: str, both: bool
+def _make_chart(
+    name: str, heading: str, caption: str, lines: list[ChartLine], label: str, unit: str, both: bool
 ) -> Chart | None:
     if not lines:
         return None
-    y = _accuracy_scale(lines)
-    scales = [_x_scale(lines, log) for log in ([False, True] if both else [False])]
+    y = _make_accuracy_scale(lines)
+    scales = [_make_x_scale(lines, log) for log in ([False, True] if both else [False])]
     pictures = tuple(
-        drawing.markup(_draw(f"{name}-{i}", heading, lines, x, y, label))
+        to_markup(_draw_picture(f"{name}-{i}", heading, lines, x, y, label))
         for i, x in enumerate(scales)
     )
     numbers = {
@@ -94,14 +110,14 @@ def _chart(
     return Chart(name, heading, caption, pictures, numbers)
 
 
-def _accuracy_scale(lines: Sequence[Line]) -> Scale:
+def _make_accuracy_scale(lines: Sequence[ChartLine]) -> Scale:
     low = min(float(line.curve.low.min()) for line in lines)
     high = max(float(line.curve.high.max()) for line in lines)
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(min(low, 99.0), max(high, low + 1))
     return Scale(max(ticks[0], 0.0), min(ticks[-1], 100.0), BOTTOM, TOP)
 
 
-def _x_scale(lines: Sequence[Line], log: bool) -> Scale:
+def _make_x_scale(lines: Sequence[ChartLine], log: bool) -> Scale:
     least = min(float(line.x[line.x > 0].min(initial=np.inf)) for line in lines)
     most = max(float(line.x.max()) for line in lines)
     if log and 0 < least < most:
@@ -110,19 +126,20 @@ def _x_scale(lines: Sequence[Line], log: bool) -> Scale:
     return Scale(start, most, LEFT, RIGHT)
 
 
-def _draw(
-    name: str, heading: str, lines: Sequence[Line], x: Scale, y: Scale, label: str
+def _draw_picture(
+    name: str, heading: str, lines: Sequence[ChartLine], x: Scale, y: Scale, label: str
 ) -> Element:
-    svg = drawing.picture(name, (WIDTH, HEIGHT), heading, _told(lines, label))
+    svg = new_picture(name, heading, _describe(lines, label))
     svg.set("class", "chart crowded" if len(lines) > FEW else "chart")
-    _axes(svg, x, y, label)
+    _draw_axes(svg, x, y, label)
     for line in lines:
         _draw_line(svg, line, x, y)
-    return svg
+    labels = {line.entry.number: line.entry.label for line in lines}
+    return set_height(svg, add_legend(svg, labels, HEIGHT + 6, add_line_sample))
 
 
-def _told(lines: Sequence[Line], label: str) -> str:
-    """The chart in words."""
+def _describe(lines: Sequence[ChartLine], label: str) -> str:
+    """Describe the chart in words."""
     ends = "; ".join(
         f"{line.entry.label} ends at {line.curve.mean[-1]:.1f} % ({label} {line.x[-1]:,.4g})"
         for line in lines
@@ -130,27 +147,52 @@ def _told(lines: Sequence[Line], label: str) -> str:
     return f"Test accuracy in percent: {ends}."
 
 
-def _axes(svg: Element, x: Scale, y: Scale, label: str) -> None:
-    grid = drawing.group(svg, "grid")
+def _draw_axes(svg: Element, x: Scale, y: Scale, label: str) -> None:
+    grid = add_group(svg, "grid")
     for value, place in zip(y.ticks, y(y.ticks), strict=True):
-        drawing.line(grid, LEFT, place, RIGHT, place)
-        drawing.text(grid, LEFT - 9, place + 4.5, f"{value:g}", "end")
+        add_line(grid, LEFT, place, RIGHT, place)
+        add_text(grid, LEFT - 9, place + 4.5, f"{value:g}", "end")
     for value, place in zip(x.ticks, x(x.ticks), strict=True):
-        drawing.line(grid, place, BOTTOM, place, BOTTOM + 5, "tick")
-        drawing.text(grid, place, BOTTOM + 22, f"{value:,g}", "middle")
-    drawing.line(grid, LEFT, BOTTOM, RIGHT, BOTTOM, "base")
-    drawing.text(grid, (LEFT + RIGHT) / 2, HEIGHT - 8, label, "middle name")
-    drawing.text(grid, 2, 15, "test accuracy, %", "name")
+        add_line(grid, place, BOTTOM, place, BOTTOM + 5, "tick")
+        add_text(grid, place, BOTTOM + 22, f"{value:,g}", "middle")
+    add_line(grid, LEFT, BOTTOM, RIGHT, BOTTOM, "base")
+    add_text(grid, (LEFT + RIGHT) / 2, HEIGHT - 8, label, "middle name")
+    add_text(grid, 2, 15, "test accuracy, %", "name")
 
 
-def _draw_line(svg: Element, line: Line, x: Scale, y: Scale) -> None:
-    parts = drawing.group(svg, "series", line.entry.number)
+def _draw_line(svg: Element, line: ChartLine, x: Scale, y: Scale) -> None:
+    parts = add_group(svg, "series", line.entry.number)
     across, up = x(line.x), y(line.curve.mean)
     if len(line.entry.runs) > 1:
         edge = np.concatenate([y(line.curve.high), y(line.curve.low)[::-1]])
-        around = drawing.through(np.concatenate([across, across[::-1]]), edge)
-        drawing.path(parts, f"{around}Z", "band")
-    drawing.path(parts, drawing.through(across, up), "line")
+        around = draw_through(np.concatenate([across, across[::-1]]), edge)
+        add_path(parts, f"{around}Z", "band")
+    add_path(parts, draw_through(across, up), "line")
     step = -(-len(across) // MARKED)
-    marked = slice(line.entry.number % drawing.COLOURS * step // drawing.COLOURS, None, step)
-    drawing.path(parts, drawing.marks(across[marked], up[marked], line.entry.number), "marks")
+    marked = slice(line.entry.number % COLOURS * step // COLOURS, None, step)
+    add_path(parts, draw_markers(across[marked], up[marked], line.entry.number), "marks")
+
+
+def draw_time_bar(seconds: dict[str, float], name: str) -> Markup:
+    """Draw the shares of the phases of a run, largest first."""
+    total = sum(seconds.values()) or 1.0
+    labels = {
+        i: f"{phase} {spent:.2f} s, {100 * spent / total:.0f} %"
+        for i, (phase, spent) in enumerate(seconds.items())
+    }
+    svg = new_picture(name, "Where the time went", ", ".join(labels.values()))
+    svg.set("class", "bar")
+    start = 0.0
+    for i, share in enumerate(spent / total * WIDTH for spent in seconds.values()):
+        add_path(svg, draw_rectangles([(start, 0)], max(share - 1.5, 0.3), 22), _phase_class(i))
+        start += share
+    return to_markup(set_height(svg, add_legend(svg, labels, 32, _add_phase_sample)))
+
+
+def _add_phase_sample(entry: Element, x: float, y: float, number: int) -> None:
+    entry.attrib.pop("data-method")  # which the filter would hide
+    add_path(entry, draw_rectangles([(x + 16, y - 7)], 14, 14), _phase_class(number))
+
+
+def _phase_class(number: int) -> str:
+    return f"p{min(number, 6)}"

@@ -1,4 +1,4 @@
-"""The page: everything that the template shows, and the file that results."""
+"""Render the page and write it."""
 
 import os
 from collections import Counter
@@ -14,15 +14,16 @@ from markupsafe import Markup
 
 from fedfm import __version__
 from fedfm.core.checkpoint import write_atomically
-from fedfm.report.html import charts, inline, small_charts, tables
-from fedfm.report.html.finding import Findings, LeftOut, common_folder, find
-from fedfm.report.html.grouping import Setting, settings_of
-from fedfm.report.html.partitions import partition_of
-from fedfm.report.html.reading import FoundRun
+from fedfm.report.html import charts, embed, tables
+from fedfm.report.html.clients import draw_client_dots
+from fedfm.report.html.discover import Discovery, LeftOut, discover_runs, find_common_folder
+from fedfm.report.html.group import Setting, group_by_setting
+from fedfm.report.html.load import LoadedRun
+from fedfm.report.html.partition import draw_partition_of
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """What `write_report` has done."""
 
     path: Path
@@ -30,19 +31,19 @@ class Written:
     left_out: list[LeftOut]
 
 
-def write_report(places: Sequence[Path], out: Path, title: str | None = None) -> Written:
-    """Write one HTML file about all runs in `places`; what is left out is named in it."""
-    findings = find(places)
-    page = render(findings, title)
+def write_report(places: Sequence[Path], out: Path, title: str | None = None) -> WrittenReport:
+    """Write one HTML file about all runs in `places`; it names what is left out."""
+    findings = discover_runs(places)
+    page = render_page(findings, title)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page.encode(errors="replace"))
-    return Written(out, len(findings.runs), findings.left_out)
+    return WrittenReport(out, len(findings.runs), findings.left_out)
 
 
-def render(findings: Findings, title: str | None = None) -> str:
-    """The page as text."""
-    settings = settings_of(findings.runs)
-    pictures = [each for path in findings.pictures if (each := inline.picture(findings, path))]
+def render_page(findings: Discovery, title: str | None = None) -> str:
+    """Return the page as text."""
+    settings = group_by_setting(findings.runs)
+    pictures = [each for path in findings.pictures if (each := embed.embed_picture(findings, path))]
     files = resources.files("fedfm.report.html")
     style, script = ((files / name).read_text("utf-8") for name in ("style.css", "report.js"))
     environment = Environment(
@@ -53,30 +54,30 @@ def render(findings: Findings, title: str | None = None) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("template.html").render(
-        title=title or _default_title(settings),
-        headline=_headline(findings, settings),
+        title=title or _make_title(settings),
+        headline=_summarise(findings, settings),
         style=Markup(style),
         script=Markup(script),
-        policy=inline.policy(style, script),
-        methods=_methods(settings),
-        sections=[_section(setting, f"s{i}") for i, setting in enumerate(settings)],
-        contents=_contents(settings),
+        policy=embed.make_policy(style, script),
+        methods=_list_methods(settings),
+        sections=[_make_section(setting, f"s{i}") for i, setting in enumerate(settings)],
+        contents=_shorten_titles(settings),
         pictures=pictures,
-        profiles=_profiles(settings),
-        machines=tables.machines(findings.runs),
-        configs=_configs(settings),
+        profiles=_list_profiles(settings),
+        machines=tables.list_machines(findings.runs),
+        configs=_list_configs(settings),
         left_out=findings.left_out,
         version=__version__,
-        swatch=inline.swatch,
+        swatch=embed.draw_swatch,
     )
 
 
-def _default_title(settings: Sequence[Setting]) -> str:
+def _make_title(settings: Sequence[Setting]) -> str:
     data = sorted({setting.title.split(",")[0] for setting in settings})
     return f"Federated learning on {', '.join(data)}"
 
 
-def _headline(findings: Findings, settings: Sequence[Setting]) -> dict[str, Any]:
+def _summarise(findings: Discovery, settings: Sequence[Setting]) -> dict[str, Any]:
     runs = findings.runs
     dates = sorted(run.finished for run in runs if run.finished)
     quick = sum(run.identity in findings.quick for run in runs)
@@ -87,14 +88,14 @@ def _headline(findings: Findings, settings: Sequence[Setting]) -> dict[str, Any]
         "first": dates[0] if dates else "",
         "last": dates[-1] if dates else "",
         "quick": quick,
-        "best": [_best(setting) for setting in settings],
+        "best": [_describe_best(setting) for setting in settings],
         "winner": Counter((s.best.number, s.best.label) for s in settings).most_common(1)[0],
         "seconds": sum(run.totals["seconds"] for run in runs),
     }
 
 
-def _best(setting: Setting) -> dict[str, Any]:
-    """The best method, and those whose means are within its deviation or their own."""
+def _describe_best(setting: Setting) -> dict[str, Any]:
+    """Describe the best method, and those within one standard deviation of it."""
     best = setting.best
     close = [
         entry.label
@@ -105,59 +106,59 @@ def _best(setting: Setting) -> dict[str, Any]:
         "setting": setting.title,
         "number": best.number,
         "label": best.label,
-        "accuracy": tables.spread(best),
+        "accuracy": tables.format_accuracy(best),
         "seeds": len(best.runs),
         "close": close,
-        "cheapest": tables.cheapest(setting),
+        "cheapest": tables.find_cheapest(setting),
         "alone": len(setting.entries) == 1,
     }
 
 
-def _methods(settings: Sequence[Setting]) -> list[tuple[int, str]]:
+def _list_methods(settings: Sequence[Setting]) -> list[tuple[int, str]]:
     return sorted({(entry.number, entry.label) for s in settings for entry in s.entries})
 
 
-def _contents(settings: Sequence[Setting]) -> list[str]:
-    """What each setting's title has that not all have."""
+def _shorten_titles(settings: Sequence[Setting]) -> list[str]:
+    """Return the parts of each setting's title that not all settings share."""
     titles = [setting.title.split(", ") for setting in settings]
     common = set(titles[0]).intersection(*titles)
     kept = ([part for part in title if part not in common] for title in titles)
     return [", ".join(parts) for parts in kept]
 
 
-def _section(setting: Setting, name: str) -> dict[str, Any]:
+def _make_section(setting: Setting, name: str) -> dict[str, Any]:
     drawn = (
-        charts.over_rounds(setting.entries, f"{name}-rounds"),
-        charts.against_bytes(setting.entries, f"{name}-bytes"),
+        charts.draw_over_rounds(setting.entries, f"{name}-rounds"),
+        charts.draw_against_bytes(setting.entries, f"{name}-bytes"),
     )
-    partition, about = partition_of(setting.entries[0].runs[0], f"{name}-partition")
+    partition, about = draw_partition_of(setting.entries[0].runs[0], f"{name}-partition")
     return {
         "name": name,
         "title": setting.title,
         "charts": [chart for chart in drawn if chart],
-        "results": tables.results(setting),
-        "costs": tables.costs(setting),
-        "clients": small_charts.client_dots(setting.entries, f"{name}-clients"),
+        "results": tables.build_results(setting),
+        "costs": tables.build_costs(setting),
+        "clients": draw_client_dots(setting.entries, f"{name}-clients"),
         "partition": partition,
         "about_partition": about,
     }
 
 
-def _profiles(settings: Sequence[Setting]) -> list[dict[str, Any]]:
+def _list_profiles(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for setting, entry in ((s, e) for s in settings for e in s.entries):
         seconds = next((run.profile for run in entry.runs if run.profile), {})
         ordered = dict(sorted(seconds.items(), key=lambda each: -each[1]))
         if ordered:
-            bar = small_charts.time_bar(ordered, f"profile-{len(found)}")
+            bar = charts.draw_time_bar(ordered, f"profile-{len(found)}")
             place = {"setting": setting.title, "entry": entry}
-            found.append(place | {"bar": bar, "phases": ordered, "whole": sum(ordered.values())})
+            found.append(place | {"bar": bar, "whole": sum(ordered.values())})
     return found
 
 
-def _configs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
+def _list_configs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     runs = [run for s in settings for e in s.entries for run in e.runs]
-    common = common_folder(run.folder for run in runs)
+    common = find_common_folder(run.folder for run in runs)
     return [
         {
             "setting": setting.title if len(settings) > 1 else "",
@@ -170,5 +171,5 @@ def _configs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     ]
 
 
-def _inside(run: FoundRun, common: Path) -> str:
+def _inside(run: LoadedRun, common: Path) -> str:
     return os.path.relpath(run.folder, common)

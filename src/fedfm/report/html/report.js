@@ -210,6 +210,42 @@
     }
   }
 
+  // --- charts to save -----------------------------------------------------------------------------
+
+  const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "opacity"];
+  const LETTERS = ["font-family", "font-size", "font-weight", "text-anchor"];
+
+  /** A chart that needs no style sheet: everything that is shown has its look as attributes. */
+  function standalone(svg) {
+    const copy = svg.cloneNode(true);
+    const originals = all("*", svg);
+    all("*", copy).forEach((part, i) => {
+      if (part.closest("[hidden]")) return;
+      const look = getComputedStyle(originals[i]);
+      const names = part.matches("text") ? [...LOOKS, ...LETTERS] : LOOKS;
+      if (part.matches("path, circle, text"))
+        names.forEach((name) => part.setAttribute(name, look.getPropertyValue(name)));
+    });
+    all("[hidden]", copy).forEach((part) => part.remove());
+    const { width, height } = svg.viewBox.baseVal;
+    const paper = make("rect", copy);
+    const fill = getComputedStyle(document.body).backgroundColor;
+    for (const [name, value] of Object.entries({ width, height, fill })) paper.setAttribute(name, value);
+    copy.prepend(paper);
+    copy.setAttribute("width", width);
+    copy.setAttribute("height", height);
+    return new XMLSerializer().serializeToString(copy);
+  }
+
+  function save(figure) {
+    const shown = all("svg:not(.swatch)", figure).find((svg) => !svg.closest("[hidden]"));
+    const link = document.createElement("a");
+    link.download = `${figure.id}.svg`;
+    link.href = URL.createObjectURL(new Blob([standalone(shown)], { type: "image/svg+xml" }));
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+
   // --- configs to copy ----------------------------------------------------------------------------
 
   async function copy(button) {
@@ -225,6 +261,8 @@
   }
 
   all(".script").forEach((control) => (control.hidden = false));
+  for (const button of all(".save"))
+    button.addEventListener("click", () => save(button.closest("figure")));
   all(".copy").forEach((button) => button.addEventListener("click", () => copy(button)));
   theme();
   filter();

@@ -1,1 +1,1 @@
-"""Tables and pictures of results, as the paper has them, for people and for programs."""
+"""Tables of results, for people and for programs."""

@@ -1,33 +1,33 @@
-"""A recipe's table, built from the results that are there; what is not there stays empty."""
+"""Build a recipe's table from the results that exist; other cells stay empty."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedfm.core.errors import unknown
-from fedfm.grid.recipe import Cell, Recipe, cells
+from fedfm.grid.recipe import Cell, Recipe, expand_cells
 from fedfm.grid.store import Summary
-from fedfm.report.tables.formats import FORMATS, render
-from fedfm.report.tables.marks import baseline_name, compared, ranked
-from fedfm.report.tables.runs import has_other_settings, key, runs_by_cell
-from fedfm.report.tables.statistics import Measure, measure_named
-from fedfm.report.tables.table import Column, Entry, Labels, Paper, Table
-
-__all__ = ["FORMATS", "Table", "build", "render", "trace"]
+from fedfm.report.tables.marks import describe_baseline, mark_comparisons, mark_ranks
+from fedfm.report.tables.runs import cell_key, group_by_cell, has_other_settings
+from fedfm.report.tables.statistics import Measure, get_measure
+from fedfm.report.tables.table import Column, Entry, Labels, PaperValue, Table
 
 
-def build(recipe: Recipe, summaries: Iterable[Summary], quick: bool = False) -> Table:
-    """The table of a recipe, with the reduced runs or with the full ones, never both."""
+def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = False) -> Table:
+    """Return the table of a recipe, either with reduced runs or with full ones."""
     recipe = recipe.reduced if quick else recipe
     own = [each for each in summaries if (each.recipe, each.quick) == (recipe.name, quick)]
-    planned, measures = list(cells(recipe)), [measure_named(name) for name in recipe.measures]
-    runs = runs_by_cell(recipe.name, planned, own)
-    rows, places = (_in_order(recipe, axes, planned) for axes in (recipe.rows, recipe.columns))
+    planned, measures = list(expand_cells(recipe)), [get_measure(name) for name in recipe.measures]
+    runs = group_by_cell(recipe.name, planned, own)
+    rows, places = (_sort_labels(recipe, axes, planned) for axes in (recipe.rows, recipe.columns))
     columns = [Column(place, measure) for place in places for measure in measures]
     entries = {
-        (_along(recipe.rows, cell), Column(_along(recipe.columns, cell), measure)): Entry(
+        (
+            _labels_along(recipe.rows, cell),
+            Column(_labels_along(recipe.columns, cell), measure),
+        ): Entry(
             cell.labels,
             measure,
-            runs[key(cell.labels)],
-            _paper(recipe, cell, measure),
+            runs[cell_key(cell.labels)],
+            _find_paper_value(recipe, cell, measure),
             comparable=not quick,
         )
         for cell in planned
@@ -44,15 +44,15 @@ def build(recipe: Recipe, summaries: Iterable[Summary], quick: bool = False) -> 
         column_axes=tuple(recipe.columns),
         rows=rows,
         columns=columns,
-        entries=compared(ranked(entries, columns), recipe, rows),
-        baseline=baseline_name(recipe, rows),
-        missing=[cell.labels for cell in planned if not runs[key(cell.labels)]],
-        altered=[c.labels for c in planned if has_other_settings(c, runs[key(c.labels)])],
+        entries=mark_comparisons(mark_ranks(entries, columns), recipe, rows),
+        baseline=describe_baseline(recipe, rows),
+        missing=[cell.labels for cell in planned if not runs[cell_key(cell.labels)]],
+        altered=[c.labels for c in planned if has_other_settings(c, runs[cell_key(c.labels)])],
     )
 
 
-def trace(table: Table, labels: Mapping[str, str]) -> list[Summary]:
-    """The runs behind the cells with these labels, which may be those of some axes only."""
+def trace_runs(table: Table, labels: Mapping[str, str]) -> list[Summary]:
+    """Return the runs behind the cells with these labels, along all or some axes."""
     known = {
         axis: {entry.labels[axis] for entry in table.entries.values()}
         for axis in (*table.row_axes, *table.column_axes)
@@ -71,20 +71,20 @@ def trace(table: Table, labels: Mapping[str, str]) -> list[Summary]:
     return list({run.place: run for run in behind}.values())
 
 
-def _along(axes: Iterable[str], cell: Cell) -> Labels:
+def _labels_along(axes: Iterable[str], cell: Cell) -> Labels:
     return tuple(cell.labels[axis] for axis in axes)
 
 
-def _in_order(recipe: Recipe, axes: Sequence[str], planned: Iterable[Cell]) -> list[Labels]:
-    """The combinations along some axes that have cells, in the order of the recipe's labels."""
+def _sort_labels(recipe: Recipe, axes: Sequence[str], planned: Iterable[Cell]) -> list[Labels]:
+    """Return the label combinations that have cells, in the order of the recipe."""
     order = [list(recipe.axes[axis]) for axis in axes]
     return sorted(
-        {_along(axes, cell) for cell in planned},
+        {_labels_along(axes, cell) for cell in planned},
         key=lambda place: [known.index(label) for known, label in zip(order, place, strict=True)],
     )
 
 
-def _paper(recipe: Recipe, cell: Cell, measure: Measure) -> Paper | None:
+def _find_paper_value(recipe: Recipe, cell: Cell, measure: Measure) -> PaperValue | None:
     several = [measure.name] if len(recipe.measures) > 1 else []
     labels = [cell.labels[axis] for axis in recipe.axes]
-    return Paper.read(recipe.values.get(" / ".join([*labels, *several])))
+    return PaperValue.read(recipe.values.get(" / ".join([*labels, *several])))

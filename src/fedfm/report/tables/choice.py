@@ -1,4 +1,4 @@
-"""The settings that a recipe of the kind "choice" compares, and the best of each method."""
+"""Choose the best settings of each method from a recipe of the kind "choice"."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Tried = tuple[dict[str, Any], float | None]
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSettings:
     """The best settings of a method."""
 
     method: str
@@ -24,20 +24,22 @@ class Choice:
 
     @property
     def toml(self) -> str:
-        """The settings, and what else was tried, for people and for `--with`."""
+        """Return the settings, and what else was tried, as `--with` reads them."""
         import tomli_w
 
-        tried = ", ".join(f"{_words(own)} ({_percent(value)})" for own, value in self.others)
+        tried = ", ".join(
+            f"{_format_settings(own)} ({_format_percent(value)})" for own, value in self.others
+        )
         settings = tomli_w.dumps({"method": {self.method: self.settings}})
-        return f"# {_percent(self.value)}; also tried: {tried}\n{settings.rstrip()}"
+        return f"# {_format_percent(self.value)}; also tried: {tried}\n{settings.rstrip()}"
 
     @property
     def words(self) -> str:
-        """In a line."""
-        return f"{self.method}: {_words(self.settings)} ({_percent(self.value)})"
+        """Return the choice in a line."""
+        return f"{self.method}: {_format_settings(self.settings)} ({_format_percent(self.value)})"
 
 
-def choices(recipe: Recipe, table: Table) -> Iterator[Choice]:
+def choose_settings(recipe: Recipe, table: Table) -> Iterator[ChosenSettings]:
     """Yield the best settings of every method that was run.
 
     The best have the highest mean over the table's columns of the recipe's first measure.
@@ -53,16 +55,16 @@ def choices(recipe: Recipe, table: Table) -> Iterator[Choice]:
         for method, settings in recipe.axes[axis][label]["method"].items():
             tried.setdefault(method, []).append((settings, mean))
     for method, settings_tried in tried.items():
-        compared = _varying(settings_tried)
+        compared = _drop_shared(settings_tried)
         complete = [(own, value) for own, value in compared if value is not None]
         if complete:
             best, value = max(complete, key=lambda each: each[1])
             others = tuple(each for each in compared if each[0] != best)
-            yield Choice(method, best, value, others)
+            yield ChosenSettings(method, best, value, others)
 
 
-def _varying(tried: list[Tried]) -> list[Tried]:
-    """Leave out settings that all rows of a method share: they were not chosen between."""
+def _drop_shared(tried: list[Tried]) -> list[Tried]:
+    """Drop settings that all rows of a method share, since they were not compared."""
     first = tried[0][0]
     shared = {key for key in first if all(own.get(key) == first[key] for own, _ in tried)}
     if len(tried) == 1:
@@ -71,8 +73,8 @@ def _varying(tried: list[Tried]) -> list[Tried]:
 
 
 def write_choice(recipe: Recipe, table: Table, results: Path) -> Path | None:
-    """Keep the choice in the folder of the results, once there is something to choose from."""
-    found = list(choices(recipe.reduced if table.quick else recipe, table))
+    """Write the choice into the results folder, if there is one."""
+    found = list(choose_settings(recipe.reduced if table.quick else recipe, table))
     if not found:
         return None
     path = results / recipe.name / f"chosen{'-quick' if table.quick else ''}.toml"
@@ -83,9 +85,9 @@ def write_choice(recipe: Recipe, table: Table, results: Path) -> Path | None:
     return path
 
 
-def _words(settings: dict[str, Any]) -> str:
+def _format_settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in settings.items())
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "not run" if value is None else f"{value:.2f} %"

@@ -1,15 +1,15 @@
-"""A table for programs: a record for each of its numbers, with the runs behind it."""
+"""A table for programs: a record for each number, with the runs behind it."""
 
 import json
 from typing import Any
 
 from fedfm.core.tables import to_csv
-from fedfm.report.tables.notes import notes
+from fedfm.report.tables.notes import write_notes
 from fedfm.report.tables.table import Entry, Table
 
 
 def as_json(table: Table) -> str:
-    """Everything: the numbers, their runs, the notes and the cells that were not run."""
+    """Return the numbers, their runs, the notes and the missing cells."""
     found = {
         "recipe": table.recipe,
         "title": table.caption,
@@ -20,31 +20,34 @@ def as_json(table: Table) -> str:
         "rows": table.row_axes,
         "columns": table.column_axes,
         "baseline": table.baseline,
-        "cells": [_record(entry) | {"runs": _runs(entry)} for entry in table.entries.values()],
+        "cells": [
+            _make_record(entry) | {"runs": _describe_runs(entry)}
+            for entry in table.entries.values()
+        ],
         "missing": [dict(labels) for labels in table.missing],
         "altered": [dict(labels) for labels in table.altered],
-        "notes": notes(table, marks=False),
+        "notes": write_notes(table, marks=False),
     }
     return json.dumps(found, indent=2) + "\n"
 
 
 def as_csv(table: Table) -> str:
-    """A line for each number; seeds, digests and folders of its runs joined by semicolons."""
+    """Return a line for each number; seeds, digests and folders are joined by semicolons."""
     heads = {"table": table.caption, "recipe": table.recipe, "reduced": table.quick}
     records = [
         heads
         | record.pop("labels")
         | record
         | {"other_settings": entry.labels in table.altered}
-        | _joined_runs(entry)
+        | _join_runs(entry)
         for entry in table.entries.values()
-        for record in [_record(entry)]
+        for record in [_make_record(entry)]
     ]
     return to_csv(records, heads)
 
 
-def _record(entry: Entry) -> dict[str, Any]:
-    """The numbers, accuracies in percent."""
+def _make_record(entry: Entry) -> dict[str, Any]:
+    """Return the numbers of an entry, accuracies in percent."""
     comparison = entry.comparison
     return {
         "labels": dict(entry.labels),
@@ -62,7 +65,7 @@ def _record(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _runs(entry: Entry) -> list[dict[str, Any]]:
+def _describe_runs(entry: Entry) -> list[dict[str, Any]]:
     return [
         {
             "seed": run.seed,
@@ -76,8 +79,8 @@ def _runs(entry: Entry) -> list[dict[str, Any]]:
     ]
 
 
-def _joined_runs(entry: Entry) -> dict[str, str]:
-    runs = _runs(entry)
+def _join_runs(entry: Entry) -> dict[str, str]:
+    runs = _describe_runs(entry)
     return {
         f"{name}s": ";".join(str(run[name]) for run in runs)
         for name in ("seed", "digest", "folder")

@@ -1,4 +1,4 @@
-"""A table for people: on a terminal, as Markdown, as LaTeX. For programs: data.py."""
+"""Render a table for people: terminal, Markdown, LaTeX. For programs: data.py."""
 
 import io
 import re
@@ -13,13 +13,13 @@ from rich.table import Table as RichTable
 
 from fedfm.core.errors import unknown
 from fedfm.report.tables.data import as_csv, as_json
-from fedfm.report.tables.notes import notes
+from fedfm.report.tables.notes import write_notes
 from fedfm.report.tables.statistics import Measure
 from fedfm.report.tables.table import Entry, Labels, Table
 
 
-def render(table: Table, format: str) -> str:
-    """The table as a text in one of `FORMATS`."""
+def render_table(table: Table, format: str) -> str:
+    """Return the table as text in one of `FORMATS`."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     return FORMATS[format](table)
@@ -37,7 +37,7 @@ class Style:
     paper: str = "  paper"
 
     def ours(self, entry: Entry | None, seeds: int) -> str:
-        """Mean and deviation with all marks; nothing where nothing was run."""
+        """Format mean and deviation with all marks; empty if nothing was run."""
         if entry is None or entry.mean is None:
             return ""
         number = ("{}", self.best, self.second)[entry.rank].format(entry.measure.text(entry.mean))
@@ -47,17 +47,19 @@ class Style:
         return f"{number}{spread}{star}{few}"
 
     def papers(self, entry: Entry | None) -> str:
-        """The paper's value, and how far ours is from it."""
+        """Format the paper's value, and our difference from it."""
         if entry is None or entry.paper is None:
             return ""
         value = entry.measure.text(entry.paper.mean)
         spread = self._spread(entry.measure, entry.paper.deviation)
         if entry.difference is None:
             return value + spread
-        return f"{value}{spread} {self.signed.format(_signed(entry.measure, entry.difference))}"
+        return (
+            f"{value}{spread} {self.signed.format(_format_signed(entry.measure, entry.difference))}"
+        )
 
     def papers_row(self, entries: Sequence[Entry | None]) -> list[str]:
-        """A line of the paper's values under a row; empty if there is none."""
+        """Return a line of the paper's values, or nothing if it has none."""
         values = [self.papers(entry) for entry in entries]
         return [self.paper, *values] if any(values) else []
 
@@ -71,12 +73,12 @@ MARKDOWN = Style("**{}**", "<u>{}</u>", star="\\*", paper="*paper*")
 LATEX = Style(r"\textbf{{{}}}", r"\underline{{{}}}", r" $\pm$ ", "$^{*}$", "(${}$)", r"\quad paper")
 
 
-def _signed(measure: Measure, difference: float) -> str:
+def _format_signed(measure: Measure, difference: float) -> str:
     return f"{difference:+,.{measure.decimals}f}"
 
 
 def as_text(table: Table) -> str:
-    """For a terminal: whole however narrow it is, and with styles if it is one."""
+    """Render for a terminal, at full width; styled if standard output is a terminal."""
     styled = sys.stdout.isatty()
     grid = RichTable()
     grid.add_column(table.row_head, no_wrap=True)
@@ -91,52 +93,52 @@ def as_text(table: Table) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=styled, highlight=False)
     console.print(table.caption, style="bold", markup=False)
     console.print(grid)
-    for note in notes(table, marks=styled):
+    for note in write_notes(table, marks=styled):
         console.print(note, markup=False, width=max(Console().width, 40))
     assert isinstance(console.file, io.StringIO)
     return re.sub(" +$", "", console.file.getvalue(), flags=re.MULTILINE)
 
 
 def as_markdown(table: Table) -> str:
-    """For GitHub and its like."""
+    """Render as Markdown."""
     heads = [table.row_head, *("\0".join(head) for head in table.heads)]
-    lines = [markdown_row([markdown_text(head).replace("\0", "<br>") for head in heads])]
-    lines.append(markdown_row(["---", *["---:"] * len(table.columns)]))
+    lines = [format_markdown_row([escape_markdown(head).replace("\0", "<br>") for head in heads])]
+    lines.append(format_markdown_row(["---", *["---:"] * len(table.columns)]))
     for row, entries in table.lines:
         ours = [MARKDOWN.ours(entry, table.seeds) for entry in entries]
-        lines.append(markdown_row([markdown_text(" / ".join(row)), *ours]))
+        lines.append(format_markdown_row([escape_markdown(" / ".join(row)), *ours]))
         if papers := MARKDOWN.papers_row(entries):
-            lines.append(markdown_row(papers))
-    said = "\n".join(f"- {markdown_text(note)}" for note in notes(table))
-    return f"**{markdown_text(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{said}\n"
+            lines.append(format_markdown_row(papers))
+    said = "\n".join(f"- {escape_markdown(note)}" for note in write_notes(table))
+    return f"**{escape_markdown(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{said}\n"
 
 
-def markdown_row(cells: Sequence[str]) -> str:
-    """A line of a table."""
+def format_markdown_row(cells: Sequence[str]) -> str:
+    """Return a line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
-def markdown_text(text: str) -> str:
-    """A text that means itself."""
+def escape_markdown(text: str) -> str:
+    """Escape the characters that Markdown interprets."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text)
 
 
 def as_latex(table: Table) -> str:
-    r"""For a document with \usepackage{booktabs}; the paper's values have lines of their own."""
+    r"""Render for LaTeX with booktabs; the paper's values have lines of their own."""
     body = "\n".join(
-        line for row, entries in table.lines for line in _latex_rows(table, row, entries)
+        line for row, entries in table.lines for line in _format_latex_rows(table, row, entries)
     )
-    said = "\\par\n".join(_latex(note) for note in notes(table))
+    said = "\\par\n".join(_escape_latex(note) for note in write_notes(table))
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",
             "\\begin{table}[t]",
             "\\centering",
-            f"\\caption{{{_latex(table.caption)}}}",
+            f"\\caption{{{_escape_latex(table.caption)}}}",
             f"\\label{{tab:{re.sub('[^A-Za-z0-9-]', '-', table.recipe)}}}",
             f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
             "\\toprule",
-            *_latex_heads(table),
+            *_format_latex_heads(table),
             "\\midrule",
             body,
             "\\bottomrule",
@@ -147,25 +149,25 @@ def as_latex(table: Table) -> str:
     )
 
 
-def _latex_heads(table: Table) -> Iterator[str]:
-    """A line for each level, equal neighbours under one heading."""
+def _format_latex_heads(table: Table) -> Iterator[str]:
+    """Yield a line for each level of the heading; equal neighbours share a cell."""
     levels = len(table.heads[0]) if table.heads else 0
     for level in range(levels):
         cells, rules, column = [], [], 2
         for head, group in groupby(table.heads, key=lambda head: head[: level + 1]):
             width = len(list(group))
-            cells.append(f"\\multicolumn{{{width}}}{{c}}{{{_latex(head[-1])}}}")
+            cells.append(f"\\multicolumn{{{width}}}{{c}}{{{_escape_latex(head[-1])}}}")
             rules.append(f"\\cmidrule(lr){{{column}-{column + width - 1}}}")
             column += width
-        first = _latex(table.row_head) if level == levels - 1 else ""
+        first = _escape_latex(table.row_head) if level == levels - 1 else ""
         yield f"{' & '.join([first, *cells])} \\\\"
         if level < levels - 1:
             yield " ".join(rules)
 
 
-def _latex_rows(table: Table, row: Labels, entries: Sequence[Entry | None]) -> Iterator[str]:
+def _format_latex_rows(table: Table, row: Labels, entries: Sequence[Entry | None]) -> Iterator[str]:
     ours = [LATEX.ours(entry, table.seeds) for entry in entries]
-    yield f"{' & '.join([_latex(' / '.join(row)), *ours])} \\\\"
+    yield f"{' & '.join([_escape_latex(' / '.join(row)), *ours])} \\\\"
     small = [f"{{\\scriptsize {each}}}" if each else "" for each in LATEX.papers_row(entries)]
     if small:
         yield f"{' & '.join(small)} \\\\"
@@ -191,7 +193,7 @@ _LATEX = str.maketrans(
 )
 
 
-def _latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     return text.translate(_LATEX)
 
 

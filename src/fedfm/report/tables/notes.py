@@ -1,4 +1,4 @@
-"""What stands below a table, as plain sentences: what its marks mean, and what is missing."""
+"""Explain below a table what its marks mean, and list what is missing."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,39 +7,39 @@ from fedfm.report.tables.statistics import FEWEST_PAIRS
 from fedfm.report.tables.table import SIGNIFICANT, Labels, Table
 
 REDUCED = (
-    "REDUCED (--quick): small runs on other data, which show that the recipe works. These numbers "
-    "are no results and cannot be compared with the paper's."
+    "REDUCED (--quick): small runs on other data, which only show that the recipe works. Do not "
+    "compare these numbers with the paper's."
 )
 
 
-def notes(table: Table, marks: bool = True) -> list[str]:
-    """All notes of a table; `marks`: whether the best values are marked in it."""
+def write_notes(table: Table, marks: bool = True) -> list[str]:
+    """Return all notes; `marks`: whether the best values are marked."""
     return [
         *([REDUCED] if table.quick else []),
-        _reading(table, marks),
-        *_comparisons(table),
-        *_missing(table),
-        *_unmeasured(table),
-        *_altered(table),
+        _explain_cells(table, marks),
+        *_explain_stars(table),
+        *_list_missing(table),
+        *_list_unmeasured(table),
+        *_list_altered(table),
     ]
 
 
-def _reading(table: Table, marks: bool) -> str:
+def _explain_cells(table: Table, marks: bool) -> str:
     entries = table.entries.values()
-    said = f"Mean ± sample deviation over {table.seeds} seeds, (n=…) where there are fewer"
+    parts = [f"Mean ± standard deviation over {table.seeds} seeds, (n=…) where there are fewer"]
     if any(entry.paper for entry in entries):
-        difference = "" if table.quick else ", and in brackets our difference from that"
-        said += f"; below them the paper's{difference}"
+        difference = "" if table.quick else ", with our difference from it in brackets"
+        parts.append(f"below it the paper's value{difference}")
     if marks and any(entry.rank for entry in entries):
-        said += "; the best of ours in a column is bold, the second underlined"
-    return said + "."
+        parts.append("our best value of a column is bold, the second best underlined")
+    return "; ".join(parts) + "."
 
 
-def _comparisons(table: Table) -> Iterator[str]:
+def _explain_stars(table: Table) -> Iterator[str]:
     pairs = sorted({e.comparison.pairs for e in table.entries.values() if e.comparison})
     if not pairs:
         return
-    few = "; three seeds are few, so take it as a hint" if pairs[0] == FEWEST_PAIRS else ""
+    few = "; with three seeds suggestive, not conclusive" if pairs[0] == FEWEST_PAIRS else ""
     yield (
         f"* differs from {table.baseline}, p < {SIGNIFICANT}: two-sided paired t-test of the test "
         f"accuracies with the same seeds, n = {' or '.join(map(str, pairs))}, not corrected for "
@@ -47,13 +47,14 @@ def _comparisons(table: Table) -> Iterator[str]:
     )
 
 
-def _missing(table: Table) -> Iterator[str]:
+def _list_missing(table: Table) -> Iterator[str]:
     if table.missing:
         cells = len({tuple(entry.labels.items()) for entry in table.entries.values()})
-        yield f"Not run: {len(table.missing)} of {cells} cells: {by_row(table, table.missing)}."
+        where = list_by_row(table, table.missing)
+        yield f"Not run: {len(table.missing)} of {cells} cells: {where}."
 
 
-def _unmeasured(table: Table) -> Iterator[str]:
+def _list_unmeasured(table: Table) -> Iterator[str]:
     for measure in dict.fromkeys(column.measure for column in table.columns):
         lacking = [
             entry.labels
@@ -61,26 +62,27 @@ def _unmeasured(table: Table) -> Iterator[str]:
             if entry.measure == measure and entry.runs and len(entry.values) < len(entry.runs)
         ]
         if lacking:
-            yield f"Run, but without {measure.heading} for some seeds: {by_row(table, lacking)}."
+            where = list_by_row(table, lacking)
+            yield f"Run, but without {measure.heading} for some seeds: {where}."
 
 
-def _altered(table: Table) -> Iterator[str]:
+def _list_altered(table: Table) -> Iterator[str]:
     if table.altered:
-        yield f"Run with other settings than the recipe's: {by_row(table, table.altered)}."
+        yield f"Run with other settings than the recipe's: {list_by_row(table, table.altered)}."
 
 
-def by_row(table: Table, cells: Sequence[Mapping[str, str]]) -> str:
-    """Cells in few words: the columns of every row, or "all"."""
+def list_by_row(table: Table, cells: Sequence[Mapping[str, str]]) -> str:
+    """List cells by row, with their columns or "all"."""
     wanted = defaultdict(list)
     for labels in cells:
         row, place = (
             tuple(labels[axis] for axis in axes) for axes in (table.row_axes, table.column_axes)
         )
         wanted[row].append(" / ".join(place))
-    return "; ".join(" / ".join(row) + _columns(table, row, wanted[row]) for row in wanted)
+    return "; ".join(" / ".join(row) + _list_columns(table, row, wanted[row]) for row in wanted)
 
 
-def _columns(table: Table, row: Labels, places: Sequence[str]) -> str:
+def _list_columns(table: Table, row: Labels, places: Sequence[str]) -> str:
     if not table.column_axes:
         return ""
     possible = {column.labels for other, column in table.entries if other == row}

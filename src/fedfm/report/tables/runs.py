@@ -1,4 +1,4 @@
-"""Which results fill the cells of a recipe: of each cell and seed the newest."""
+"""Find the results of each cell of a recipe: the newest for every seed."""
 
 import logging
 from collections import defaultdict
@@ -14,28 +14,28 @@ Key = frozenset[tuple[str, str]]
 """The labels of a cell."""
 
 
-def key(labels: Mapping[str, str]) -> Key:
-    """What a cell's runs are found by."""
+def cell_key(labels: Mapping[str, str]) -> Key:
+    """Return the key of a cell."""
     return frozenset(labels.items())
 
 
-def runs_by_cell(
+def group_by_cell(
     name: str, planned: Iterable[Cell], summaries: Iterable[Summary]
 ) -> dict[Key, tuple[Summary, ...]]:
-    """The runs of all cells of the recipe `name`, one per seed; `summaries` are that recipe's."""
-    found: dict[Key, dict[int, Summary]] = {key(cell.labels): {} for cell in planned}
+    """Return the runs of every cell of recipe `name`, one per seed."""
+    found: dict[Key, dict[int, Summary]] = {cell_key(cell.labels): {} for cell in planned}
     known: list[Summary] = []
     strangers: list[Summary] = []
     for each in sorted(summaries, key=lambda each: each.finished):
-        (known if key(each.cell) in found else strangers).append(each)
+        (known if cell_key(each.cell) in found else strangers).append(each)
     for each in known:
-        found[key(each.cell)][each.seed] = each
-    _say_what_is_left_out(name, known, strangers)
+        found[cell_key(each.cell)][each.seed] = each
+    _warn_of_left_out(name, known, strangers)
     return {cell: tuple(run for _, run in sorted(runs.items())) for cell, runs in found.items()}
 
 
 def has_other_settings(cell: Cell, runs: Iterable[Summary]) -> bool:
-    """Whether some runs are of another config than the recipe has for their cell."""
+    """Return whether a run has another config than the recipe has for its cell."""
     try:
         own = digest(cell.resolved.as_toml())
     except UserError:  # whoever wants to run it is told
@@ -43,9 +43,7 @@ def has_other_settings(cell: Cell, runs: Iterable[Summary]) -> bool:
     return any(run.digest != own for run in runs)
 
 
-def _say_what_is_left_out(
-    name: str, known: Iterable[Summary], strangers: Sequence[Summary]
-) -> None:
+def _warn_of_left_out(name: str, known: Iterable[Summary], strangers: Sequence[Summary]) -> None:
     if strangers:
         example = " / ".join(strangers[0].cell.values())
         logger.warning(

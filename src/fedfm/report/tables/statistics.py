@@ -1,4 +1,4 @@
-"""Numbers over seeds: what is measured, mean and deviation, ranks, paired tests."""
+"""Statistics over seeds: measures, deviations, ranks, paired tests."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ FEWEST_PAIRS = 3
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a run, and how people want to read it."""
+    """A number of a run, and how to format it."""
 
     name: str
     heading: str
@@ -26,12 +26,12 @@ class Measure:
     """1: more is better; -1: less is; 0: neither."""
 
     def of(self, summary: Summary) -> float | None:
-        """The number of a run, as it is shown; none if the run has none, or no finite one."""
-        value = _numbers(summary).get(self.name)
+        """Return the number of a run, scaled; None if it is missing or not finite."""
+        value = _collect_numbers(summary).get(self.name)
         return None if value is None or not math.isfinite(value) else self.scale * value
 
     def text(self, value: float) -> str:
-        """A value with the measure's decimals."""
+        """Format a value with the measure's decimals."""
         return f"{value:,.{self.decimals}f}"
 
 
@@ -54,14 +54,14 @@ MEASURES = {
 }
 
 
-def measure_named(name: str) -> Measure:
-    """A measure that recipes may name."""
+def get_measure(name: str) -> Measure:
+    """Return the measure of a name."""
     if name not in MEASURES:
         raise unknown("measure", name, MEASURES)
     return MEASURES[name]
 
 
-def _numbers(summary: Summary) -> Mapping[str, float]:
+def _collect_numbers(summary: Summary) -> Mapping[str, float]:
     totals = summary.totals
     return {
         **totals,
@@ -73,15 +73,15 @@ def _numbers(summary: Summary) -> Mapping[str, float]:
     }
 
 
-def deviation(values: Sequence[float]) -> float | None:
-    """The sample standard deviation; a single value has none."""
+def compute_deviation(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation; None for a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def ranks(values: Sequence[float | None], measure: Measure) -> list[int]:
-    """1 for the best and 2 for the second best, else 0; values that look the same share a rank.
+def rank_values(values: Sequence[float | None], measure: Measure) -> list[int]:
+    """Return 1 for the best, 2 for the second best, else 0; values shown equal share a rank.
 
-    Where there is nothing to compare nobody is best.
+    A single value has rank 0.
     """
     shown = [None if value is None else round(value, measure.decimals) for value in values]
     there = [value for value in shown if value is not None]
@@ -91,10 +91,12 @@ def ranks(values: Sequence[float | None], measure: Measure) -> list[int]:
     return [order.index(value) + 1 if value in order else 0 for value in shown]
 
 
-def paired_p(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, int] | None:
-    """The p-value of a two-sided paired t-test over the common seeds, and their number.
+def compute_paired_p(
+    ours: Mapping[int, float], theirs: Mapping[int, float]
+) -> tuple[float, int] | None:
+    """Return the p-value of a two-sided paired t-test, and the number of common seeds.
 
-    None for fewer than `FEWEST_PAIRS` seeds, and where all differences are the same.
+    None for fewer than `FEWEST_PAIRS` seeds, and where all differences are equal.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     first, second = (np.array([of[seed] for seed in seeds]) for of in (ours, theirs))

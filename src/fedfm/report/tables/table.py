@@ -1,4 +1,4 @@
-"""What a table consists of: rows, columns and, where they meet, the runs behind a number."""
+"""A table: rows, columns, and an entry with its runs where they meet."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from fedfm.grid.store import Summary
-from fedfm.report.tables.statistics import Measure, deviation
+from fedfm.report.tables.statistics import Measure, compute_deviation
 
 SIGNIFICANT = 0.05
 REDUCED = "REDUCED (--quick), no results: "
@@ -14,18 +14,22 @@ REDUCED = "REDUCED (--quick), no results: "
 
 
 @dataclass(frozen=True)
-class Paper:
+class PaperValue:
     """What the paper reports."""
 
     mean: float
     deviation: float | None = None
 
     @staticmethod
-    def read(value: Any) -> "Paper | None":
-        """From a recipe: a number, or a mean and a deviation."""
+    def read(value: Any) -> "PaperValue | None":
+        """Read a number, or a mean and a deviation, from a recipe."""
         if value is None:
             return None
-        return Paper(*map(float, value)) if isinstance(value, list | tuple) else Paper(float(value))
+        return (
+            PaperValue(*map(float, value))
+            if isinstance(value, list | tuple)
+            else PaperValue(float(value))
+        )
 
 
 @dataclass(frozen=True)
@@ -37,19 +41,19 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether it gets a marker."""
+        """Return whether it gets a star."""
         return self.p < SIGNIFICANT
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A number of the table: the runs that have it, and what the paper says."""
+    """A number of the table: its runs, and the paper's value."""
 
     labels: Mapping[str, str]
     measure: Measure
     runs: tuple[Summary, ...] = ()
     """One per seed, in the seeds' order."""
-    paper: Paper | None = None
+    paper: PaperValue | None = None
     comparable: bool = True
     """Whether the paper's number is about the same experiment."""
     rank: int = 0
@@ -58,23 +62,23 @@ class Entry:
 
     @cached_property
     def values(self) -> dict[int, float]:
-        """By seed, as shown."""
+        """Return the values by seed, as shown."""
         found = {run.seed: self.measure.of(run) for run in self.runs}
         return {seed: value for seed, value in found.items() if value is not None}
 
     @property
     def mean(self) -> float | None:
-        """Over seeds; none if there is no run."""
+        """Return the mean over seeds; None if there is no run."""
         return sum(self.values.values()) / len(self.values) if self.values else None
 
     @property
     def deviation(self) -> float | None:
-        """Over seeds; none for fewer than two."""
-        return deviation(list(self.values.values()))
+        """Return the sample standard deviation over seeds; None for fewer than two."""
+        return compute_deviation(list(self.values.values()))
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's."""
+        """Return ours minus the paper's."""
         if self.mean is None or self.paper is None or not self.comparable:
             return None
         return self.mean - self.paper.mean
@@ -85,7 +89,7 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Column:
-    """A column: labels along the column axes, and what is measured."""
+    """A column: its labels, and what is measured."""
 
     labels: Labels
     measure: Measure
@@ -121,30 +125,30 @@ class Table:
 
     @property
     def headline(self) -> str:
-        """The title, marked if the runs were reduced ones."""
+        """Return the title, marked if the runs are reduced."""
         mark = REDUCED if self.quick else ""
         return f"{mark}{self.title}" + (f" ({self.paper})" if self.paper else "")
 
     @property
     def caption(self) -> str:
-        """The headline, with what is measured if the columns do not say it."""
+        """Return the headline, with the measure if the columns do not name it."""
         measure = "" if self._measure_in_heads else f", {self.columns[0].measure.heading}"
         return self.headline + measure
 
     @property
     def heads(self) -> list[Labels]:
-        """What stands above each column, from the top."""
+        """Return the heading of every column, from the top."""
         extra = self._measure_in_heads
         return [(*c.labels, *([c.measure.heading] if extra else [])) for c in self.columns]
 
     @property
     def row_head(self) -> str:
-        """What stands above the rows' labels."""
+        """Return the heading of the row labels."""
         return " / ".join(self.row_axes)
 
     @property
     def lines(self) -> Iterator[tuple[Labels, list[Entry | None]]]:
-        """The rows, with an entry, or none where the recipe has no cell, for every column."""
+        """Yield each row with its entries; None where the recipe has no cell."""
         for row in self.rows:
             yield row, [self.entries.get((row, column)) for column in self.columns]
 

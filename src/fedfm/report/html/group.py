@@ -1,0 +1,134 @@
+"""Group runs: by setting (data, partition, clients, rounds), then by method, then by seed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedfm.grid.identity import digest
+from fedfm.report.comparison import deviation
+from fedfm.report.html.labels import (
+    extract_setting,
+    group_pairs,
+    label_methods,
+    method_order_key,
+    name_by_recipe,
+    natural_key,
+    title_settings,
+)
+from fedfm.report.html.load import Floats, LoadedRun
+
+POINTS = 240
+"""The most points of a curve that are drawn."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Test accuracy in percent over seeds, thinned, against rounds and bytes."""
+
+    rounds: Floats
+    sent: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class MethodGroup:
+    """A method in a setting: its runs, one for each seed."""
+
+    label: str
+    number: int
+    """Chooses colour, dashes and marker; a label has the same number in all settings."""
+    runs: tuple[LoadedRun, ...]
+
+    @property
+    def accuracies(self) -> Floats:
+        """Test accuracies in percent [seeds]."""
+        return np.array([100 * run.test_accuracy for run in self.runs])
+
+    @property
+    def mean(self) -> float:
+        """Return the mean test accuracy."""
+        return float(self.accuracies.mean())
+
+    @property
+    def deviation(self) -> float:
+        """Return the sample standard deviation of the test accuracies."""
+        return deviation(self.accuracies)
+
+    def total(self, name: str) -> float:
+        """Return one of a run's totals, averaged over seeds."""
+        return float(np.mean([run.totals[name] for run in self.runs]))
+
+    @cached_property
+    def curve(self) -> Curve | None:
+        """Return the curve of the model after each round."""
+        return self._over_seeds(lambda run: run.accuracy)
+
+    @cached_property
+    def reached(self) -> Curve | None:
+        """Return the curve of the best model so far."""
+        return self._over_seeds(lambda run: run.reached)
+
+    def _over_seeds(self, accuracy_of: Callable[[LoadedRun], Floats]) -> Curve | None:
+        """Average over the seeds that have a curve of full length."""
+        runs = [run for run in self.runs if len(run.accuracy) == self.runs[0].rounds > 0]
+        if not runs:
+            return None
+        accuracy = 100 * np.stack([accuracy_of(run) for run in runs])
+        sent = np.stack([run.sent for run in runs]).mean(0)
+        shown = thin_indices(len(sent), POINTS)
+        mean, low, high = accuracy.mean(0), accuracy.min(0), accuracy.max(0)
+        rounds = np.arange(1, len(sent) + 1.0)
+        return Curve(*(values[shown] for values in (rounds, sent, mean, low, high)))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting in which methods are compared."""
+
+    title: str
+    entries: tuple[MethodGroup, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Return the number of rounds of its runs."""
+        return self.entries[0].runs[0].rounds
+
+    @property
+    def best(self) -> MethodGroup:
+        """Return the method with the highest mean test accuracy."""
+        return max(self.entries, key=lambda entry: entry.mean)
+
+
+def thin_indices(count: int, most: int) -> np.ndarray:
+    """Return at most `most` indices, evenly spread, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+def group_by_setting(runs: Iterable[LoadedRun]) -> list[Setting]:
+    """Group runs by setting and method."""
+    by_setting = group_pairs((digest(extract_setting(run.setting)), run) for run in runs)
+    names = name_by_recipe(list(by_setting.values()))
+    labelled = [label_methods(group, names) for group in by_setting.values()]
+    labels = dict.fromkeys(sorted({x for group in labelled for x in group}, key=method_order_key))
+    numbers = {label: number for number, label in enumerate(labels)}
+    found = []
+    for title, group in zip(title_settings(list(by_setting.values())), labelled, strict=True):
+        entries = [
+            MethodGroup(x, numbers[x], _sort_by_seed(members)) for x, members in group.items()
+        ]
+        found.append(Setting(title, tuple(sorted(entries, key=lambda entry: entry.number))))
+    return sorted(found, key=_prominence_key)
+
+
+def _prominence_key(setting: Setting) -> tuple[Any, ...]:
+    """Sort long runs of many methods first."""
+    return -setting.rounds, -len(setting.entries), natural_key(setting.title)
+
+
+def _sort_by_seed(runs: Sequence[LoadedRun]) -> tuple[LoadedRun, ...]:
+    return tuple(sorted(runs, key=lambda run: run.seed))

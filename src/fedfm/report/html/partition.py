@@ -1,0 +1,106 @@
+"""The chart of a partition, dealt again from the config of a run where the data are at hand."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from fedfm.config import Config, DataConfig, parse
+from fedfm.data import partition as partitions
+from fedfm.data.dataset import Dataset
+from fedfm.report.html.group import thin_indices
+from fedfm.report.html.load import LoadedRun
+from fedfm.report.html.svg import (
+    WIDTH,
+    add_group,
+    add_path,
+    add_text,
+    draw_rectangles,
+    new_picture,
+    set_height,
+    to_markup,
+)
+from fedfm.run.prepare import load_data
+
+LEFT, TOP = 54.0, 30.0
+"""Where the cells begin."""
+SHADES = 6
+"""How many style.css has, from few samples to many; no samples: shade 0."""
+FEW = 20
+"""Up to so many clients and classes, the cells have room for numbers."""
+MOST_CLIENTS = 200
+"""At most so many clients are drawn."""
+
+
+def draw_partition_of(run: LoadedRun, name: str) -> tuple[Markup | None, str]:
+    """Draw a run's partition and describe it; nothing is downloaded."""
+    if run.own_data:
+        return None, "The clients brought their own data, and only they know how many."
+    if "digest" in run.config.get("data", {}):
+        return None, "The partition is not drawn: the run was given its data in Python."
+    try:
+        config = parse({k: v for k, v in run.config.items() if k not in ("method", "code")})
+        found = _load_data(config.data)
+        clients, seed = config.training.clients, config.seed
+        table = partitions.tabulate(found, clients, config.partition, seed)
+    except (ValueError, OSError) as problem:
+        return None, f"The partition is not drawn: {str(problem).rstrip('.')}."
+    sizes = table.sum(1)
+    said = f"Seed {run.seed}: {sizes.min():,} to {sizes.max():,} training samples a client."
+    if len(table) > MOST_CLIENTS:
+        said += f" The first {MOST_CLIENTS} of {len(table):,} clients are drawn."
+    return draw_partition_cells(table, found.classes, name), said
+
+
+@lru_cache(maxsize=2)  # whole data sets
+def _load_data(chosen: DataConfig) -> Dataset:
+    return load_data(Config(data=chosen), download=False)
+
+
+def draw_partition_cells(table: NDArray[np.int64], classes: Sequence[str], name: str) -> Markup:
+    """Draw the counts [K, C] of each class at each client: clients down, classes across."""
+    shown = table[:MOST_CLIENTS]
+    width = (WIDTH - LEFT - 4) / shown.shape[1]
+    height = float(np.clip(600 / len(shown), 4, 24))
+    bottom = TOP + height * len(shown) + 34
+    sizes = table.sum(1)
+    told = f"{len(table)} clients hold {sizes.min():,} to {sizes.max():,} samples each."
+    svg = set_height(new_picture(name, "Samples of each class at each client", told), bottom)
+    svg.set("class", "cells")
+    shades = np.ceil(SHADES * np.sqrt(shown / max(int(shown.max()), 1))).astype(int)
+    _draw_cells(svg, shades, width, height)
+    _label_cells(svg, classes, len(shown), width, height)
+    add_text(svg, WIDTH / 2, bottom - 10, "clients down, classes across", "middle name")
+    if max(shown.shape) <= FEW:
+        _draw_counts(svg, shown, shades, width, height)
+    return to_markup(svg)
+
+
+def _draw_cells(svg: Element, shades: NDArray[Any], width: float, height: float) -> None:
+    gap = 1.5 if max(shades.shape) <= FEW else 0.4
+    for shade in range(SHADES + 1):
+        places = [(LEFT + c * width, TOP + k * height) for k, c in np.argwhere(shades == shade)]
+        add_path(svg, draw_rectangles(places, width - gap, height - gap), f"s{shade}")
+
+
+def _label_cells(
+    svg: Element, classes: Sequence[str], clients: int, width: float, height: float
+) -> None:
+    axes = add_group(svg, "grid")
+    for c in thin_indices(len(classes), FEW if max(map(len, classes)) < 3 else 6):
+        add_text(axes, LEFT + (c + 0.5) * width, TOP - 9, str(classes[c])[:10], "middle")
+    for k in thin_indices(clients, FEW if clients <= FEW else 8):
+        add_text(axes, LEFT - 9, TOP + (k + 0.5) * height + 4.5, str(k), "end")
+
+
+def _draw_counts(
+    svg: Element, table: NDArray[Any], shades: NDArray[Any], width: float, height: float
+) -> None:
+    for (k, c), count in np.ndenumerate(table):
+        kind = "count middle light" if shades[k, c] > SHADES // 2 else "count middle"
+        x, y = LEFT + (c + 0.5) * width, TOP + (k + 0.5) * height + 4
+        add_text(svg, x, y, f"{count:,}" if count else "·", kind)

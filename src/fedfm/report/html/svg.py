@@ -1,0 +1,162 @@
+"""The basis of all charts: scales with ticks, and SVG elements with escaped texts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.ticker import LogLocator, MaxNLocator
+from numpy.typing import ArrayLike
+
+from fedfm.report.html.load import Floats
+
+MARKERS = (
+    ((0, -4.5), (4.5, 0), (0, 4.5), (-4.5, 0)),
+    ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
+    ((0, -4.8), (4.4, 3.4), (-4.4, 3.4)),
+    ((0, 4.8), (4.4, -3.4), (-4.4, -3.4)),
+    ((-4.6, -1.6), (4.6, -1.6), (4.6, 1.6), (-4.6, 1.6)),
+    ((-1.6, -4.6), (1.6, -4.6), (1.6, 4.6), (-1.6, 4.6)),
+    ((0, -5), (1.5, -1.5), (5, 0), (1.5, 1.5), (0, 5), (-1.5, 1.5), (-5, 0), (-1.5, -1.5)),
+)
+"""Diamond, square, triangles, bars and a star, as corners."""
+WIDTH = 560.0
+"""Of all charts; style.css sets larger letters on narrow screens, where charts shrink."""
+LETTER, LEGEND_MARK, LEGEND_ROW, GAP = 10.5, 46.0, 26.0, 14.0
+"""The width of a letter at most, and the sizes of a legend's entry."""
+LONGEST_LABEL = 46
+Mark = Callable[[Element, float, float, int], None]
+COLOURS, DASHES = 8, 6
+"""How many of each style.css has."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Map values from `low` to `high` to places from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, values: ArrayLike) -> Floats:
+        """Return the places of values."""
+        low, high, found = (np.log10(v) if self.log else v for v in self._clipped(values))
+        shares: Floats = (found - low) / (high - low)
+        return self.start + shares * (self.end - self.start)
+
+    def _clipped(self, values: ArrayLike) -> tuple[Any, Any, Any]:
+        return self.low, self.high, np.clip(np.asarray(values, float), self.low, self.high)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Return a handful of round numbers on the scale."""
+        if not self.log:
+            found = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
+        else:
+            steps = (1.0, 2.0, 5.0) if self.high / self.low < 200 else (1.0,)
+            found = LogLocator(subs=steps, numticks=7).tick_values(self.low, self.high)
+        return [float(t) for t in found if self.low * (1 - 1e-9) <= t <= self.high * (1 + 1e-9)]
+
+    def as_dict(self) -> dict[str, float | bool]:
+        """Return plain values for the page's script."""
+        return dict(vars(self))
+
+
+def style_classes(number: int) -> str:
+    """Return the classes that give a method its colour and dashes."""
+    return f"c{number % COLOURS} k{number % DASHES}"
+
+
+def new_picture(name: str, title: str, description: str) -> Element:
+    """Return an empty SVG picture with a text alternative."""
+    svg = Element("svg", role="img")
+    svg.set("aria-labelledby", f"{name}-title {name}-description")
+    SubElement(svg, "title", id=f"{name}-title").text = title
+    SubElement(svg, "desc", id=f"{name}-description").text = description
+    return svg
+
+
+def set_height(svg: Element, height: float) -> Element:
+    """Set the size of a picture, once it is known how much is in it."""
+    svg.set("viewBox", f"0 0 {WIDTH:g} {height:g}")
+    return svg
+
+
+def add_group(parent: Element, kind: str, number: int | None = None) -> Element:
+    """Add a group; with a number it belongs to that method and is filtered with it."""
+    found = SubElement(parent, "g", {"class": kind})
+    if number is not None:
+        found.set("class", f"{kind} {style_classes(number)}")
+        found.set("data-method", str(number))
+    return found
+
+
+def add_text(parent: Element, x: float, y: float, content: str, kind: str = "") -> Element:
+    """Add a text at a place."""
+    found = SubElement(parent, "text", x=f"{x:.1f}", y=f"{y:.1f}")
+    found.text = content
+    if kind:
+        found.set("class", kind)
+    return found
+
+
+def add_line(parent: Element, x1: float, y1: float, x2: float, y2: float, kind: str = "") -> None:
+    """Add a straight line."""
+    add_path(parent, f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}", kind)
+
+
+def add_path(parent: Element, drawn: str, kind: str) -> None:
+    """Add a line or an area."""
+    SubElement(parent, "path", {"class": kind, "d": drawn})
+
+
+def draw_through(x: Floats, y: Floats) -> str:
+    """Return a path through points."""
+    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
+
+
+def draw_markers(x: Floats, y: Floats, number: int) -> str:
+    """Return a path of the method's marker at points."""
+    corners = MARKERS[number % len(MARKERS)]
+    return "".join(
+        draw_through(*np.array([(a + dx, b + dy) for dx, dy in corners]).T) + "Z"
+        for a, b in zip(x, y, strict=True)
+    )
+
+
+def draw_rectangles(cells: Sequence[tuple[float, float]], width: float, height: float) -> str:
+    """Return a path of equal rectangles, given their upper left corners."""
+    size = f"h{width:.2f}v{height:.2f}h-{width:.2f}z"
+    return "".join(f"M{x:.2f} {y:.2f}{size}" for x, y in cells)
+
+
+def add_legend(svg: Element, labels: dict[int, str], top: float, mark: Mark) -> float:
+    """Add a legend in columns below `top`, and return where it ends.
+
+    `mark(entry, x, y, number)` draws what stands before a label.
+    """
+    longest = min(max(map(len, labels.values())), LONGEST_LABEL)
+    columns = max(1, int(WIDTH / (LEGEND_MARK + LETTER * longest + GAP)))
+    for place, (number, label) in enumerate(labels.items()):
+        row, column = divmod(place, columns)
+        x, y = 4 + column * WIDTH / columns, top + LEGEND_ROW * (row + 0.5)
+        entry = add_group(svg, "legend", number)
+        mark(entry, x, y, number)
+        short = label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
+        add_text(entry, x + LEGEND_MARK - 8, y + 5, short)
+    return top + LEGEND_ROW * -(-len(labels) // columns)
+
+
+def add_line_sample(entry: Element, x: float, y: float, number: int) -> None:
+    """Add a piece of a method's line with its marker, as a legend shows it."""
+    add_line(entry, x, y, x + 32, y, "line")
+    add_path(entry, draw_markers(np.array([x + 16]), np.array([y]), number), "marks")
+
+
+def to_markup(svg: Element) -> Markup:
+    """Return the picture as markup for the page."""
+    return Markup(tostring(svg, encoding="unicode"))  # ElementTree has escaped it
