@@ -10,7 +10,7 @@ import torch
 from fedfm import Piece, UserError, compose
 from fedfm.methods.contract import check_piece
 from fedfm.rounds.round import run_round
-from tests import worlds
+from fedfm.verify import worlds
 
 
 def piece(**hooks) -> Piece:
@@ -68,10 +68,10 @@ def zeros(self, task):
     ],
 )
 def test_what_hooks_give_back_is_looked_at(hooks, said, executor):
-    module = worlds.network("mlp", hidden=[8], norm="batch")
-    fed = worlds.federation(module, worlds.images(), piece(**hooks), executor=executor)
+    module = worlds.make_network("mlp", hidden=[8], norm="batch")
+    fed = worlds.make_federation(module, worlds.make_images(), piece(**hooks), executor=executor)
     with pytest.raises(UserError, match=said):
-        run_round(worlds.start(module, fed), fed)
+        run_round(worlds.start(fed), fed)
 
 
 def test_hooks_that_nobody_would_call_are_refused():
@@ -87,17 +87,17 @@ def test_trees_may_be_dicts_of_any_kind_and_pairs_lists():
     def step(self, server, delta, total, turnout):
         return [server, OrderedDict(delta)]
 
-    module = worlds.network("mlp", hidden=[8], norm="batch")
-    fed = worlds.federation(module, worlds.images(), piece(step=step))
-    assert run_round(worlds.start(module, fed), fed)[0].round == 1
+    module = worlds.make_network("mlp", hidden=[8], norm="batch")
+    fed = worlds.make_federation(module, worlds.make_images(), piece(step=step))
+    assert run_round(worlds.start(fed), fed)[0].round == 1
 
 
 def test_states_begin_with_tensors():
     numbers = piece(server_state=lambda self, task: {"t": 0.0})
-    module = worlds.network("mlp", hidden=[8], norm="batch")
-    fed = worlds.federation(module, worlds.images(), numbers)
+    module = worlds.make_network("mlp", hidden=[8], norm="batch")
+    fed = worlds.make_federation(module, worlds.make_images(), numbers)
     with pytest.raises(UserError, match="Mine must hold tensors, but 't' is a float"):
-        run_round(worlds.start(module, fed), fed)
+        run_round(worlds.start(fed), fed)
 
 
 def test_a_name_may_depend_on_settings():

@@ -12,8 +12,8 @@ from fedfm.methods.anchors import Anchored
 from fedfm.verify.checks import check, only, same, same_model
 from fedfm.verify.worlds import Pieces, World
 
-EQUAL_STEPS = World("cnn with batch norm", sizes=(11, 8, 9, 10))
-ONE_STEP = World("cnn with batch norm", epochs=1, batch_size=100)
+EQUAL_STEPS = World("tiny cnn with batch norm", sizes=(11, 8, 9, 10))
+ONE_STEP = World("tiny cnn with batch norm", epochs=1, batch_size=100)
 CENTRAL = World(
     sizes=(6, 6, 6, 6),
     epochs=1,

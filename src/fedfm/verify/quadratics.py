@@ -25,7 +25,7 @@ from fedfm.methods import Batch, FedAvg, FedDyn, Model, Piece, Task, compose
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.state import initial_state
 from fedfm.verify.checks import Mismatch, check, only, same
-from fedfm.verify.worlds import Pieces, played, shards
+from fedfm.verify.worlds import Pieces, play_rounds, split_samples
 
 FEATURES, CLASSES = 3, 2
 SIZES, STEPS = (12, 12, 9, 9), (2, 5, 3, 4)
@@ -79,7 +79,7 @@ def federation(pieces: Pieces, lr: float, momentum: float) -> Federation:
         task=Task(copy_model(module), CLASSES, FEATURES),
         method=compose((LeastSquares(), *pieces)),
         executor=StackedExecutor(module, on_device),
-        samples=shards(SIZES),
+        samples=split_samples(SIZES),
         training=LocalTraining(1, 1, False, Sgd(lr, momentum, 0.0)),
         participation=1.0,
         augmented=False,
@@ -91,7 +91,7 @@ def end(pieces: Pieces, rounds: int, lr: float, momentum: float = 0.0) -> Tensor
     """V [d + 1, C] after some rounds."""
     fed = federation(pieces, lr, momentum)
     state = initial_state(copy_model(problem()[0]), fed.method, fed.task)
-    return flat(played(state, fed, rounds).model)
+    return flat(play_rounds(state, fed, rounds).model)
 
 
 def flat(model: Model) -> Tensor:
@@ -105,7 +105,7 @@ def systems() -> tuple[Tensor, Tensor]:
     split = problem()[1].train
     inputs = F.pad(split.inputs, (0, 1), value=1.0)
     targets = F.one_hot(split.labels, CLASSES).double()
-    pairs = [(inputs[own], targets[own]) for own in shards(SIZES)]
+    pairs = [(inputs[own], targets[own]) for own in split_samples(SIZES)]
     products = [(x.T @ x / len(x), x.T @ t / len(x)) for x, t in pairs]
     return torch.stack([a for a, _ in products]), torch.stack([b for _, b in products])
 
