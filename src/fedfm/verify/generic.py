@@ -86,8 +86,8 @@ def compare_renumbered(pieces: Pieces) -> None:
     world, rounds = World(), rounds_for(pieces)
     plain = world.make_federation(pieces)
     moved = renumber(world.make_federation(copy.deepcopy(pieces)))
-    ends = [play_rounds(start_steady(fed), fed, rounds).model for fed in (moved, plain)]
-    same_model(*ends, 1e-9)
+    ours, expected = (play_rounds(start_steady(fed), fed, rounds) for fed in (moved, plain))
+    same_model(ours.model, expected.model, 1e-9)
 
 
 @check("resume", "a run resumed from its saved state, at any round, ends as if it never stopped")

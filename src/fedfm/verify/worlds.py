@@ -1,16 +1,15 @@
-"""Small federations on which methods and executors are checked, and their form for the textbook."""
+"""Small federations on which methods and executors are checked."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedfm import models
-from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import tree_map
 from fedfm.data.dataset import Dataset, Split
@@ -22,7 +21,6 @@ from fedfm.methods import Piece, Task, compose
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, initial_state
-from fedfm.verify import textbook
 
 Pieces = tuple[Piece, ...]
 
@@ -95,7 +93,7 @@ def make_images(
 
 def split_samples(sizes: tuple[int, ...] = SIZES) -> list[Tensor]:
     """Return the samples of clients that have so many each, one after another."""
-    return list(torch.arange(sum(sizes)).split(list(sizes)))
+    return list(torch.split(torch.arange(sum(sizes)), list(sizes)))
 
 
 def make_device_data(data: Dataset, module: nn.Module) -> DeviceData:
@@ -124,7 +122,7 @@ def make_federation(
         executor = EXECUTORS[executor](module, make_device_data(data, module))
     sgd = Sgd(lr, momentum, weight_decay)
     return Federation(
-        task=Task(copy_model(module), CLASSES, models.feature_dim(module, data.shape)),
+        task=Task(copy_model(module), len(data.classes), models.feature_dim(module, data.shape)),
         method=compose(pieces),
         executor=executor,
         samples=samples or split_samples(),
@@ -214,51 +212,7 @@ class World:
         return play_rounds(start_steady(fed), fed, rounds)
 
 
-class Schedule(NamedTuple):
-    """When a method is compared with the textbook: from round `begin` on, for `rounds` rounds.
-
-    Read from the settings alone, since the pieces' own `first_round` may be wrong.
-    """
-
-    begin: int
-    wait: int
-    """The rounds from there to T_s, two where there are so many."""
-    every: int
-    """Models travel every so many rounds."""
-    rounds: int
-
-
-def schedule(pieces: Pieces, least: int = 4) -> Schedule:
-    """Rounds around T_s, at least so many of them after it, in whole cycles of model exchanges."""
-    start = max(int(vars(piece).get("start_round", 0)) for piece in pieces)
-    every = max(int(vars(piece).get("models_every", 1)) for piece in pieces)
-    begin = max(0, start - 2) // every * every
-    return Schedule(begin, start - begin, every, -(-(start - begin + least) // every) * every)
-
-
 def rounds_for(pieces: Pieces, least: int = 4) -> int:
-    """At least so many rounds, up to one in which models are shared."""
+    """Return at least so many rounds, in whole cycles of model exchanges."""
     every = compose(pieces).share_every
     return -(-least // every) * every
-
-
-def cohort_of(fed: Federation, data: Dataset, round: int) -> list[textbook.Client]:
-    """The cohort of a round in the textbook's form, with batches that the textbook makes."""
-    return [_client(fed, data, round, k) for k in fed.cohort(round)]
-
-
-def _client(fed: Federation, data: Dataset, round: int, client: int) -> textbook.Client:
-    def pair(samples: Tensor) -> tuple[Tensor, Tensor]:
-        chosen = data.train.subset(samples)
-        return chosen.inputs, chosen.labels
-
-    own, training = fed.samples[client], fed.training
-    rng = generator(fed.seed, "batches", round, client)
-    how = training.epochs, training.batch_size, training.keep_last
-    batches = textbook.local_batches(own.tolist(), lambda each: rng.permutation([*each]), *how)
-    return {
-        "id": client,
-        "batches": [pair(torch.tensor(batch)) for batch in batches],
-        "samples": len(own),
-        "data": pair(own),
-    }
