@@ -36,19 +36,21 @@ from fedfm.engine.choice import (
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
 from fedfm.run import simulation
 from fedfm.run.records import RoundRecord
-from tests import worlds
+from fedfm.verify import worlds
 from tests.folders import timeless
 
 CPU = torch.device("cpu")
 
 
 def tiny() -> nn.Module:
-    return worlds.network("mlp", hidden=[8])
+    return worlds.make_network("mlp", hidden=[8])
 
 
 def chosen(name: str, precision="auto"):
     module = tiny()
-    return make_executor(name, module, worlds.device_data(worlds.images(), module), precision)
+    return make_executor(
+        name, module, worlds.make_device_data(worlds.make_images(), module), precision
+    )
 
 
 def test_executors_go_by_name():
@@ -131,11 +133,11 @@ def test_where_turns_are_slow_one_must_do(monkeypatch):
 
 
 def choose(module: nn.Module, shape=(1, 8, 8)) -> ExecutorChoice:
-    data = worlds.images(shape=shape)
+    data = worlds.make_images(shape=shape)
     many = list(torch.arange(len(data.train.labels)).repeat(3).split(9))
-    fed = worlds.federation(module, data, FedAvg(), executor="loop", clients=many)
+    fed = worlds.make_federation(module, data, FedAvg(), executor="loop", samples=many)
     plans = [fed.plan(0, client) for client in range(len(many))]
-    return choose_executor(module, worlds.device_data(data, module), plans, fed.training.sgd)
+    return choose_executor(module, worlds.make_device_data(data, module), plans, fed.training.sgd)
 
 
 def test_a_tiny_network_is_stacked_and_why_is_said():
@@ -187,7 +189,7 @@ def stop(record: RoundRecord) -> None:
 
 
 def run(out: Path, **options):
-    module, data = tiny(), worlds.images()
+    module, data = tiny(), worlds.make_images()
     common: dict[str, Any] = {"partition": Partition("iid"), "training": PROTOCOL, "out": out}
     return simulate(module, data, FedFM(start_round=1), **common, **options)
 
@@ -240,11 +242,11 @@ def test_every_seed_keeps_to_the_executor_it_began_with(tmp_path, monkeypatch):
         for place, watch in (("whole", None), ("run", stop)):
             out = tmp_path / place / f"seed-{seed}"
             try:
-                simulate(tiny(), worlds.images(), FedFM(start_round=1), seed=seed, out=out,
+                simulate(tiny(), worlds.make_images(), FedFM(start_round=1), seed=seed, out=out,
                          watch=watch, **options)  # fmt: skip
             except Stop:
                 assert place == "run"
-    simulate_seeds(lambda seed: tiny(), worlds.images(), FedFM(start_round=1), seeds=(0, 1),
+    simulate_seeds(lambda seed: tiny(), worlds.make_images(), FedFM(start_round=1), seeds=(0, 1),
                    out=tmp_path / "run", resume=True, **options)  # fmt: skip
     for seed in (0, 1):
         ours, theirs = (timeless(tmp_path / place / f"seed-{seed}") for place in ("run", "whole"))

@@ -15,7 +15,7 @@ from fedfm.engine.objective import Objective
 from fedfm.engine.update import update
 from fedfm.methods import FedAvg, FedDyn, FedFM, FedProx, Piece, Scaffold
 from fedfm.rounds.round import open_round
-from tests import worlds
+from fedfm.verify import worlds
 
 SGD = Sgd(0.1, 0.9, 1e-3)
 CLIENTS = 4
@@ -30,9 +30,9 @@ def random(like: Tree) -> Tree:
 def job(*pieces: Piece) -> tuple[Objective, Tree]:
     """What pieces hold, with random values, and random parameters [S, ...]."""
     torch.manual_seed(0)
-    module, data = worlds.network(), worlds.images()
-    fed = worlds.federation(module, data, *pieces)
-    state = worlds.start(module, fed)
+    module, data = worlds.make_network(), worlds.make_images()
+    fed = worlds.make_federation(module, data, *pieces)
+    state = worlds.start(fed)
     objective = open_round(state, fed).job.objective
     params = trees.repeat(state.model.map(trees.share).params, CLIENTS)
     return Objective(objective.pieces, random(objective.held)), random(params)

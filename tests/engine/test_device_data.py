@@ -8,7 +8,7 @@ from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.device_data import DeviceData, StagedData
 from fedfm.engine.objective import Objective
 from fedfm.methods import FedAvg, FedFM, Moon
-from tests import worlds
+from fedfm.verify import worlds
 from tests.engine.test_graphs import after, assert_same, captured, world
 
 __all__ = ["captured"]
@@ -23,11 +23,11 @@ class OnHost(DeviceData):
 
 
 def host_feed() -> DeviceData:
-    return OnHost(**vars(worlds.device_data(worlds.images(), worlds.network())))
+    return OnHost(**vars(worlds.make_device_data(worlds.make_images(), worlds.make_network())))
 
 
 def plans(*clients: int):
-    fed = worlds.federation(worlds.network(), worlds.images(), FedFM())
+    fed = worlds.make_federation(worlds.make_network(), worlds.make_images(), FedFM())
     return [fed.plan(0, client) for client in clients]
 
 

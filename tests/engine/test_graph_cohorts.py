@@ -130,6 +130,7 @@ def test_memory_that_runs_out_while_capturing_splits_the_cohort(monkeypatch, cap
 
     monkeypatch.setattr(graphs, "capture_step", hungry)
     state = after(3, Moon(mu=0.5))
-    assert [record.message.split(" need ")[0] for record in caplog.records] == ["4 clients at once"]
+    (message,) = caplog.messages
+    assert "4 clients" in message
     assert captured
     assert_same(state, after(3, Moon(mu=0.5), executor="loop"))

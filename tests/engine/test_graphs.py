@@ -23,7 +23,7 @@ from fedfm.methods import (
 )
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, to_tree
-from tests import worlds
+from fedfm.verify import worlds
 
 
 def gentle(name: str) -> Piece:
@@ -74,9 +74,11 @@ def captured(monkeypatch) -> list[tuple[int, ...]]:
 
 
 def world(*pieces: Piece, executor="graph", dtype=torch.float64, augmented=False, **settings):
-    module = worlds.network("mlp", hidden=[9], norm="batch", dtype=dtype)
-    fed = worlds.federation(module, worlds.images(), *pieces, executor=executor, **settings)
-    return replace(fed, augmented=augmented), worlds.start(module, fed)
+    module = worlds.make_network("mlp", hidden=[9], norm="batch", dtype=dtype)
+    fed = worlds.make_federation(
+        module, worlds.make_images(), *pieces, executor=executor, **settings
+    )
+    return replace(fed, augmented=augmented), worlds.start(fed)
 
 
 def after(rounds: int, *pieces: Piece, **settings) -> State:

@@ -19,6 +19,7 @@ from fedfm import (
 from fedfm.config import make_config
 from fedfm.core import trees
 from fedfm.engine.jobs import train_together
+from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFMLite, Moon, Piece, Scaffold
 from fedfm.rounds.round import open_round, run_round, run_rounds
 from fedfm.rounds.server import Diverged
@@ -26,8 +27,9 @@ from fedfm.rounds.state import to_tree
 from fedfm.run.folder import RunFolder
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import Run, run_together
-from tests import worlds
+from fedfm.verify import worlds
 from tests.folders import lines, timeless
+from tests.rounds.together import run_without_divergence
 
 METHODS: dict[str, tuple[Piece, ...]] = {
     "fedavg": (FedAvg(),),
@@ -41,13 +43,14 @@ SEEDS = (3, 4, 5)
 def several(executor: str, *pieces: Piece):
     """Three federations with one executor: other seeds, other models, one with a client less."""
     modules = [
-        worlds.network("mlp", seed=k, hidden=[9], norm="batch", dtype=torch.float64)
+        worlds.make_network("mlp", seed=k, hidden=[9], norm="batch", dtype=torch.float64)
         for k in range(3)
     ]
-    first = worlds.federation(modules[0], worlds.images(), *pieces, executor=executor)
+    first = worlds.make_federation(modules[0], worlds.make_images(), *pieces, executor=executor)
     feds = [replace(first, seed=seed) for seed in SEEDS]
-    feds[1] = replace(feds[1], samples=worlds.samples()[:3])
-    return feds, [worlds.start(module, first) for module in modules]
+    feds[1] = replace(feds[1], samples=worlds.split_samples()[:3])
+    start = worlds.start(first)
+    return feds, [replace(start, model=copy_model(module)) for module in modules]
 
 
 def assert_same(one, other):
@@ -79,7 +82,7 @@ def test_rounds_of_several_federations_are_the_rounds_of_each(method, executor):
     feds, states = several(executor, *METHODS[method])
     alone = list(states)
     for _ in range(3):
-        rounds = worlds.rounds_together(states, feds)
+        rounds = run_without_divergence(states, feds)
         singles = [run_round(state, fed) for state, fed in zip(alone, feds, strict=True)]
         for (state, log), (own, own_log) in zip(rounds, singles, strict=True):
             assert_same(to_tree(state), to_tree(own))
@@ -105,7 +108,7 @@ LITE = FedFMLite(strength=1.0, start_round=1, models_every=2)
 
 
 def build(seed: int) -> torch.nn.Module:
-    return worlds.network("mlp", seed=seed, hidden=[8], norm="batch", dtype=torch.float64)
+    return worlds.make_network("mlp", seed=seed, hidden=[8], norm="batch", dtype=torch.float64)
 
 
 def settings(executor="loop"):
@@ -122,7 +125,7 @@ def singles(tmp_path_factory) -> Path:
     out = Path(tmp_path_factory.mktemp("singles"))
     for seed in SEEDS:
         folder = out / f"seed-{seed}"
-        simulate(build(seed), worlds.images(), LITE, seed=seed, out=folder, **settings())
+        simulate(build(seed), worlds.make_images(), LITE, seed=seed, out=folder, **settings())
     return out
 
 
@@ -134,7 +137,7 @@ def assert_folders_equal(out: Path, singles: Path):
 
 @pytest.mark.parametrize("executor", ["loop", "stacked", "auto"])
 def test_seeds_together_report_what_each_reports_alone(executor):
-    data = worlds.images()
+    data = worlds.make_images()
     together = simulate_seeds(build, data, LITE, seeds=SEEDS, **settings(executor))
     assert [result.seed for result in together] == list(SEEDS)
     for seed, result in zip(SEEDS, together, strict=True):
@@ -150,7 +153,7 @@ def test_seeds_together_report_what_each_reports_alone(executor):
 
 
 def test_every_seed_has_the_folder_of_a_single_run(tmp_path, singles):
-    simulate_seeds(build, worlds.images(), LITE, seeds=SEEDS, out=tmp_path, **settings())
+    simulate_seeds(build, worlds.make_images(), LITE, seeds=SEEDS, out=tmp_path, **settings())
     assert_folders_equal(tmp_path, singles)
 
 
@@ -177,7 +180,7 @@ def test_runs_are_watched_when_all_have_saved_the_round(tmp_path, monkeypatch, a
     runs = [Run(build(s), config.with_seed(s), tmp_path / f"seed-{s}", watch=watch) for s in SEEDS]
     monkeypatch.setattr("fedfm.run.simulation.run_rounds", some_diverge)
     with nullcontext() if len(alive) == 3 else pytest.raises(UserError, match="diverged"):
-        run_together(runs, worlds.images())
+        run_together(runs, worlds.make_images())
     later = [(n, True) for n in range(2, PROTOCOL.rounds + 1) for _ in alive]
     assert seen == [(1, True)] * 3 + later
 
@@ -197,7 +200,7 @@ def test_a_seed_that_was_left_behind_catches_up(tmp_path, singles, monkeypatch, 
         if (folder.path.name, progress.state.round) == (f"seed-{SEEDS[last]}", round):
             raise Stop
 
-    shared = {"data": worlds.images(), "executor": "loop", **settings()}
+    shared = {"data": worlds.make_images(), "executor": "loop", **settings()}
     runs = [
         Run(
             build(seed),
@@ -208,12 +211,12 @@ def test_a_seed_that_was_left_behind_catches_up(tmp_path, singles, monkeypatch, 
     ]
     monkeypatch.setattr(RunFolder, "save", dies)
     with pytest.raises(Stop):
-        run_together(runs, worlds.images())
+        run_together(runs, worlds.make_images())
     reached = [round if k <= last else round - 1 for k in range(3)]
     monkeypatch.setattr(RunFolder, "save", saves)
     written = [tmp_path / f"seed-{seed}" / "rounds.jsonl" for seed in SEEDS]
     assert [len(lines(path.parent)) if path.exists() else 0 for path in written] == reached
     simulate_seeds(
-        build, worlds.images(), LITE, seeds=SEEDS, out=tmp_path, resume=True, **settings()
+        build, worlds.make_images(), LITE, seeds=SEEDS, out=tmp_path, resume=True, **settings()
     )
     assert_folders_equal(tmp_path, singles)

@@ -18,7 +18,7 @@ from fedfm.methods import Moon, Scaffold
 from fedfm.methods.base import Model
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
-from tests import worlds
+from fedfm.verify import worlds
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"
 GPU_FULL = torch.OutOfMemoryError(FULL)
@@ -46,8 +46,8 @@ def room(monkeypatch):
     return limit
 
 
-def rounds_of(fed, module, rounds=3):
-    state = worlds.start(module, fed)
+def rounds_of(fed, rounds=3):
+    state = worlds.start(fed)
     for _ in range(rounds):
         state, log = run_round(state, fed)
     return flatten(to_tree(state)), log
@@ -55,11 +55,11 @@ def rounds_of(fed, module, rounds=3):
 
 @pytest.mark.parametrize(("clients", "split"), [(2, [2, 2]), (1, [1, 1, 1, 1])])
 def test_a_cohort_that_needs_too_much_memory_is_split(room, caplog, clients, split):
-    module = worlds.network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
-    fed = worlds.federation(module, worlds.images(), Scaffold(), FedFM(start_round=0))
-    whole, log = rounds_of(fed, module)
+    module = worlds.make_network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
+    fed = worlds.make_federation(module, worlds.make_images(), Scaffold(), FedFM(start_round=0))
+    whole, log = rounds_of(fed)
     trained = room(clients)
-    parts, parts_log = rounds_of(fed, module)
+    parts, parts_log = rounds_of(fed)
     assert trained == split * 3
     for name, value in parts.items():
         torch.testing.assert_close(value, whole[name], rtol=1e-9, atol=1e-9)
@@ -72,9 +72,11 @@ def test_a_cohort_that_needs_too_much_memory_is_split(room, caplog, clients, spl
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, caplog, executor):
-    module = worlds.network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
-    fed = worlds.federation(module, worlds.images(), FedFM(start_round=0), executor=executor)
-    model = worlds.start(module, fed).model.map(share)
+    module = worlds.make_network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
+    fed = worlds.make_federation(
+        module, worlds.make_images(), FedFM(start_round=0), executor=executor
+    )
+    model = worlds.start(fed).model.map(share)
     whole = fed.executor.measure(model, fed.samples, FedFM().statistic)
     works = BoundNetwork.__call__
 
@@ -101,8 +103,8 @@ def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, ca
 
 def test_memory_is_free_when_less_is_tried(monkeypatch):
     """Neither the error, nor captured steps, nor networks keep what did not fit."""
-    module = worlds.network("mlp", hidden=[8], norm="batch")
-    fed = worlds.federation(module, worlds.images(), Moon(), executor="graph")
+    module = worlds.make_network("mlp", hidden=[8], norm="batch")
+    fed = worlds.make_federation(module, worlds.make_images(), Moon(), executor="graph")
     kept: list[weakref.ref[GraphCohort]] = []
     alive: list[bool] = []
     monkeypatch.setattr(graphs, "capture_step", Caught)
@@ -119,7 +121,7 @@ def test_memory_is_free_when_less_is_tried(monkeypatch):
     monkeypatch.setattr(GraphCohort, "retrain", short)
     gc.disable()
     try:
-        rounds_of(fed, module, rounds=1)
+        rounds_of(fed, rounds=1)
     finally:
         gc.enable()
     assert alive == [False]
@@ -150,18 +152,18 @@ class Caught:
 )
 def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room, error, reason):
     room(0, error)
-    module = worlds.network("mlp", hidden=[8])
-    fed = worlds.federation(module, worlds.images(), FedAvg())
+    module = worlds.make_network("mlp", hidden=[8])
+    fed = worlds.make_federation(module, worlds.make_images(), FedAvg())
     with pytest.raises(UserError, match=f"one client .* {reason}: use a smaller batch_size or"):
-        rounds_of(fed, module)
+        rounds_of(fed)
 
 
 @pytest.mark.parametrize("executor", ["loop", "lanes"])
 def test_threads_that_need_too_much_memory_are_halved(monkeypatch, caplog, executor):
     """As long as two clients train at the same time, the CPU's memory is full."""
-    module = worlds.network("mlp", hidden=[8], dtype=torch.float64)
-    fed = worlds.federation(module, worlds.images(), FedAvg(), executor=executor)
-    whole, _ = rounds_of(fed, module, rounds=1)
+    module = worlds.make_network("mlp", hidden=[8], dtype=torch.float64)
+    fed = worlds.make_federation(module, worlds.make_images(), FedAvg(), executor=executor)
+    whole, _ = rounds_of(fed, rounds=1)
     torch.set_num_threads(4)
     works = NetworkPool.map
 
@@ -172,7 +174,7 @@ def test_threads_that_need_too_much_memory_are_halved(monkeypatch, caplog, execu
 
     monkeypatch.setattr(NetworkPool, "map", map_little)
     try:
-        parts, _ = rounds_of(fed, module, rounds=1)
+        parts, _ = rounds_of(fed, rounds=1)
     finally:
         torch.set_num_threads(1)
     for name, value in parts.items():
@@ -182,22 +184,22 @@ def test_threads_that_need_too_much_memory_are_halved(monkeypatch, caplog, execu
 
 @pytest.mark.parametrize("executor", ["loop", "stacked", "lanes"])
 def test_a_cpu_without_memory_for_one_client_is_an_error_with_what_to_do(monkeypatch, executor):
-    module = worlds.network("mlp", hidden=[8])
-    fed = worlds.federation(module, worlds.images(), FedAvg(), executor=executor)
+    module = worlds.make_network("mlp", hidden=[8])
+    fed = worlds.make_federation(module, worlds.make_images(), FedAvg(), executor=executor)
 
     def nothing(cohort, plans):
         raise CPU_FULL
 
     monkeypatch.setattr(Cohort, "train", nothing)
     with pytest.raises(UserError, match=r"one client needs more memory.*use a smaller batch_size"):
-        rounds_of(fed, module)
+        rounds_of(fed)
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(room):
     room(0, RuntimeError("shapes cannot be multiplied"))
-    module = worlds.network("mlp", hidden=[8])
+    module = worlds.make_network("mlp", hidden=[8])
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        rounds_of(worlds.federation(module, worlds.images(), FedAvg()), module)
+        rounds_of(worlds.make_federation(module, worlds.make_images(), FedAvg()))
 
 
 def test_a_cohorts_models_are_given_up_before_the_next_trains():

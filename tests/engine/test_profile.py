@@ -13,7 +13,7 @@ from fedfm import Partition, Training, simulate
 from fedfm.engine import profile as profiling
 from fedfm.engine.profile import Profile, phase
 from fedfm.methods import FedFM, Scaffold
-from tests import worlds
+from fedfm.verify import worlds
 from tests.cli import conftest
 from tests.cli.tools import TINY, sets
 from tests.folders import contents, timeless
@@ -114,7 +114,7 @@ def test_the_phases_of_a_run_add_up_to_the_whole(tmp_path, monkeypatch, executor
     training = Training(clients=4, rounds=2, epochs=1, batch_size=4)
     with Profile() as profile:
         simulate(
-            worlds.network("mlp", hidden=[8]), worlds.images(), pieces, training=training,
+            worlds.make_network("mlp", hidden=[8]), worlds.make_images(), pieces, training=training,
             partition=Partition("iid"), executor=executor, out=tmp_path / "run",
         )  # fmt: skip
     assert set(profile.seconds) == EVERY
@@ -125,7 +125,7 @@ def test_the_phases_of_a_run_add_up_to_the_whole(tmp_path, monkeypatch, executor
 def test_a_profile_changes_no_result():
     def losses() -> list[float | None]:
         training = Training(clients=4, rounds=2, epochs=1, batch_size=4)
-        module, data, piece = worlds.network(), worlds.images(), FedFM(start_round=0)
+        module, data, piece = worlds.make_network(), worlds.make_images(), FedFM(start_round=0)
         result = simulate(
             module, data, piece, partition=Partition("iid"), training=training, executor="stacked"
         )
@@ -147,7 +147,6 @@ def test_run_with_profile_prints_a_table_and_writes_it_down(command):
     seconds = json.loads(Path("run/profile.json").read_text())
     assert set(seconds) == EVERY
     assert min(seconds.values()) >= 0
-    assert "where the time went" in answer.out
     shown = dict(re.findall(r"│ ([a-z -]+?) +│ +([\d.]+) │ +[\d.]+ │", answer.out))
     assert shown == {name: f"{value:.3f}" for name, value in seconds.items()}
     percent = [float(x) for x in re.findall(r"│ +([\d.]+) │$", answer.out, re.MULTILINE)]

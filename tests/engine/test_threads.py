@@ -14,7 +14,7 @@ from fedfm.engine.profile import Profile
 from fedfm.engine.threads import NetworkPool
 from fedfm.methods import FedAvg, FedFM, Moon, Piece
 from fedfm.rounds.round import open_round
-from tests import worlds
+from fedfm.verify import worlds
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def number_of_threads() -> set[int]:
 
 def trained(module: nn.Module, piece: Piece):
     """The outcome of a round's local training, and the executor."""
-    fed = worlds.federation(module, worlds.images(), piece, executor="loop")
-    return fed.executor.train(open_round(worlds.start(module, fed), fed).job), fed.executor
+    fed = worlds.make_federation(module, worlds.make_images(), piece, executor="loop")
+    return fed.executor.train(open_round(worlds.start(fed), fed).job), fed.executor
 
 
 def assert_equal(one, other):
@@ -52,9 +52,9 @@ def assert_equal(one, other):
 )
 def test_threads_change_no_bit(threads, piece, count):
     """Every lane computes with one thread, so that of one thread is the result to the last bit."""
-    alone, _ = trained(worlds.network(norm="batch"), piece)
+    alone, _ = trained(worlds.make_network(norm="batch"), piece)
     threads(count)
-    together, executor = trained(worlds.network(norm="batch"), piece)
+    together, executor = trained(worlds.make_network(norm="batch"), piece)
     assert len(executor.pool.nets) == min(count, 4), "a network each, and no more than clients"
     assert number_of_threads() == {count}
     assert_equal(together, alone)
@@ -63,20 +63,20 @@ def test_threads_change_no_bit(threads, piece, count):
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_a_stack_for_each_thread_gives_the_results_of_one(threads, count):
     module, data = (
-        worlds.network(norm="batch", dtype=torch.float64),
-        worlds.images(dtype=torch.float64),
+        worlds.make_network(norm="batch", dtype=torch.float64),
+        worlds.make_images(dtype=torch.float64),
     )
-    fed = worlds.federation(module, data, Moon(), executor="lanes", keep_last=True)
-    job = open_round(worlds.start(module, fed), fed).job
+    fed = worlds.make_federation(module, data, Moon(), executor="lanes", keep_last=True)
+    job = open_round(worlds.start(fed), fed).job
     threads(count)
     found = fed.executor.train(job)
-    expected = worlds.federation(module, data, Moon(), executor="stacked", keep_last=True)
+    expected = worlds.make_federation(module, data, Moon(), executor="stacked", keep_last=True)
     torch.testing.assert_close(found, expected.executor.train(job), rtol=1e-10, atol=1e-10)
 
 
 def test_networks_are_made_once(threads):
     threads(2)
-    lanes = NetworkPool(BoundNetwork(worlds.network("mlp")))
+    lanes = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
     lanes.map(lambda net, client: None, range(4))
     made = list(lanes.nets)
     lanes.map(lambda net, client: None, range(4))
@@ -86,7 +86,7 @@ def test_networks_are_made_once(threads):
 def test_no_network_is_in_two_hands_and_results_keep_their_order(threads):
     threads(2)
     lanes, used, meeting = (
-        NetworkPool(BoundNetwork(worlds.network("mlp"))),
+        NetworkPool(BoundNetwork(worlds.make_network("mlp"))),
         set[int](),
         threading.Barrier(2),
     )
@@ -103,7 +103,7 @@ def test_no_network_is_in_two_hands_and_results_keep_their_order(threads):
 
 def test_an_error_comes_through_and_leaves_the_number_of_threads(threads):
     threads(2)
-    lanes = NetworkPool(BoundNetwork(worlds.network("mlp")))
+    lanes = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
 
     def work(net: BoundNetwork, client: int) -> None:
         if client == 2:
@@ -117,7 +117,7 @@ def test_an_error_comes_through_and_leaves_the_number_of_threads(threads):
 
 def test_while_a_profile_counts_there_is_one_lane(threads):
     threads(2)
-    lanes = NetworkPool(BoundNetwork(worlds.network("mlp")))
+    lanes = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
     with Profile():
         seen = lanes.map(lambda net, client: (net, threading.current_thread()), range(4))
     assert set(seen) == {(lanes.nets[0], threading.main_thread())}
@@ -146,8 +146,8 @@ def dropping() -> nn.Module:
     [
         (dropping(), True),
         (Noisy(), True),
-        (worlds.network("mlp"), False),
-        (worlds.network(norm="batch"), False),
+        (worlds.make_network("mlp"), False),
+        (worlds.make_network(norm="batch"), False),
         (models.BodyAndHead(nn.Sequential(nn.Flatten(), nn.Dropout(0.0)), nn.Linear(64, 4)), False),
     ],
     ids=["dropout layer", "dropout call", "mlp", "cnn", "dropout of nothing"],

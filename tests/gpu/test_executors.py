@@ -16,8 +16,9 @@ from fedfm.engine.streams import StreamsExecutor
 from fedfm.methods import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
-from tests import worlds
+from fedfm.verify import worlds
 from tests.engine.test_executors import adapted
+from tests.rounds.together import run_without_divergence
 
 METHODS: dict[str, tuple[Piece, ...]] = {
     name: (kind(**({"start_round": 0} if "start_round" in kind.__dataclass_fields__ else {})),)
@@ -40,15 +41,15 @@ def everything_captured(monkeypatch):
 def federation(
     name, pieces, *, module=None, dtype=torch.float32, precision="fp32", place="cuda", **settings
 ):
-    module = (module or worlds.network(norm="batch")).to("cuda", dtype)
-    data = worlds.images(dtype=dtype, shape=settings.pop("shape", (1, 8, 8)))
-    fed = worlds.federation(module, data, *pieces, executor="loop", **settings)
-    on_device = worlds.device_data(data, module)
+    module = (module or worlds.make_network(norm="batch")).to("cuda", dtype)
+    data = worlds.make_images(dtype=dtype, shape=settings.pop("shape", (1, 8, 8)))
+    fed = worlds.make_federation(module, data, *pieces, executor="loop", **settings)
+    on_device = worlds.make_device_data(data, module)
     on_device = replace(
         on_device, inputs=on_device.inputs.to(place), labels=on_device.labels.to(place)
     )
     made = make_executor(name, module, on_device, precision)
-    return replace(fed, executor=made), worlds.start(module, fed)
+    return replace(fed, executor=made), worlds.start(fed)
 
 
 def played(name, pieces, rounds=ROUNDS, **settings):
@@ -109,10 +110,15 @@ def same(one, other) -> bool:
 def test_a_residual_network_takes_the_steps_of_the_loop():
     """Two small steps of a real ResNet, since rounding errors grow from step to step."""
     shape = (3, 32, 32)
-    settings = {"shape": shape, "epochs": 1, "rounds": 1, "clients": worlds.samples((16, 16, 16))}
+    settings = {
+        "shape": shape,
+        "epochs": 1,
+        "rounds": 1,
+        "samples": worlds.split_samples((16, 16, 16)),
+    }
     runs = {}
     for name, dtype in (("loop", torch.float64), ("loop", torch.float32), ("graph", torch.float32)):
-        module = worlds.network("resnet18", shape=shape, width=16)
+        module = worlds.make_network("resnet18", shape=shape, width=16)
         runs[name, dtype] = played(name, (FedAvg(),), module=module, dtype=dtype, **settings)
     exact = runs["loop", torch.float64]
     loop, graph = (distance(runs[name, torch.float32], exact) for name in ("loop", "graph"))
@@ -122,13 +128,13 @@ def test_a_residual_network_takes_the_steps_of_the_loop():
 def test_several_seeds_together_give_the_results_of_single_runs():
     alone, feds, states = [], [], []
     for seed in range(3):
-        fed, state = federation("graph", METHODS["fedfm"], module=worlds.network(seed=seed))
+        fed, state = federation("graph", METHODS["fedfm"], module=worlds.make_network(seed=seed))
         fed = replace(fed, seed=seed)
         alone.append(run_round(state, fed)[0])
         feds.append(fed)
         states.append(state)
     shared = [replace(fed, executor=feds[0].executor) for fed in feds]
-    together = [state for state, _ in worlds.rounds_together(states, shared)]
+    together = [state for state, _ in run_without_divergence(states, shared)]
     assert all(distance(one, other) < 1e-6 for one, other in zip(together, alone, strict=True))
 
 
@@ -192,15 +198,15 @@ def memory_in_use() -> int:
 
 def test_a_cohort_that_does_not_fit_is_split(caplog):
     shape, piece = (3, 32, 32), FedAvg()
-    settings = {"shape": shape, "clients": worlds.samples((4,) * 12), "epochs": 1}
+    settings = {"shape": shape, "samples": worlds.split_samples((4,) * 12), "epochs": 1}
     before = memory_in_use()
     torch.cuda.reset_peak_memory_stats()
     expected = played(
-        "stacked", (piece,), 1, module=worlds.network("resnet18", shape=shape), **settings
+        "stacked", (piece,), 1, module=worlds.make_network("resnet18", shape=shape), **settings
     )
     needed = torch.cuda.max_memory_reserved() - before
     fed, state = federation(
-        "stacked", (piece,), module=worlds.network("resnet18", shape=shape), **settings
+        "stacked", (piece,), module=worlds.make_network("resnet18", shape=shape), **settings
     )
     enough = before + needed * 2 // 3
     torch.cuda.set_per_process_memory_fraction(enough / torch.cuda.mem_get_info()[1])
@@ -215,7 +221,7 @@ def test_a_cohort_that_does_not_fit_is_split(caplog):
 
 def test_networks_with_group_norm_train_in_bf16():
     for name in ("cnn", "resnet18"):
-        module = worlds.network(name, shape=(3, 32, 32), norm="group", groups=8)
+        module = worlds.make_network(name, shape=(3, 32, 32), norm="group", groups=8)
         state = played(
             "graph", METHODS["fedfm"], 2, module=module, shape=(3, 32, 32), precision="auto"
         )

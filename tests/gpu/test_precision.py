@@ -23,11 +23,12 @@ from fedfm.metrics.feature_space import load_features
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.guard import Guard, keyed_sources
 from fedfm.rounds.round import run_round
-from tests import worlds
+from fedfm.verify import worlds
 from tests.engine.test_executors import adapted
 from tests.engine.test_graphs import METHODS
 from tests.gpu.test_executors import distance, federation, memory_in_use, played, same
 from tests.gpu.test_runs import assert_goes_on
+from tests.rounds.together import run_without_divergence
 
 NEAR = 0.1
 """How far bf16 may be from fp32 after two rounds of so small a network."""
@@ -99,7 +100,7 @@ def test_several_seeds_together_train_in_bf16_as_they_do_alone(method):
     feds, states, alone = [], [], []
     for seed in range(3):
         fed, state = federation(
-            "graph", METHODS[method], module=worlds.network(seed=seed), precision="bf16"
+            "graph", METHODS[method], module=worlds.make_network(seed=seed), precision="bf16"
         )
         feds.append(replace(fed, seed=seed))
         states.append(state)
@@ -108,14 +109,14 @@ def test_several_seeds_together_train_in_bf16_as_they_do_alone(method):
         alone.append(state)
     shared = [replace(fed, executor=feds[0].executor) for fed in feds]
     for _ in range(2):
-        states = [state for state, _ in worlds.rounds_together(states, shared)]
+        states = [state for state, _ in run_without_divergence(states, shared)]
     assert all(distance(one, other) < NEAR for one, other in zip(states, alone, strict=True))
 
 
 def test_augmented_batches_are_captured_in_bf16():
     runs = []
     for name in ("stacked", "graph"):
-        module = worlds.network(shape=(3, 8, 8), norm="batch")
+        module = worlds.make_network(shape=(3, 8, 8), norm="batch")
         fed, state = federation(
             name, METHODS["fedfm"], module=module, shape=(3, 8, 8), precision="bf16"
         )
@@ -153,7 +154,7 @@ def test_networks_with_frozen_layers_train_in_bf16(frozen, method):
     """A convolution, a batch norm, a linear layer: frozen weights travel with the buffers."""
 
     def make() -> nn.Module:
-        module = worlds.network(norm="batch")
+        module = worlds.make_network(norm="batch")
         module.get_submodule(frozen).requires_grad_(False)
         return module
 
@@ -264,13 +265,13 @@ def test_features_of_a_run_do_not_depend_on_what_ran_before(tmp_path):
 def test_a_cohort_that_was_captured_gives_its_memory_back(caplog):
     """Where a second one does not fit beside it: split once, and not for what is gone already."""
     shape, everything = (3, 32, 32), torch.arange(sum(worlds.SIZES))
-    module = worlds.network(shape=shape, channels=[128, 128])
+    module = worlds.make_network(shape=shape, channels=[128, 128])
     fed, state = federation(
         "graph",
         (FedAvg(),),
         module=module,
         shape=shape,
-        clients=[everything] * 6,
+        samples=[everything] * 6,
         batch_size=len(everything),
         precision="bf16",
     )

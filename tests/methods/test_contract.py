@@ -10,7 +10,7 @@ import torch
 from fedfm import Piece, UserError, compose
 from fedfm.methods.contract import check_piece
 from fedfm.rounds.round import run_round
-from tests import worlds
+from fedfm.verify import worlds
 
 
 def piece(**hooks) -> Piece:
@@ -26,59 +26,51 @@ def zeros(self, task):
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 @pytest.mark.parametrize(
-    ("hooks", "said"),
+    ("hooks", "words"),
     [
         (
             {"loss": lambda self, batch, held: batch.features.square().sum()},
-            r"Mine\.loss must return a number for each client.* but returned a tensor \[\]",
+            ["Mine.loss", "tensor []"],
         ),
         (
             {"loss": lambda self, batch, held: batch.features.square().sum(-1)},
-            r"Mine\.loss .* but returned a tensor \[\d, 8\]",
+            ["Mine.loss", ", 8]"],
         ),
-        ({"loss": lambda self, batch, held: 0.5}, r"Mine\.loss .* but returned a float"),
-        (
-            {"weights": lambda self, weights, run: weights.sum()},
-            r"Mine\.weights .* but returned a tensor \[\]",
-        ),
-        (
-            {"finish": lambda self, client, run, down: None},
-            r"Mine\.finish must return two trees, .* but returned nothing",
-        ),
+        ({"loss": lambda self, batch, held: 0.5}, ["Mine.loss", "float"]),
+        ({"weights": lambda self, weights, run: weights.sum()}, ["Mine.weights", "tensor []"]),
+        ({"finish": lambda self, client, run, down: None}, ["Mine.finish", "nothing"]),
         (
             {"finish": lambda self, client, run, down: ({}, {"count": torch.ones(4)})},
-            r"Mine\.finish must return a client's state .* not count",
+            ["Mine.finish", "count"],
         ),
-        (
-            {"step": lambda self, server, delta, total, turnout: delta},
-            r"Mine\.step must return two trees, .* but returned a dict",
-        ),
+        ({"step": lambda self, server, delta, total, turnout: delta}, ["Mine.step", "dict"]),
         (
             {"step": lambda self, server, delta, total, turnout: (server, {})},
-            r"Mine\.step must return a step with key .*, which is missing",
+            ["Mine.step", "head.weight", "head.bias"],
         ),
         (
             {"step": lambda self, server, delta, total, turnout: ({"m": delta}, delta)},
-            r"Mine\.step must return the server's state .* not m/",
+            ["Mine.step", "m/"],
         ),
         (
             {"server_state": zeros, "step": lambda self, s, d, total, turnout: ({"seen": 3}, d)},
-            r"Mine\.step .* with 'seen' a tensor \[2\], but it is a int",
+            ["Mine.step", "'seen'", "tensor [2]", "int"],
         ),
     ],
 )
-def test_what_hooks_give_back_is_looked_at(hooks, said, executor):
-    module = worlds.network("mlp", hidden=[8], norm="batch")
-    fed = worlds.federation(module, worlds.images(), piece(**hooks), executor=executor)
-    with pytest.raises(UserError, match=said):
-        run_round(worlds.start(module, fed), fed)
+def test_what_hooks_give_back_is_looked_at(hooks, words, executor):
+    module = worlds.make_network("mlp", hidden=[8], norm="batch")
+    fed = worlds.make_federation(module, worlds.make_images(), piece(**hooks), executor=executor)
+    with pytest.raises(UserError) as error:
+        run_round(worlds.start(fed), fed)
+    assert [word for word in words if word not in str(error.value)] == []
 
 
 def test_hooks_that_nobody_would_call_are_refused():
-    with pytest.raises(UserError, match=r"Mine\.corect is not a hook: did you mean 'correct'\?"):
+    with pytest.raises(UserError, match=r"Mine\.corect.*'correct'"):
         compose(piece(corect=lambda self, grads, params, held: grads))
     inherited = type("Heir", (type(piece(corect=lambda self, g, p, h: g)),), {})
-    with pytest.raises(UserError, match=r"Heir\.corect is not a hook"):
+    with pytest.raises(UserError, match=r"Heir\.corect"):
         check_piece(inherited)
     compose(piece(weight=lambda self, x: x, strength_of=lambda self: 3.0))
 
@@ -87,32 +79,26 @@ def test_trees_may_be_dicts_of_any_kind_and_pairs_lists():
     def step(self, server, delta, total, turnout):
         return [server, OrderedDict(delta)]
 
-    module = worlds.network("mlp", hidden=[8], norm="batch")
-    fed = worlds.federation(module, worlds.images(), piece(step=step))
-    assert run_round(worlds.start(module, fed), fed)[0].round == 1
+    module = worlds.make_network("mlp", hidden=[8], norm="batch")
+    fed = worlds.make_federation(module, worlds.make_images(), piece(step=step))
+    assert run_round(worlds.start(fed), fed)[0].round == 1
 
 
 def test_states_begin_with_tensors():
     numbers = piece(server_state=lambda self, task: {"t": 0.0})
-    module = worlds.network("mlp", hidden=[8], norm="batch")
-    fed = worlds.federation(module, worlds.images(), numbers)
-    with pytest.raises(UserError, match="Mine must hold tensors, but 't' is a float"):
-        run_round(worlds.start(module, fed), fed)
+    module = worlds.make_network("mlp", hidden=[8], norm="batch")
+    fed = worlds.make_federation(module, worlds.make_images(), numbers)
+    with pytest.raises(UserError, match=r"Mine.*'t'.*float"):
+        run_round(worlds.start(fed), fed)
 
 
 def test_a_name_may_depend_on_settings():
     assert compose(piece(name=property(lambda self: "mine, 3"))).name == "mine, 3"
-    with pytest.raises(UserError, match="Mine has no name"):
+    with pytest.raises(UserError, match="Mine"):
         compose(piece(name=None))
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        (piece(), r"is not a method: a method is a class derived from fedfm\.Piece"),
-        (dict, r"dict is not a method"),
-    ],
-)
-def test_what_is_no_method(kind, said):
-    with pytest.raises(UserError, match=said):
+@pytest.mark.parametrize(("kind", "name"), [(piece(), "Mine"), (dict, "dict")])
+def test_what_is_no_method(kind, name):
+    with pytest.raises(UserError, match=rf"{name}.*fedfm\.Piece"):
         check_piece(kind)

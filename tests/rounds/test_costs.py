@@ -7,7 +7,7 @@ from torch import nn
 from fedfm import FedAvg, FedFM, FedFMLite, Partition, Piece, Training, compose, models, simulate
 from fedfm.methods import PIECES
 from fedfm.rounds.costs import Cost, measure_cost
-from tests.worlds import CLASSES, images, network
+from fedfm.verify.worlds import CLASSES, make_images, make_network
 
 SHAPE = (1, 8, 8)
 NETWORKS = {
@@ -84,10 +84,10 @@ EVERY_METHOD = {name: piece() for name, piece in PIECES.items()} | METHODS
 def test_a_real_run_sends_what_the_costs_say(piece):
     method, clients = compose(piece), 3
     first, cycle = method.steady_round, method.share_every
-    model = network("mlp", hidden=[6], norm="batch")
+    model = make_network("mlp", hidden=[6], norm="batch")
     result = simulate(
         model,
-        images(),
+        make_images(),
         piece,
         partition=Partition("iid"),
         training=Training(
@@ -104,10 +104,10 @@ def test_a_real_run_sends_what_the_costs_say(piece):
 
 
 def test_before_matching_starts_a_round_costs_what_fedavg_costs():
-    model = network("mlp", hidden=[6])
+    model = make_network("mlp", hidden=[6])
     result = simulate(
         model,
-        images(),
+        make_images(),
         FedFM(start_round=1),
         partition=Partition("iid"),
         training=Training(clients=4, rounds=2, participation=0.5, epochs=1, batch_size=4),

@@ -16,8 +16,8 @@ from fedfm.run.folder import differences
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
 from fedfm.run.simulation import Simulation
+from fedfm.verify.worlds import make_images, make_network
 from tests.folders import FullDisk, PowerFailure, contents, failing, lines, summary, timeless
-from tests.worlds import images, network
 
 ROUNDS = 4
 PROTOCOL = Training(clients=4, rounds=ROUNDS, participation=0.5, epochs=1, batch_size=4)
@@ -34,8 +34,8 @@ class Stop(Exception):
 
 def run(out: Path, piece: Piece = LITE, *, resume: bool = False, **options) -> Result:
     return simulate(
-        network("mlp", hidden=[8], norm="batch"),
-        images(),
+        make_network("mlp", hidden=[8], norm="batch"),
+        make_images(),
         piece,
         **{"partition": Partition("iid"), "training": PROTOCOL, "executor": "stacked", **options},
         out=out,
@@ -182,17 +182,17 @@ def test_a_run_of_another_method_is_refused(tmp_path):
 
 def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
     stopped_after(tmp_path / "run", 2)
-    other = images()
+    other = make_images()
     other.train.inputs[0, 0] += 1
     with pytest.raises(UserError, match=r"differs in data\.digest"):
         simulate(
-            network("mlp", hidden=[8], norm="batch"), other, LITE,
+            make_network("mlp", hidden=[8], norm="batch"), other, LITE,
             partition=Partition("iid"), training=PROTOCOL, executor="stacked",
             out=tmp_path / "run", resume=True,
         )  # fmt: skip
     config = make_config(LITE, partition=Partition("iid"), training=PROTOCOL, executor="stacked")
-    networks, outs = [network("mlp", hidden=[8], norm="batch")], [tmp_path / "named"]
-    run_configs([config], outs=outs, data=images(), networks=networks)
+    networks, outs = [make_network("mlp", hidden=[8], norm="batch")], [tmp_path / "named"]
+    run_configs([config], outs=outs, data=make_images(), networks=networks)
     with pytest.raises(UserError, match="was begun with other data"):
         run_configs([config], outs=outs, data=other, networks=networks, resume=True)
 

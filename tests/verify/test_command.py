@@ -21,10 +21,10 @@ def test_a_table_for_people(command):
 
 def test_json_for_programs(command):
     answer = command("verify", "fedavg", "--format", "json")
-    found = json.loads(answer.out)
-    assert found["passed"] is True
-    assert {row["method"] for row in found["rows"]} == {"fedavg"}
-    assert found["mistakes"][0]["by"]
+    report = json.loads(answer.out)
+    assert report["passed"] is True
+    assert {row["method"] for row in report["rows"]} == {"fedavg"}
+    assert report["mistakes"][0]["by"]
 
 
 def test_a_mistake_that_survives_is_exit_code_1(command, monkeypatch):

@@ -112,10 +112,10 @@ def failed(*pieces: Piece) -> set[str]:
 
 
 def test_a_good_piece_passes():
-    found = verify(Shrinking())
-    assert found.passed, found
-    assert {"zero strength", "resume", "costs"} <= {row.check for row in found.rows}
-    assert not any(row.check.startswith("textbook") for row in found.rows)
+    report = verify(Shrinking())
+    assert report.passed, report
+    assert {"zero strength", "resume", "costs"} <= {row.check for row in report.rows}
+    assert not any(row.check.startswith("textbook") for row in report.rows)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_a_bad_piece_is_caught(piece, check):
 
 def test_a_piece_is_covered_by_registering_it(monkeypatch):
     monkeypatch.setitem(PIECES, "shrinking", Shrinking)
-    found = verify_all(["shrinking"])
-    assert found.passed, found
-    assert {row.method for row in found.rows} == {"shrinking"}
+    report = verify_all(["shrinking"])
+    assert report.passed, report
+    assert {row.method for row in report.rows} == {"shrinking"}
 
 
 def test_checking_a_piece_leaves_it_as_it_was():
@@ -157,20 +157,20 @@ def test_a_subclass_under_another_name_is_not_held_to_the_textbook():
 
 @pytest.mark.parametrize("name", ["feddyn", "fedfm-lite"])
 def test_the_defaults_pass_as_well_as_the_settings_of_the_suite(name):
-    found = verify(PIECES[name]())
-    assert found.passed, found
+    report = verify(PIECES[name]())
+    assert report.passed, report
 
 
 def test_compositions_are_checked_too():
-    found = verify([FedProx(mu=0.1), FedFM(strength=1.0)])
-    assert found.passed, found
-    assert {row.method for row in found.rows} == {"fedprox+fedfm"}
+    report = verify([FedProx(mu=0.1), FedFM(strength=1.0)])
+    assert report.passed, report
+    assert {row.method for row in report.rows} == {"fedprox+fedfm"}
 
 
 def test_pieces_that_contradict_each_other_are_reported_not_raised():
-    found = verify([Scaffold(), FedDyn()])
-    assert not found.passed
-    assert "cannot be combined" in found.failures[0].why
+    report = verify([Scaffold(), FedDyn()])
+    assert not report.passed
+    assert all(name in report.failures[0].why for name in ("scaffold", "feddyn"))
 
 
 def test_nothing_to_check_is_no_pass():
@@ -182,10 +182,9 @@ def test_a_piece_that_raises_is_reported():
         def loss(self, batch, held):
             raise RuntimeError("[/no] luck")
 
-    found = verify(Raises())
-    said = {row.why for row in found.failures}
-    assert any(
-        why.startswith("RuntimeError: [/no] luck (test_own_pieces.py, line ") for why in said
-    )
-    assert any(why.endswith(", in loss)") for why in said)
-    assert "luck" in str(found)
+    report = verify(Raises())
+    reasons = {row.why for row in report.failures}
+    start = "RuntimeError: [/no] luck (test_own_pieces.py, line "
+    assert any(why.startswith(start) for why in reasons)
+    assert any(why.endswith(", in loss)") for why in reasons)
+    assert "luck" in str(report)

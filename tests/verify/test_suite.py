@@ -7,8 +7,8 @@ import pytest
 from fedfm.methods import PIECES
 from fedfm.verify import CHECKS, MISTAKES
 from fedfm.verify.agreement import WORLDS
-from fedfm.verify.document import updated
-from fedfm.verify.settings import settings_of
+from fedfm.verify.document import update_tables
+from fedfm.verify.suite import pieces_to_check
 
 DOCUMENT = Path(__file__).parents[2] / "docs/conformance.md"
 GENERIC = {"finite", "cohorts of one", "renumbering", "resume", "pure", "costs"}
@@ -16,7 +16,7 @@ GENERIC = {"finite", "cohorts of one", "renumbering", "resume", "pure", "costs"}
 
 @pytest.mark.parametrize("name", PIECES)
 def test_every_registered_method_passes_every_check_that_applies(report, name):
-    for label in settings_of(name):
+    for label in pieces_to_check(name):
         rows = [row for row in report.rows if row.method == label]
         assert [row for row in rows if not row.passed] == []
         assert {row.check for row in rows} >= GENERIC
@@ -31,7 +31,7 @@ def test_every_registered_method_has_a_textbook_and_a_planted_mistake(report, na
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: f"{each.method}: {each.what}")
 def test_every_planted_mistake_is_caught(report, mistake):
-    caught = {(found.method, found.mistake): found.by for found in report.mistakes}
+    caught = {(each.method, each.mistake): each.by for each in report.mistakes}
     assert caught[mistake.method, mistake.what]
 
 
@@ -42,7 +42,8 @@ def test_every_check_applies_to_some_method(report):
 def test_the_documented_tables_are_what_the_suite_finds(report):
     text = DOCUMENT.read_text()
     assert all(check in text for check in CHECKS)
-    assert updated(text, report) == text, "python -m fedfm.verify.document docs/conformance.md"
+    updated = update_tables(text, report)
+    assert updated == text, "run python -m fedfm.verify.document docs/conformance.md"
 
 
 def test_a_report_says_what_failed_and_what_survived(report):

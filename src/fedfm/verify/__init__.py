@@ -1,7 +1,7 @@
-"""Conformance: checks that every method is what it says, and that the checks can fail.
+"""Conformance: check that methods compute what their papers say, and that the checks can fail.
 
-`verify(piece)` checks a piece of your own; `verify_all()` every registered method, and that each
-planted mistake is caught. On the command line: `fedfm verify`.
+`verify(piece)` checks a piece of your own. `verify_all()` checks every registered method, and that
+each planted mistake is caught. On the command line: `fedfm verify`.
 """
 
 from fedfm.verify.checks import CHECKS, Check

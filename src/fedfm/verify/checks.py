@@ -1,4 +1,4 @@
-"""What a check is: a function of a method's pieces that raises where they are wrong."""
+"""Checks: functions of a method's pieces that raise if the pieces are wrong."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from fedfm.verify.worlds import Pieces
 
 
 class Mismatch(Exception):
-    """Two things that ought to be equal are not."""
+    """Two results that must be equal differ."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A property, and which methods it is asked of."""
+    """A property, and the methods that must have it."""
 
     name: str
     shows: str
-    """What holds where the check passes."""
+    """The property in words, for docs/conformance.md."""
     run: Callable[[Pieces], None]
     applies: Callable[[Pieces], bool]
 
@@ -31,17 +31,17 @@ CHECKS: dict[str, Check] = {}
 
 
 def everywhere(pieces: Pieces) -> bool:
-    """Asked of every method, also of one that nobody has heard of."""
+    """Apply a check to every method, also to one that is not registered."""
     return True
 
 
 def only(*names: str) -> Callable[[Pieces], bool]:
-    """Asked of a single piece of one of these names, if it is the registered one or like it."""
-    return lambda pieces: len(pieces) == 1 and known_name(pieces) in names
+    """Apply a check to single pieces with one of these names that are registered, or subclasses."""
+    return lambda pieces: len(pieces) == 1 and registered_name(pieces) in names
 
 
-def known_name(pieces: Pieces) -> str | None:
-    """The name of a piece that is a registered one, or a subclass under the same name."""
+def registered_name(pieces: Pieces) -> str | None:
+    """Return the name of a registered piece, or of its subclass under the same name."""
     (first, *more) = pieces
     known = PIECES.get(first.name)
     return first.name if known and isinstance(first, known) and not more else None
@@ -60,10 +60,10 @@ def check(
 
 
 def same(ours: Tree, expected: Tree, tolerance: float = 0.0, where: str = "") -> None:
-    """Raise `Mismatch` unless trees agree, exactly where the tolerance is 0."""
+    """Raise `Mismatch` unless trees agree, bit by bit if the tolerance is 0."""
     mine, theirs = flatten(ours), flatten(expected)
     if mine.keys() != theirs.keys():
-        raise Mismatch(f"{where}other tensors: {sorted(mine.keys() ^ theirs.keys())[:3]}")
+        raise Mismatch(f"{where}tensors differ in name: {sorted(mine.keys() ^ theirs.keys())[:3]}")
     for name, value in mine.items():
         if not _close(value, theirs[name], tolerance):
             off = (value.double() - theirs[name].double()).abs().max().item()
@@ -77,5 +77,5 @@ def _close(ours: Tensor, expected: Tensor, tolerance: float) -> bool:
 
 
 def same_model(ours: Model, expected: Model, tolerance: float = 0.0, where: str = "") -> None:
-    """`same` for parameters and buffers."""
+    """Call `same` on parameters and buffers."""
     same(ours._asdict(), expected._asdict(), tolerance, where)

@@ -1,16 +1,16 @@
-"""The tables of docs/conformance.md: `python -m fedfm.verify.document FILE` renews them."""
+"""The tables of docs/conformance.md; `python -m fedfm.verify.document FILE` updates them."""
 
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from fedfm.verify.checks import CHECKS
-from fedfm.verify.report import Report, short
+from fedfm.verify.report import Report, group_checks
 from fedfm.verify.suite import verify_all
 
 
-def updated(text: str, report: Report) -> str:
-    """The document with what stands between <!-- name --> and <!-- end --> written anew."""
+def update_tables(text: str, report: Report) -> str:
+    """Return the document with new text between <!-- name --> and <!-- end -->."""
     for name, table in (("checks", checks_table(report)), ("mistakes", mistakes_table(report))):
         before, mark, rest = text.partition(f"<!-- {name} -->\n")
         text = before + mark + table + rest[rest.index("<!-- end -->") :]
@@ -18,7 +18,7 @@ def updated(text: str, report: Report) -> str:
 
 
 def checks_table(report: Report) -> str:
-    """What each check shows, and of which methods."""
+    """Return a table of what each check shows, and of which methods."""
     rows = []
     for check in CHECKS.values():
         methods = [row.method for row in report.rows if row.check == check.name]
@@ -29,20 +29,20 @@ def checks_table(report: Report) -> str:
 
 
 def mistakes_table(report: Report) -> str:
-    """Each planted mistake and what caught it, single precision aside, which is near its limit."""
+    """Return a table of planted mistakes and what caught them, except in single precision."""
     rows = []
-    for found in report.mistakes:
-        checks = [check for check in found.by if not check.endswith("float32")]
-        rows.append((found.method, found.mistake, ", ".join(short(checks))))
+    for caught in report.mistakes:
+        checks = [check for check in caught.by if not check.endswith("float32")]
+        rows.append((caught.method, caught.mistake, ", ".join(group_checks(checks))))
     return table(("method", "planted mistake", "caught by"), rows)
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [heads, ("---",) * len(heads), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    path.write_text(updated(path.read_text(), verify_all()))
+    path.write_text(update_tables(path.read_text(), verify_all()))

@@ -1,6 +1,7 @@
-"""Settings in which a method must be another one, and anchors that can be computed directly."""
+"""Settings in which two methods are equal, and anchors that can be computed directly."""
 
 import copy
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,8 @@ from fedfm.methods.anchors import Anchored
 from fedfm.verify.checks import check, only, same, same_model
 from fedfm.verify.worlds import Pieces, World
 
-EQUAL_STEPS = World("cnn with batch norm", sizes=(11, 8, 9, 10))
-ONE_STEP = World("cnn with batch norm", epochs=1, batch_size=100)
+EQUAL_STEPS = World("tiny cnn with batch norm", sizes=(11, 8, 9, 10))
+ONE_STEP = World("tiny cnn with batch norm", epochs=1, batch_size=100)
 CENTRAL = World(
     sizes=(6, 6, 6, 6),
     epochs=1,
@@ -24,27 +25,27 @@ CENTRAL = World(
 )
 
 
-@check("equal steps", "where all clients take equally many steps it is FedAvg", only("fednova"))
-def equal_steps(pieces: Pieces) -> None:
-    """Clients of unequal sizes, two batches each."""
-    ours, plain = (EQUAL_STEPS.play(method, 3) for method in (pieces, (FedAvg(),)))
+def equal_fedavg(world: World, pieces: Pieces) -> None:
+    """Compare three rounds with FedAvg's."""
+    ours, plain = (world.play(method, 3) for method in (pieces, (FedAvg(),)))
     same_model(ours.model, plain.model, 1e-12)
 
 
-@check("one step", "with a single local step it is FedAvg", only("fedprox"))
-def one_step(pieces: Pieces) -> None:
-    """A client's whole data in one batch."""
-    ours, plain = (ONE_STEP.play(method, 3) for method in (pieces, (FedAvg(),)))
-    same_model(ours.model, plain.model, 1e-12)
+check("equal steps", "if all clients take equally many steps it equals FedAvg", only("fednova"))(
+    partial(equal_fedavg, EQUAL_STEPS)
+)
+check("one step", "with a single local step it equals FedAvg", only("fedprox"))(
+    partial(equal_fedavg, ONE_STEP)
+)
 
 
 @check(
     "centralised",
-    "full participation, one step of plain SGD, equal sizes: it is SGD on the union",
+    "full participation, one step of plain SGD, equal sizes: it equals SGD on all data",
     only("fedavg", "fedprox", "scaffold", "fednova"),
 )
-def centralised(pieces: Pieces) -> None:
-    """Four rounds against four steps of one optimiser that has all the data."""
+def train_centrally(pieces: Pieces) -> None:
+    """Compare four rounds with four steps of one optimiser that has all the data."""
     module = copy.deepcopy(CENTRAL.module)
     optimiser = torch.optim.SGD(module.parameters(), lr=CENTRAL.lr)
     split = CENTRAL.data.train
@@ -56,15 +57,15 @@ def centralised(pieces: Pieces) -> None:
 
 
 def pools(pieces: Pieces) -> bool:
-    """A single piece with weighted anchors."""
+    """Return whether this is one piece with weighted anchors."""
     return isinstance(pieces[0], Anchored) and pieces[0].anchors == "weighted" and len(pieces) == 1
 
 
 @check(
     "pooled anchors", "weighted anchors are the pooled class means, however data are split", pools
 )
-def pooled_anchors(pieces: Pieces) -> None:
-    """Two partitions of one data set, under a model that does not move."""
+def pool_anchors(pieces: Pieces) -> None:
+    """Partition a data set in two ways, under a model that does not move."""
     for sizes in ((13, 6, 3, 9), (2, 20, 5, 4)):
         world = World(sizes=sizes, lr=0.0, participation=1.0)
         server = world.play(pieces, 1).server[pieces[0].name]
@@ -75,7 +76,7 @@ def pooled_anchors(pieces: Pieces) -> None:
 
 
 def class_means(world: World) -> Tree:
-    """Means of the features of all data, of the classes that occur [c, d], and which do [C]."""
+    """Return the mean features of the classes that occur [c, d], and which occur [C]."""
     split = world.data.train
     with torch.no_grad():
         features: Tensor = copy.deepcopy(world.module).eval()(split.inputs)[0]

@@ -1,15 +1,31 @@
-"""Which textbook loop a method is compared with."""
+"""The textbook's side of a federation: its loop for a method, its rounds, its clients."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from fedfm.core.rng import generator
+from fedfm.data.dataset import Dataset
 from fedfm.methods import FedAvg, Piece
 from fedfm.rounds.federation import Federation
 from fedfm.verify import textbook, textbook_methods
-from fedfm.verify.checks import known_name
-from fedfm.verify.worlds import Pieces, World, schedule
+from fedfm.verify.checks import registered_name
+from fedfm.verify.worlds import Pieces, World
+
+METHODS: dict[str, type[textbook_methods.FedAvg]] = {
+    "fedavg": textbook_methods.FedAvg,
+    "fedavgm": textbook_methods.FedAvgM,
+    "fedprox": textbook_methods.FedProx,
+    "scaffold": textbook_methods.Scaffold,
+    "feddyn": textbook_methods.FedDyn,
+    "fednova": textbook_methods.FedNova,
+    "moon": textbook_methods.Moon,
+    "fedproto": textbook_methods.FedProto,
+}
+"""The textbook's class of a method."""
 
 
 class Oracle(Protocol):
@@ -24,75 +40,87 @@ class Oracle(Protocol):
         """Play one round."""
 
 
-Maker = Callable[..., textbook_methods.FedAvg]
-METHODS: dict[str, tuple[Maker, dict[str, str]]] = {
-    "fedavg": (textbook_methods.FedAvg, {}),
-    "fedavgm": (textbook_methods.FedAvgM, {"beta": "beta"}),
-    "fedprox": (textbook_methods.FedProx, {"mu": "mu"}),
-    "scaffold": (textbook_methods.Scaffold, {}),
-    "feddyn": (textbook_methods.FedDyn, {"alpha": "alpha"}),
-    "fednova": (textbook_methods.FedNova, {}),
-    "moon": (textbook_methods.Moon, {"mu": "mu", "tau": "tau"}),
-    "fedproto": (textbook_methods.FedProto, {"strength": "strength"}),
-}
-"""The textbook's class of a method, and its arguments as fields of the piece."""
+def make_oracle(pieces: Pieces, world: World) -> Oracle:
+    """Return the textbook's version of pieces of which the last may be FedFM or FedFM-Lite."""
+    *others, last = pieces
+    if last.name not in ("fedfm", "fedfm-lite"):
+        return make_method(pieces, world)
+    settings = {
+        "method": make_method(tuple(others) or (FedAvg(),), world),
+        "wait": schedule(pieces).wait,
+        "aggregation": vars(last)["anchors"],
+        **copy_settings(last, textbook_methods.FedFM),
+    }
+    if last.name == "fedfm":
+        return textbook_methods.FedFM(**settings)
+    return textbook_methods.FedFMLite(**settings, every=schedule(pieces).every)
 
 
-def sgd_of(world: World) -> dict[str, Any]:
-    """The local optimiser's settings."""
-    return {"lr": world.lr, "momentum": world.momentum, "weight_decay": world.weight_decay}
+def make_method(pieces: Pieces, world: World) -> textbook_methods.FedAvg:
+    """Return the textbook's method for a piece, or for FedNova with FedProx."""
+    first, *more = pieces
+    kind = METHODS[first.name]
+    settings = copy_settings(first, kind)
+    for prox in more:
+        settings |= copy_settings(prox, kind)
+    if first.name == "fedproto":
+        settings["wait"] = schedule(pieces).wait
+    sgd = world.lr, world.momentum, world.weight_decay
+    return kind(world.module, len(world.sizes), *sgd, **settings)
 
 
-def method_oracle(
-    piece: Piece, world: World, fed: Federation, **more: float
-) -> textbook_methods.FedAvg:
-    """The textbook's object for a method that changes FedAvg."""
-    make, arguments = METHODS[piece.name]
-    hyper = {name: getattr(piece, field) for name, field in arguments.items()}
-    return make(world.module, len(fed.samples), **sgd_of(world), **hyper, **more)
-
-
-class Matching:
-    """FedFM on top of a method: anchors from the received model, then the method's round."""
-
-    def __init__(self, method: textbook_methods.FedAvg, piece: Piece, wait: int) -> None:
-        self.method, self.settings, self.wait = method, matching_settings(piece), wait
-        self.anchors: textbook.Anchors = {}
-        self.model = method.model
-
-    def round(self, cohort: Sequence[textbook.Client]) -> None:
-        """Play one round; the first `wait` ones are the method's own."""
-        self.wait -= 1
-        self.anchors = textbook_methods.matching_round(
-            self.method, cohort, self.anchors, active=self.wait < 0, **self.settings
-        )
-        self.model = self.method.model
-
-
-def matching_settings(piece: Piece) -> dict[str, Any]:
-    """The textbook's arguments, from FedFM's fields."""
-    fields: Mapping[str, Any] = vars(piece)
-    wanted = ("strength", "guide", "temperature")
-    return {name: fields[name] for name in wanted} | {"aggregation": fields["anchors"]}
+def copy_settings(piece: Piece, kind: Any) -> dict[str, Any]:
+    """Return the hyper-parameters of a piece that the textbook's class has, too."""
+    names = [field.name for field in fields(kind) if field.init]
+    return {name: vars(piece)[name] for name in names if name in vars(piece)}
 
 
 def has_oracle(pieces: Pieces) -> bool:
-    """Whether the textbook has this method."""
-    name = known_name(pieces)
-    uniform = name == "fedproto" and getattr(pieces[0], "anchors", "") == "uniform"
+    """Return whether the textbook has this method."""
+    name = registered_name(pieces)
+    uniform = name == "fedproto" and vars(pieces[0])["anchors"] == "uniform"
     return (name in METHODS or name in ("fedfm", "fedfm-lite")) and not uniform
 
 
-def oracle(pieces: Pieces, world: World, fed: Federation) -> Oracle:
-    """The textbook's version of pieces of which the last one may be FedFM or FedFM-Lite."""
-    *others, last = pieces
-    wait = schedule(pieces).wait
-    if last.name == "fedproto":
-        return method_oracle(last, world, fed, wait=wait)
-    if last.name in METHODS:
-        return method_oracle(last, world, fed)
-    method = method_oracle(others[0] if others else FedAvg(), world, fed)
-    if last.name == "fedfm":
-        return Matching(method, last, wait)
-    every = schedule(pieces).every
-    return textbook_methods.FedFMLite(method, every=every, wait=wait, **matching_settings(last))
+class Schedule(NamedTuple):
+    """The rounds in which a method is compared with the textbook.
+
+    They depend on the settings alone, since the `first_round` of a piece may be wrong.
+    """
+
+    begin: int
+    wait: int
+    """The rounds from `begin` to T_s, two if there are so many."""
+    every: int
+    """Models travel every so many rounds."""
+    rounds: int
+
+
+def schedule(pieces: Pieces, least: int = 4) -> Schedule:
+    """Return rounds around T_s, at least `least` after it, in whole cycles of model exchanges."""
+    start = max(int(vars(piece).get("start_round", 0)) for piece in pieces)
+    every = max(int(vars(piece).get("models_every", 1)) for piece in pieces)
+    begin = max(0, start - 2) // every * every
+    return Schedule(begin, start - begin, every, -(-(start - begin + least) // every) * every)
+
+
+def cohort_of(fed: Federation, data: Dataset, round: int) -> list[textbook.Client]:
+    """Return the cohort of a round in the textbook's form, with batches that the textbook makes."""
+    return [_client(fed, data, round, k) for k in fed.cohort(round)]
+
+
+def _client(fed: Federation, data: Dataset, round: int, client: int) -> textbook.Client:
+    def pair(indices: Any) -> tuple[Tensor, Tensor]:
+        chosen = data.train.subset(torch.as_tensor(indices))
+        return chosen.inputs, chosen.labels
+
+    samples, training = fed.samples[client].tolist(), fed.training
+    rng = generator(fed.seed, "batches", round, client)
+    how = training.epochs, training.batch_size, training.keep_last
+    batches = textbook.local_batches(samples, lambda order: rng.permutation([*order]), *how)
+    return {
+        "id": client,
+        "batches": [pair(batch) for batch in batches],
+        "samples": len(samples),
+        "data": pair(samples),
+    }

@@ -1,4 +1,4 @@
-"""Least squares: local problems that are quadratic, with optima and trajectories in closed form.
+"""Least squares: quadratic local problems, with optima and trajectories in closed form.
 
 Client i minimises the mean over its samples of ||W f + b - t||^2 / 2, whose gradient in
 V = (W, b)^T [d + 1, C] is A_i V - B_i with A_i = mean f~ f~^T and B_i = mean f~ t^T. A local step
@@ -14,18 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm import models
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import BatchPlan
 from fedfm.data.dataset import Dataset, Split
-from fedfm.engine.device_data import DeviceData
-from fedfm.engine.executors import StackedExecutor
 from fedfm.engine.networks import copy_model
-from fedfm.methods import Batch, FedAvg, FedDyn, Model, Piece, Task, compose
-from fedfm.rounds.federation import Federation, LocalTraining
-from fedfm.rounds.state import initial_state
+from fedfm.methods import Batch, FedAvg, FedDyn, Model, Piece
+from fedfm.rounds.federation import Federation
 from fedfm.verify.checks import Mismatch, check, only, same
-from fedfm.verify.worlds import Pieces, played, shards
+from fedfm.verify.worlds import Pieces, make_federation, play_rounds, split_samples, start
 
 FEATURES, CLASSES = 3, 2
 SIZES, STEPS = (12, 12, 9, 9), (2, 5, 3, 4)
@@ -38,7 +34,7 @@ class LeastSquares(Piece):
     name = "least squares"
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Half the squared error, less the cross-entropy that the engine adds -> [S]."""
+        """Return half the squared error, less the cross-entropy that the engine adds -> [S]."""
         shape = batch.labels.shape
         entropy = F.cross_entropy(
             batch.logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
@@ -51,14 +47,14 @@ class WholeBatches(Federation):
     """Client i takes STEPS[i] steps, each on all of its samples."""
 
     def plan(self, round: int, client: int) -> BatchPlan:
-        """The same in every round."""
-        own, steps = self.samples[client], STEPS[client]
-        return BatchPlan(own.repeat(steps), (len(own),) * steps, None, 0)
+        """Return the same batches in every round."""
+        samples, steps = self.samples[client], STEPS[client]
+        return BatchPlan(samples.repeat(steps), (len(samples),) * steps, None, 0)
 
 
 @cache
 def problem() -> tuple[nn.Module, Dataset]:
-    """Softmax regression's network, and data in which the clients disagree."""
+    """Return the network of softmax regression, and data in which the clients disagree."""
     rng = torch.Generator().manual_seed(1)
     labels = torch.randint(CLASSES, (sum(SIZES),), generator=rng)
     inputs = torch.randn(sum(SIZES), FEATURES, generator=rng, dtype=torch.float64)
@@ -71,52 +67,43 @@ def problem() -> tuple[nn.Module, Dataset]:
     return network, Dataset("quadratic", split, split, ("0", "1"), keep_order=True)
 
 
-def federation(pieces: Pieces, lr: float, momentum: float) -> Federation:
-    """All four clients in every round."""
+def make_quadratic_federation(pieces: Pieces, lr: float, momentum: float) -> Federation:
+    """Return the federation of all four clients in every round."""
     module, data = problem()
-    on_device = DeviceData.from_split(data.train, data, torch.device("cpu"), torch.float64)
-    return WholeBatches(
-        task=Task(copy_model(module), CLASSES, FEATURES),
-        method=compose((LeastSquares(), *pieces)),
-        executor=StackedExecutor(module, on_device),
-        samples=shards(SIZES),
-        training=LocalTraining(1, 1, False, Sgd(lr, momentum, 0.0)),
-        participation=1.0,
-        augmented=False,
-        seed=0,
-    )
+    method = LeastSquares(), *pieces
+    fed = make_federation(module, data, *method, lr=lr, momentum=momentum, weight_decay=0.0)
+    return WholeBatches(**vars(fed) | {"samples": split_samples(SIZES)})
 
 
 def end(pieces: Pieces, rounds: int, lr: float, momentum: float = 0.0) -> Tensor:
-    """V [d + 1, C] after some rounds."""
-    fed = federation(pieces, lr, momentum)
-    state = initial_state(copy_model(problem()[0]), fed.method, fed.task)
-    return flat(played(state, fed, rounds).model)
+    """Return V [d + 1, C] after some rounds."""
+    fed = make_quadratic_federation(pieces, lr, momentum)
+    return flat(play_rounds(start(fed), fed, rounds).model)
 
 
 def flat(model: Model) -> Tensor:
-    """Weight and bias as one matrix V [d + 1, C]."""
+    """Return weight and bias as one matrix V [d + 1, C]."""
     weight, bias = model.params.values()
     return torch.cat([weight.T, bias.unsqueeze(0)])
 
 
 def systems() -> tuple[Tensor, Tensor]:
-    """A [N, d + 1, d + 1] and B [N, d + 1, C] of the clients."""
+    """Return A [N, d + 1, d + 1] and B [N, d + 1, C] of the clients."""
     split = problem()[1].train
     inputs = F.pad(split.inputs, (0, 1), value=1.0)
     targets = F.one_hot(split.labels, CLASSES).double()
-    pairs = [(inputs[own], targets[own]) for own in shards(SIZES)]
+    pairs = [(inputs[samples], targets[samples]) for samples in split_samples(SIZES)]
     products = [(x.T @ x / len(x), x.T @ t / len(x)) for x, t in pairs]
     return torch.stack([a for a, _ in products]), torch.stack([b for _, b in products])
 
 
 @check(
     "closed form",
-    "on quadratics every round is where the closed form says",
+    "on quadratics every round ends where the closed form says",
     only("fedavg", "fedavgm", "fedprox", "fednova"),
 )
-def closed_form(pieces: Pieces) -> None:
-    """Three rounds of plain SGD with unequal steps."""
+def compare_closed_form(pieces: Pieces) -> None:
+    """Compare three rounds of plain SGD with unequal steps."""
     (piece,), lr, (curvature, right) = pieces, 0.1, systems()
     pull = piece.pull * torch.eye(FEATURES + 1, dtype=torch.float64)
     shares = torch.tensor(SIZES, dtype=torch.float64) / sum(SIZES)
@@ -138,23 +125,23 @@ def closed_form(pieces: Pieces) -> None:
 
 @cache
 def best() -> Tensor:
-    """The optimum V [d + 1, C] of the average problem, which FedAvg misses."""
+    """Return the optimum V [d + 1, C] of the average problem, which FedAvg misses."""
     curvature, right = systems()
-    found: Tensor = torch.linalg.solve(curvature.mean(0), right.mean(0))
-    if (end((FedAvg(),), 40, 0.2) - found).abs().max() < 1e-2:
+    optimum: Tensor = torch.linalg.solve(curvature.mean(0), right.mean(0))
+    if (end((FedAvg(),), 40, 0.2) - optimum).abs().max() < 1e-2:
         raise Mismatch("FedAvg reaches the optimum too: the problem is too easy")
-    return found
+    return optimum
 
 
 @check(
     "optimum",
-    "on quadratics that differ it reaches the optimum of their average, where FedAvg does not",
+    "on quadratics that differ it reaches the optimum of their average, which FedAvg misses",
     only("scaffold", "feddyn"),
 )
-def optimum(pieces: Pieces) -> None:
-    """Many rounds, without momentum and with; FedDyn gets there sooner with a large alpha."""
+def reach_optimum(pieces: Pieces) -> None:
+    """Play many rounds, without momentum and with; a large alpha makes FedDyn faster."""
     (piece,) = pieces
     quick = replace(piece, alpha=2.0) if isinstance(piece, FedDyn) else piece
     for lr, momentum in ((0.2, 0.0), (0.04, 0.9)):
-        found = end((quick,), 40, lr, momentum)
-        same({"V": found}, {"V": best()}, 1e-4, f"momentum {momentum}: ")
+        ours = end((quick,), 40, lr, momentum)
+        same({"V": ours}, {"V": best()}, 1e-4, f"momentum {momentum}: ")

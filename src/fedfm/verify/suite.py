@@ -5,57 +5,85 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
 from fedfm.methods import PIECES, Piece
 from fedfm.verify import agreement, generic, identities, quadratics
 from fedfm.verify.checks import CHECKS, Check
 from fedfm.verify.mistakes import MISTAKES, Mistake
 from fedfm.verify.report import Caught, Report, Row
-from fedfm.verify.settings import settings_of
 from fedfm.verify.worlds import Pieces
 
-__all__ = ["agreement", "caught", "generic", "identities", "quadratics", "verify", "verify_all"]
+__all__ = ["agreement", "generic", "identities", "quadratics", "verify", "verify_all"]
 
 Step = Callable[[str], None]
-"""Told what comes next, before each method and mistake."""
+"""Called before each method and mistake, with its name."""
+
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "fedavgm": {"": {"beta": 0.7}},
+    "fedprox": {"": {"mu": 0.3}},
+    "feddyn": {"": {"alpha": 0.2}},
+    "moon": {"": {"mu": 2.0}},
+    "fedproto": {"": {"strength": 0.5}},
+    "fedfm": {
+        "": {"strength": 1.0, "start_round": 2},
+        ", L2, uniform": {"strength": 1.0, "start_round": 0, "guide": "l2", "anchors": "uniform"},
+    },
+    "fedfm-lite": {
+        "": {"strength": 1.0, "start_round": 2},
+        ", a=2, uniform": {
+            "strength": 1.0,
+            "start_round": 0,
+            "anchors": "uniform",
+            "models_every": 2,
+        },
+    },
+}
+"""The settings in which a method is checked, by label; other methods have their defaults."""
+
+
+def pieces_to_check(name: str) -> dict[str, Piece]:
+    """Return a registered method in one or more settings, by name and label."""
+    settings = SETTINGS.get(name, {"": {}})
+    return {name + label: PIECES[name](**options) for label, options in settings.items()}
 
 
 def verify(pieces: Piece | Iterable[Piece], method: str = "") -> Report:
-    """Check one method, a piece or several composed; nothing is raised, whatever they do."""
+    """Check one method, a piece or several composed; raise nothing, whatever they do."""
     chosen = (pieces,) if isinstance(pieces, Piece) else tuple(pieces)
     name = method or "+".join(getattr(piece, "name", type(piece).__name__) for piece in chosen)
-    rows = [outcome(name, check, chosen) for check in CHECKS.values()]
+    rows = [run_check(name, check, chosen) for check in CHECKS.values()]
     return Report(tuple(row for row in rows if row is not None))
 
 
-def outcome(method: str, check: Check, pieces: Pieces) -> Row | None:
-    """One check on copies of the pieces; None where it does not apply."""
+def run_check(method: str, check: Check, pieces: Pieces) -> Row | None:
+    """Run one check on copies of the pieces; return None if it does not apply."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            own = copy.deepcopy(pieces)
-            if not check.applies(own):
+            copies = copy.deepcopy(pieces)
+            if not check.applies(copies):
                 return None
-            check.run(own)
+            check.run(copies)
     except Exception as problem:  # a user's piece may raise anything
-        said = f"{type(problem).__name__}: {problem}{_place(problem, pieces)}"
-        return Row(method, check.name, False, said)
+        why = f"{type(problem).__name__}: {problem}{_place(problem, pieces)}"
+        return Row(method, check.name, False, why)
     return Row(method, check.name, True)
 
 
 def _place(problem: Exception, pieces: Pieces) -> str:
-    """Where in the pieces' own modules it was raised, if it was."""
-    own = {type(piece).__module__ for piece in pieces}
+    """Return the last line of the pieces' modules that the error passed, if any."""
+    modules = {type(piece).__module__ for piece in pieces}
     lines = [
         f" ({Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name})"
         for frame, line in walk_tb(problem.__traceback__)
-        if frame.f_globals.get("__name__") in own
+        if frame.f_globals.get("__name__") in modules
     ]
     return lines[-1] if lines else ""
 
 
-def caught(mistake: Mistake) -> Caught:
-    """The checks that fail on a planted mistake."""
+def check_mistake(mistake: Mistake) -> Caught:
+    """Return the checks that fail on a planted mistake."""
     with mistake.within():
         failures = verify(mistake.piece).failures
     return Caught(mistake.method, mistake.what, tuple(row.check for row in failures))
@@ -66,15 +94,15 @@ def verify_all(methods: Sequence[str] | None = None, step: Step = lambda what: N
     rows: list[Row] = []
     for name in methods or PIECES:
         step(name)
-        for label, piece in settings_of(name).items():
+        for label, piece in pieces_to_check(name).items():
             rows += verify(piece, label).rows
-    found = []
+    mistakes = []
     for mistake in mistakes_in(methods or PIECES):
         step(f"{mistake.method}: {mistake.what}")
-        found.append(caught(mistake))
-    return Report(tuple(rows), tuple(found))
+        mistakes.append(check_mistake(mistake))
+    return Report(tuple(rows), tuple(mistakes))
 
 
 def mistakes_in(methods: Iterable[str]) -> list[Mistake]:
-    """The mistakes planted in these methods, in their order."""
+    """Return the mistakes planted in these methods, in the order of the methods."""
     return [mistake for name in methods for mistake in MISTAKES if mistake.method == name]

@@ -60,12 +60,12 @@ def round_bill(
     floats_up = uploads * parameters + beside + cohort * NUMBERS.get(method, 0)
     floats_down = newcomers * parameters + beside
     count = COUNT if settings.get("anchors") == "weighted" else FLAG
-    told = cohort * classes if matched else 0
+    entries = cohort * classes if matched else 0
     return Bill(
         floats_up,
         floats_down,
-        size * floats_up + uploads * buffers + told * count,
-        size * floats_down + newcomers * buffers + told * FLAG,
+        size * floats_up + uploads * buffers + entries * count,
+        size * floats_down + newcomers * buffers + entries * FLAG,
         handshakes=2 if matched and not lite else 1,
         held=parameters * (1 + HELD.get(method, 0)) + anchors,
     )

@@ -1,9 +1,9 @@
-"""Textbook FedAvgM, FedProx, SCAFFOLD, FedDyn, FedNova, MOON, FedProto and FedFM-Lite: oracles.
+"""Textbook FedAvg, FedAvgM, FedProx, SCAFFOLD, FedDyn, FedNova, MOON, FedProto, FedFM and its Lite.
 
 This file was written from the project's table of exact updates and its specification, apart from
 the library: its author did not read the library's source, and it imports nothing but torch and its
-sister file, the textbook FedAvg and FedFM (``FedFMLite`` came later, from decisions 4 and 6). Like
-that file it favours being easy to check by eye over being fast: whole models are copied, and
+sister file, ``textbook``. Later changes added ``FedFMLite`` (from decisions 4 and 6) and shortened
+the rest. It favours being easy to check by eye over being fast: whole models are copied, and
 clients, batches and samples are looped over.
 
 Notation: x the global parameters at the start of the round, y_i client i's after its local steps,
@@ -13,16 +13,16 @@ the share of client i's samples in the cohort's; S of N clients take part.
 * A method is an object: ``round(cohort)`` plays one round and replaces ``model``; what else the
   server and the clients remember are its other attributes. Models and clients are the plain data
   of the sister file; a client's ``"id"`` names its state.
-* Only trainable parameters take part in corrections, controls and momentum. Floating-point buffers
-  are averaged with p_i in every method, and integer buffers take the largest value.
-* ``extra_loss(features, labels, client_index)``, the index being the place in the cohort, is added
-  to the loss of every batch. It may be replaced before every round, and so may ``lr``.
-  ``matching_round`` uses it to combine any of the methods with FedFM, ``FedFMLite`` with its Lite.
+* Only parameters, all of them trainable, take part in corrections, controls and momentum.
+  Floating-point buffers are averaged with p_i in every method, and integer buffers take the largest
+  value.
+* ``extra_loss(features, labels)`` is added to the loss of every batch. ``FedFM`` and ``FedFMLite``
+  use it to match features on top of any other method.
 """
 
 import copy
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -33,53 +33,38 @@ from fedfm.verify.textbook import (
     ExtraLoss,
     average_models,
     matching_loss,
+    mean_or_zero,
+    unit,
     update_anchors,
 )
 
-Vector = dict[str, Tensor]  # one tensor per trainable parameter, by name
-TaskLoss = Callable[[Tensor, Tensor], Tensor]
+Vector = dict[str, Tensor]  # one tensor per parameter, by name
+Batch = tuple[Tensor, Tensor]  # x and y
 
 
 # --- Helpers ---------------------------------------------------------------------------------
 
 
 def values(model: nn.Module) -> Vector:
-    """Trainable parameters of a model, as a copy without gradient."""
-    return {
-        name: parameter.detach().clone()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+    """Parameters of a model, as a copy without gradient."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def zeros(model: nn.Module) -> Vector:
-    """Zero vector: 0 for every trainable parameter."""
+    """Zero vector: 0 for every parameter."""
     return {name: torch.zeros_like(value) for name, value in values(model).items()}
 
 
 def replace_values(model: nn.Module, new: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of the model in which the trainable parameters are ``new``."""
+    """Copy of the model in which the parameters are ``new``."""
     result = copy.deepcopy(model)
-    with torch.no_grad():
-        for name, parameter in result.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(new[name])
+    result.load_state_dict(new, strict=False)
     return result
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
-    """A copy of the model, parameters and buffers, in eval mode; it gets no gradient."""
-    result = copy.deepcopy(model)
-    result.eval()
-    for parameter in result.parameters():
-        parameter.requires_grad_(False)
-    return result
-
-
-def data_shares(cohort: Sequence[Client]) -> list[float]:
-    """Data shares: p_i = n_i / sum_j n_j over the cohort."""
-    total = sum(int(client["samples"]) for client in cohort)
-    return [int(client["samples"]) / total for client in cohort]
+    """Copy of the model, parameters and buffers, in eval mode; it gets no gradient."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def unit_gradient_sum(steps: int, momentum: float, mu: float = 0.0, lr: float = 1.0) -> float:
@@ -88,8 +73,6 @@ def unit_gradient_sum(steps: int, momentum: float, mu: float = 0.0, lr: float = 
     The recursion of heavy-ball SGD itself, with the pull mu of a proximal term (mu = 0: a(K, rho),
     whatever eta): m <- rho m + (1 + mu d), d <- d - eta m, from m = d = 0.
     """
-    if steps < 1:
-        raise ValueError("a client must take at least one local step")
     m = 0.0
     d = 0.0
     for _ in range(steps):
@@ -99,74 +82,41 @@ def unit_gradient_sum(steps: int, momentum: float, mu: float = 0.0, lr: float = 
 
 
 def proximal_term(local: nn.Module, received: Mapping[str, Tensor], mu: float) -> Tensor:
-    """Proximal term: (mu / 2) ||w - x||^2, over all trainable parameters."""
-    terms = []
-    for name, parameter in local.named_parameters():
-        if parameter.requires_grad:
-            difference = parameter - received[name]
-            terms.append((difference * difference).sum())
-    return 0.5 * mu * torch.stack(terms).sum()
-
-
-def cosine_similarity(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine similarity: <a, b> / (|a| |b|). The zero vector is refused."""
-    length_a = (a * a).sum().sqrt()
-    length_b = (b * b).sum().sqrt()
-    if float(length_a.detach()) == 0.0 or float(length_b.detach()) == 0.0:
-        raise ValueError("a zero vector has no direction: choose test data without zero features")
-    return (a * b).sum() / (length_a * length_b)
+    """Proximal term: (mu / 2) ||w - x||^2, over all parameters."""
+    squares = [((w - received[name]) ** 2).sum() for name, w in local.named_parameters()]
+    return 0.5 * mu * torch.stack(squares).sum()
 
 
 # --- FedAvg, which the others change in one place or two -------------------------------------
 
 
+@dataclass
 class FedAvg:
     """FedAvg: local SGD from x; x+ = sum_i p_i y_i.
 
-    The other methods override what is theirs: ``start_round`` (before local training),
-    ``added_loss`` (a term of the local loss), ``correct_gradients`` (between the backward pass and
-    the optimiser's step) and ``server`` (from the y_i to x+, and all states).
-
-    ``task_loss(logits, labels)`` is the mean cross-entropy unless told otherwise. The model given
-    is copied; ``model`` is a new module after every round, and ``local_models`` are the clients'
-    after the last round, in the cohort's order.
+    The other methods override what is theirs: ``start_round`` (before local training), ``penalty``
+    (a term of the local loss), ``correct_gradients`` (between the backward pass and the optimiser's
+    step) and ``server`` (from the y_i to x+, and all states).
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        clients_total: int,
-        *,
-        lr: float,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        extra_loss: ExtraLoss | None = None,
-        task_loss: TaskLoss = nn.functional.cross_entropy,
-    ) -> None:
-        self.model = copy.deepcopy(model)
-        self.clients_total = clients_total
-        self.lr = lr
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.extra_loss = extra_loss
-        self.task_loss = task_loss
-        self.local_models: list[nn.Module] = []
+    model: nn.Module
+    clients_total: int
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    extra_loss: ExtraLoss | None = None
 
     def round(self, cohort: Sequence[Client]) -> None:
         """One round: every client of the cohort trains from x, then the server makes x+."""
         self.start_round(cohort)
-        local_models = []
-        for k, client in enumerate(cohort):
-            local_models.append(self.train_locally(client, k, self.model))
-        self.local_models = local_models
+        local_models = [self.train_locally(client, self.model) for client in cohort]
         self.model = self.server(cohort, local_models)
 
-    def train_locally(self, client: Client, client_index: int, start: nn.Module) -> nn.Module:
-        """Local training from ``start``: one SGD step per batch, momentum from zero."""
-        local = copy.deepcopy(start)
-        local.train()
+    def train_locally(self, client: Client, start: nn.Module) -> nn.Module:
+        """Local training from a copy of ``start``: one SGD step per batch, momentum from zero."""
+        local = copy.deepcopy(start).train()
         optimiser = torch.optim.SGD(
-            [parameter for parameter in local.parameters() if parameter.requires_grad],
+            local.parameters(),
             lr=self.lr,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
@@ -174,10 +124,10 @@ class FedAvg:
         for x, y in client["batches"]:
             optimiser.zero_grad()
             features, logits = local(x)
-            loss = self.task_loss(logits, y)
-            loss = loss + self.added_loss(local, client, x, y, features)
+            loss = nn.functional.cross_entropy(logits, y)
+            loss = loss + self.penalty(local, client, (x, y), features)
             if self.extra_loss is not None:
-                loss = loss + self.extra_loss(features, y, client_index)
+                loss = loss + self.extra_loss(features, y)
             torch.autograd.backward(loss)
             self.correct_gradients(local, client)
             optimiser.step()
@@ -186,9 +136,7 @@ class FedAvg:
     def start_round(self, cohort: Sequence[Client]) -> None:
         """Before local training; FedAvg: nothing."""
 
-    def added_loss(
-        self, local: nn.Module, client: Client, x: Tensor, y: Tensor, features: Tensor
-    ) -> Tensor:
+    def penalty(self, local: nn.Module, client: Client, batch: Batch, features: Tensor) -> Tensor:
         """Term of the local loss; FedAvg: 0."""
         return features.new_zeros(())
 
@@ -197,58 +145,47 @@ class FedAvg:
 
     def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
         """Server: x+ = sum_i p_i y_i."""
-        return self.average(cohort, local_models)
-
-    def average(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
-        """Average with p_i of parameters and float buffers; largest value of integer buffers."""
-        samples = [int(client["samples"]) for client in cohort]
-        return average_models(self.model, local_models, samples)
-
-    def steps_of(self, client: Client) -> int:
-        """Local steps: K_i, one per batch."""
-        return len(client["batches"])
+        return average_models(local_models, [client["samples"] for client in cohort])
 
 
 # --- The methods -----------------------------------------------------------------------------
 
 
+@dataclass(kw_only=True)
 class FedAvgM(FedAvg):
     """FedAvgM: v <- beta v + (sum_i p_i y_i - x); x+ = x + v. v starts at 0.
 
     No damping, no Nesterov; buffers are averaged plainly. ``velocity`` is v.
     """
 
-    def __init__(self, model: nn.Module, clients_total: int, *, beta: float, **common: Any) -> None:
-        super().__init__(model, clients_total, **common)
-        self.beta = beta
-        self.velocity = zeros(model)
+    beta: float
+
+    def __post_init__(self) -> None:
+        """Velocity: v = 0."""
+        self.velocity = zeros(self.model)
 
     def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
         """Server: v <- beta v + (sum_i p_i y_i - x); x+ = x + v."""
         x = values(self.model)
-        averaged = self.average(cohort, local_models)
+        averaged = super().server(cohort, local_models)
         mean = values(averaged)
-        new = {}
         for name in x:
             self.velocity[name] = self.beta * self.velocity[name] + (mean[name] - x[name])
-            new[name] = x[name] + self.velocity[name]
-        return replace_values(averaged, new)
+        return replace_values(averaged, {name: x[name] + self.velocity[name] for name in x})
 
 
+@dataclass(kw_only=True)
 class FedProx(FedAvg):
     """FedProx: local loss + (mu / 2) ||w - x||^2, so gradient + mu (w - x); server as FedAvg."""
 
-    def __init__(self, model: nn.Module, clients_total: int, *, mu: float, **common: Any) -> None:
-        super().__init__(model, clients_total, **common)
-        self.mu = mu
+    mu: float
 
-    def added_loss(
-        self, local: nn.Module, client: Client, x: Tensor, y: Tensor, features: Tensor
-    ) -> Tensor:
+    def penalty(self, local: nn.Module, client: Client, batch: Batch, features: Tensor) -> Tensor:
         """Term of the local loss: (mu / 2) ||w - x||^2."""
         return proximal_term(local, values(self.model), self.mu)
 
 
+@dataclass(kw_only=True)
 class Scaffold(FedAvg):
     """SCAFFOLD: gradient + c - c_i; x+ = x + mean_i(y_i - x), a plain mean over the cohort.
 
@@ -256,10 +193,11 @@ class Scaffold(FedAvg):
     All controls start at 0. ``control`` is c, ``client_controls[id]`` is c_i (no entry: 0).
     """
 
-    def __init__(self, model: nn.Module, clients_total: int, **common: Any) -> None:
-        super().__init__(model, clients_total, **common)
-        self.control = zeros(model)
-        self.client_controls: dict[Hashable, Vector] = {}
+    client_controls: dict[Hashable, Vector] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Control: c = 0."""
+        self.control = zeros(self.model)
 
     def control_of(self, client: Client) -> Vector:
         """Client control: c_i, 0 for a client that never took part."""
@@ -269,38 +207,31 @@ class Scaffold(FedAvg):
         """Change of the gradients before the step: + c - c_i."""
         c_i = self.control_of(client)
         for name, parameter in local.named_parameters():
-            if parameter.requires_grad:
-                assert parameter.grad is not None
-                parameter.grad = parameter.grad + self.control[name] - c_i[name]
+            assert parameter.grad is not None
+            parameter.grad = parameter.grad + self.control[name] - c_i[name]
 
     def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
         """Clients' c_i+ with the round's c, then x+ = x + mean(y_i - x) and c+."""
         x = values(self.model)
-        cohort_size = len(cohort)
-        move = zeros(self.model)
-        control_change = zeros(self.model)
+        new = values(self.model)
+        control = {name: c.clone() for name, c in self.control.items()}
+        fraction = len(cohort) / self.clients_total
         for client, local in zip(cohort, local_models, strict=True):
             y_i = values(local)
-            a_i = unit_gradient_sum(self.steps_of(client), self.momentum)
+            a_i = unit_gradient_sum(len(client["batches"]), self.momentum)
             c_i = self.control_of(client)
             c_i_new = {}
             for name in x:
-                c_i_new[name] = (
-                    c_i[name] - self.control[name] + (x[name] - y_i[name]) / (a_i * self.lr)
-                )
-                move[name] = move[name] + (y_i[name] - x[name]) / cohort_size
-                control_change[name] = (
-                    control_change[name] + (c_i_new[name] - c_i[name]) / cohort_size
-                )
+                gradient = (x[name] - y_i[name]) / (a_i * self.lr)
+                c_i_new[name] = c_i[name] - self.control[name] + gradient
+                new[name] += (y_i[name] - x[name]) / len(cohort)
+                control[name] += fraction * (c_i_new[name] - c_i[name]) / len(cohort)
             self.client_controls[client["id"]] = c_i_new
-        fraction = cohort_size / self.clients_total
-        new = {}
-        for name in x:
-            new[name] = x[name] + move[name]
-            self.control[name] = self.control[name] + fraction * control_change[name]
-        return replace_values(self.average(cohort, local_models), new)
+        self.control = control
+        return replace_values(super().server(cohort, local_models), new)
 
 
+@dataclass(kw_only=True)
 class FedDyn(FedAvg):
     """FedDyn: local loss - <h_i, w> + (alpha / 2) ||w - x||^2, so gradient - h_i + alpha (w - x).
 
@@ -309,94 +240,74 @@ class FedDyn(FedAvg):
     h, ``client_states[id]`` is h_i (no entry: 0).
     """
 
-    def __init__(
-        self, model: nn.Module, clients_total: int, *, alpha: float, **common: Any
-    ) -> None:
-        super().__init__(model, clients_total, **common)
-        self.alpha = alpha
-        self.state = zeros(model)
-        self.client_states: dict[Hashable, Vector] = {}
+    alpha: float
+    client_states: dict[Hashable, Vector] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Server state: h = 0."""
+        self.state = zeros(self.model)
 
     def state_of(self, client: Client) -> Vector:
         """Client state: h_i, 0 for a client that never took part."""
         return self.client_states.get(client["id"], zeros(self.model))
 
-    def added_loss(
-        self, local: nn.Module, client: Client, x: Tensor, y: Tensor, features: Tensor
-    ) -> Tensor:
+    def penalty(self, local: nn.Module, client: Client, batch: Batch, features: Tensor) -> Tensor:
         """Terms of the local loss: - <h_i, w> + (alpha / 2) ||w - x||^2."""
         h_i = self.state_of(client)
-        products = []
-        for name, parameter in local.named_parameters():
-            if parameter.requires_grad:
-                products.append((h_i[name] * parameter).sum())
+        products = [(h_i[name] * w).sum() for name, w in local.named_parameters()]
         linear = torch.stack(products).sum()
         return -linear + proximal_term(local, values(self.model), self.alpha)
 
     def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
         """Clients' h_i+, h+ = h - alpha (1/N) sum (y_i - x), x+ = mean(y_i) - h+ / alpha."""
         x = values(self.model)
-        sum_of_y = zeros(self.model)
-        sum_of_moves = zeros(self.model)
+        mean = zeros(self.model)
         for client, local in zip(cohort, local_models, strict=True):
             y_i = values(local)
             h_i = self.state_of(client)
             h_i_new = {}
             for name in x:
-                h_i_new[name] = h_i[name] - self.alpha * (y_i[name] - x[name])
-                sum_of_y[name] = sum_of_y[name] + y_i[name]
-                sum_of_moves[name] = sum_of_moves[name] + (y_i[name] - x[name])
+                move = y_i[name] - x[name]
+                h_i_new[name] = h_i[name] - self.alpha * move
+                self.state[name] = self.state[name] - self.alpha * move / self.clients_total
+                mean[name] += y_i[name] / len(cohort)
             self.client_states[client["id"]] = h_i_new
-        new = {}
-        for name in x:
-            self.state[name] = (
-                self.state[name] - self.alpha * sum_of_moves[name] / self.clients_total
-            )
-            new[name] = sum_of_y[name] / len(cohort) - self.state[name] / self.alpha
-        return replace_values(self.average(cohort, local_models), new)
+        new = {name: mean[name] - self.state[name] / self.alpha for name in x}
+        return replace_values(super().server(cohort, local_models), new)
 
 
+@dataclass(kw_only=True)
 class FedNova(FedAvg):
     """FedNova: x+ = x + tau_eff sum_i p_i (y_i - x) / a_i, tau_eff = sum_i p_i a_i.
 
     a_i = a(K_i, rho). With ``mu`` above 0 it is FedNova with FedProx: local loss + (mu / 2)
-    ||w - x||^2, and a_i that of the recursion with the same pull. ``normalisers`` are the a_i of
-    the last round, in the cohort's order.
+    ||w - x||^2, and a_i that of the recursion with the same pull.
     """
 
-    def __init__(
-        self, model: nn.Module, clients_total: int, *, mu: float = 0.0, **common: Any
-    ) -> None:
-        super().__init__(model, clients_total, **common)
-        self.mu = mu
-        self.normalisers: list[float] = []
+    mu: float = 0.0
 
-    def added_loss(
-        self, local: nn.Module, client: Client, x: Tensor, y: Tensor, features: Tensor
-    ) -> Tensor:
-        """Term of the local loss: (mu / 2) ||w - x||^2, nothing for mu = 0."""
-        if self.mu == 0.0:
-            return features.new_zeros(())
+    def penalty(self, local: nn.Module, client: Client, batch: Batch, features: Tensor) -> Tensor:
+        """Term of the local loss: (mu / 2) ||w - x||^2."""
         return proximal_term(local, values(self.model), self.mu)
 
     def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
         """Server: x+ = x + tau_eff sum_i p_i (y_i - x) / a_i."""
         x = values(self.model)
-        p = data_shares(cohort)
-        a = []
-        for client in cohort:
-            a.append(unit_gradient_sum(self.steps_of(client), self.momentum, self.mu, self.lr))
-        self.normalisers = a
-        tau_eff = sum(p_i * a_i for p_i, a_i in zip(p, a, strict=True))
+        total = sum(client["samples"] for client in cohort)
+        tau_eff = 0.0
         direction = zeros(self.model)
-        for k, local in enumerate(local_models):
+        for client, local in zip(cohort, local_models, strict=True):
+            p_i = client["samples"] / total
+            a_i = unit_gradient_sum(len(client["batches"]), self.momentum, self.mu, self.lr)
+            tau_eff += p_i * a_i
             y_i = values(local)
             for name in x:
-                direction[name] = direction[name] + p[k] * (y_i[name] - x[name]) / a[k]
+                direction[name] += p_i * (y_i[name] - x[name]) / a_i
         new = {name: x[name] + tau_eff * direction[name] for name in x}
-        return replace_values(self.average(cohort, local_models), new)
+        return replace_values(super().server(cohort, local_models), new)
 
 
+@dataclass(kw_only=True)
 class Moon(FedAvg):
     """MOON: local loss + mu CE([sim(f, f_glob), sim(f, f_prev)] / tau, 0); server as FedAvg.
 
@@ -406,44 +317,38 @@ class Moon(FedAvg):
     batch. ``previous[id]`` is the previous local model (no entry: never took part).
     """
 
-    def __init__(
-        self, model: nn.Module, clients_total: int, *, mu: float, tau: float = 0.5, **common: Any
-    ) -> None:
-        super().__init__(model, clients_total, **common)
-        self.mu = mu
-        self.tau = tau
-        self.received = frozen_copy(model)
-        self.previous: dict[Hashable, nn.Module] = {}
+    mu: float
+    tau: float = 0.5
+    previous: dict[Hashable, nn.Module] = field(default_factory=dict)
 
     def start_round(self, cohort: Sequence[Client]) -> None:
         """Before local training: the received global model is frozen."""
         self.received = frozen_copy(self.model)
 
-    def added_loss(
-        self, local: nn.Module, client: Client, x: Tensor, y: Tensor, features: Tensor
-    ) -> Tensor:
+    def penalty(self, local: nn.Module, client: Client, batch: Batch, features: Tensor) -> Tensor:
         """Term of the local loss: mu (1 / B) sum_b -log(e^{g_b} / (e^{g_b} + e^{q_b})).
 
         g_b = sim(f_b, f_glob_b) / tau and q_b = sim(f_b, f_prev_b) / tau.
         """
-        previous = self.previous.get(client["id"], self.received)
-        with torch.no_grad():
-            global_features, _ = self.received(x)
-            previous_features, _ = previous(x)
+        x, _ = batch
+        global_features, _ = self.received(x)
+        previous_features, _ = self.previous.get(client["id"], self.received)(x)
         terms = []
-        for b in range(len(y)):
-            g = cosine_similarity(features[b], global_features[b]) / self.tau
-            q = cosine_similarity(features[b], previous_features[b]) / self.tau
+        for b in range(len(x)):
+            f = unit(features[b])
+            g = (f * unit(global_features[b])).sum() / self.tau
+            q = (f * unit(previous_features[b])).sum() / self.tau
             terms.append(torch.logsumexp(torch.stack([g, q]), dim=0) - g)
-        return self.mu * torch.stack(terms).sum() / len(terms)
+        return self.mu * mean_or_zero(terms, features)
 
     def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
         """The clients' models become their previous ones; x+ = sum_i p_i y_i."""
         for client, local in zip(cohort, local_models, strict=True):
             self.previous[client["id"]] = frozen_copy(local)
-        return self.average(cohort, local_models)
+        return super().server(cohort, local_models)
 
 
+@dataclass(kw_only=True)
 class FedProto(FedAvg):
     """FedProto, generalized: local loss + lambda mean_b ||f_b - prototype of b's class||^2.
 
@@ -451,80 +356,74 @@ class FedProto(FedAvg):
     mean is over the batch's samples whose class has a prototype. Before local training the
     prototypes are made anew with the received model in eval mode: class means of the cohort's raw
     features, weighted by class counts; an absent class keeps its last one. Server as FedAvg.
-    ``strength`` is lambda, ``prototypes`` are the last ones, by class. The first ``wait`` rounds
+    ``strength`` is lambda, ``anchors`` are the last prototypes, by class. The first ``wait`` rounds
     are FedAvg's.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        clients_total: int,
-        *,
-        strength: float,
-        wait: int = 0,
-        **common: Any,
-    ) -> None:
-        super().__init__(model, clients_total, **common)
-        self.strength = strength
-        self.wait = wait
-        self.prototypes: Anchors = {}
+    strength: float
+    wait: int = 0
+    anchors: Anchors = field(default_factory=dict, init=False)
 
     def start_round(self, cohort: Sequence[Client]) -> None:
         """Before local training: prototype of c = sum_i n_ic mean_ic / sum_i n_ic."""
         self.wait -= 1
-        if self.wait >= 0:
-            return
-        received = [self.model for _ in cohort]
-        self.prototypes = update_anchors(received, cohort, self.prototypes, "weighted")
+        if self.wait < 0:
+            received = [self.model for _ in cohort]
+            self.anchors = update_anchors(received, cohort, self.anchors, "weighted")
 
-    def added_loss(
-        self, local: nn.Module, client: Client, x: Tensor, y: Tensor, features: Tensor
-    ) -> Tensor:
+    def penalty(self, local: nn.Module, client: Client, batch: Batch, features: Tensor) -> Tensor:
         """Term of the local loss: lambda (1 / m) sum_b ||f_b - prototype||^2; 0 for m = 0."""
+        _, y = batch
         terms = []
-        for b in range(len(y)):
-            c = int(y[b])
-            if c in self.prototypes:
-                difference = features[b] - self.prototypes[c]
-                terms.append((difference * difference).sum())
-        if not terms:
-            return features.new_zeros(())
-        return self.strength * torch.stack(terms).sum() / len(terms)
+        for f, c in zip(features, y.tolist(), strict=True):
+            if c in self.anchors:
+                terms.append(((f - self.anchors[c]) ** 2).sum())
+        return self.strength * mean_or_zero(terms, features)
 
 
 # --- Any method combined with FedFM ----------------------------------------------------------
 
 
-def matching_round(
-    method: FedAvg,
-    cohort: Sequence[Client],
-    anchors: Mapping[int, Tensor],
-    *,
-    strength: float,
-    guide: str = "cg",
-    aggregation: str = "weighted",
-    temperature: float,
-    active: bool = True,
-) -> Anchors:
-    """A round of FedFM on any method: A+ from the received x; the method's round + lambda Q(.; A+).
+@dataclass(kw_only=True)
+class FedFM:
+    """FedFM on any method: A+ from the received x; the method's round + lambda Q(.; A+).
 
-    The matching term takes the place of ``extra_loss`` in this round only. Where not ``active`` (a
-    round before T_s) it is the method's own round, and the anchors stay as they are. Returns the
-    new global anchors.
+    The first ``wait`` rounds (those before T_s) are the method's own.
     """
-    if not active:
-        method.round(cohort)
-        return dict(anchors)
-    received = [method.model for _ in cohort]
-    new_anchors = update_anchors(received, cohort, anchors, aggregation)
-    own_extra_loss = method.extra_loss
-    method.extra_loss = matching_loss(new_anchors, strength, guide, temperature)
-    method.round(cohort)
-    method.extra_loss = own_extra_loss
-    return new_anchors
+
+    method: FedAvg
+    strength: float
+    guide: str
+    aggregation: str
+    temperature: float
+    wait: int = 0
+    played: int = 0
+    anchors: Anchors = field(default_factory=dict, init=False)
+
+    @property
+    def model(self) -> nn.Module:
+        """Global model: x."""
+        return self.method.model
+
+    def round(self, cohort: Sequence[Client]) -> None:
+        """One round: global anchors from the received model, then the method's round."""
+        if self.played >= self.wait:
+            received = [self.model for _ in cohort]
+            self.anchors = update_anchors(received, cohort, self.anchors, self.aggregation)
+        self.match()
+        self.method.round(cohort)
+        self.played += 1
+
+    def match(self) -> None:
+        """The method's extra loss becomes lambda Q(.; A), if there are anchors."""
+        if self.anchors:
+            self.method.extra_loss = matching_loss(
+                self.anchors, self.strength, self.guide, self.temperature
+            )
 
 
-class FedFMLite:
+@dataclass(kw_only=True)
+class FedFMLite(FedFM):
     """FedFM-Lite on a method whose clients keep nothing: anchors travel in every round.
 
     A client trains with lambda Q(.; A), A the last global anchors, then sends its local anchors,
@@ -536,51 +435,19 @@ class FedFMLite:
     The first ``wait`` rounds (T_s) have no matching term; the last of them sends the first anchors.
     """
 
-    def __init__(
-        self,
-        method: FedAvg,
-        *,
-        strength: float,
-        guide: str = "cg",
-        aggregation: str = "weighted",
-        temperature: float,
-        every: int = 1,
-        wait: int = 0,
-    ) -> None:
-        self.method = method
-        self.strength = strength
-        self.guide = guide
-        self.aggregation = aggregation
-        self.temperature = temperature
-        self.every = every
-        self.wait = wait
-        self.played = 0
-        self.anchors: Anchors = {}
-        self.own_models: dict[Hashable, nn.Module] = {}
-
-    @property
-    def model(self) -> nn.Module:
-        """Global model: x."""
-        return self.method.model
+    every: int = 1
+    own_models: dict[Hashable, nn.Module] = field(default_factory=dict)
 
     def round(self, cohort: Sequence[Client]) -> None:
         """One round: local training, local anchors, and in the last of a cycle the server."""
-        trained = self.train(cohort)
+        self.match()
+        for client in cohort:
+            start = self.own_models.get(client["id"], self.model)
+            self.own_models[client["id"]] = self.method.train_locally(client, start)
+        trained = [self.own_models[client["id"]] for client in cohort]
         self.played += 1
         if self.played >= self.wait:
             self.anchors = update_anchors(trained, cohort, self.anchors, self.aggregation)
         if self.played % self.every == 0:
             self.method.model = self.method.server(cohort, trained)
             self.own_models = {}
-
-    def train(self, cohort: Sequence[Client]) -> list[nn.Module]:
-        """Local training of every client, from its own model where it has one."""
-        self.method.extra_loss = None
-        if self.anchors:
-            self.method.extra_loss = matching_loss(
-                self.anchors, self.strength, self.guide, self.temperature
-            )
-        for k, client in enumerate(cohort):
-            start = self.own_models.get(client["id"], self.model)
-            self.own_models[client["id"]] = self.method.train_locally(client, k, start)
-        return [self.own_models[client["id"]] for client in cohort]

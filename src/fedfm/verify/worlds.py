@@ -1,18 +1,17 @@
-"""Small federations on which methods are checked, and the same seen by the textbook."""
+"""Small federations on which methods and executors are checked."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate
 from math import prod
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedfm import models
-from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
+from fedfm.core.trees import tree_map
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.engine.device_data import DeviceData
@@ -22,177 +21,198 @@ from fedfm.methods import Piece, Task, compose
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, initial_state
-from fedfm.verify import textbook
 
 Pieces = tuple[Piece, ...]
 
-SHAPE = (1, 4, 4)
+SHAPE = (1, 8, 8)
 CLASSES = 5
-"""Of the last class there is no sample anywhere."""
-SIZES = (13, 6, 3, 9)
-"""Samples of the clients: unequal steps, and one client smaller than a batch of 4."""
-FEATURES = 8
+"""No client has a sample of the last class."""
+SIZES = (23, 10, 5, 16)
+"""The samples of the clients: unequal steps, and one client with less than a batch of 8."""
+TINY, FEATURES = (1, 4, 4), 8
+"""The input shape of `NETWORKS`, and their number of features."""
 
 
-def mlp() -> nn.Module:
-    """A small perceptron. Features end in tanh: ReLU can leave none, which have no direction."""
-    body = [nn.Flatten(), nn.Linear(prod(SHAPE), 12), nn.Tanh(), nn.Linear(12, FEATURES), nn.Tanh()]
-    return models.BodyAndHead(nn.Sequential(*body), nn.Linear(FEATURES, CLASSES))
+def tiny_mlp(*norm: nn.Module) -> nn.Module:
+    """Return a small perceptron; tanh keeps its features from being zero, unlike ReLU."""
+    body = [nn.Flatten(), nn.Linear(prod(TINY), 12), *norm, nn.Tanh(), nn.Linear(12, FEATURES)]
+    return models.BodyAndHead(nn.Sequential(*body, nn.Tanh()), nn.Linear(FEATURES, CLASSES))
 
 
-def cnn(*norm: nn.Module) -> nn.Module:
-    """A small convolutional network of four channels."""
+def tiny_cnn(*norm: nn.Module) -> nn.Module:
+    """Return a small convolutional network of four channels."""
     convolution = [nn.Conv2d(1, 4, 3, padding=1), *norm, nn.ReLU(), nn.MaxPool2d(2)]
     rest = [nn.Flatten(), nn.Linear(16, FEATURES), nn.Tanh()]
     return models.BodyAndHead(nn.Sequential(*convolution, *rest), nn.Linear(FEATURES, CLASSES))
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": mlp,
-    "cnn": cnn,
-    "cnn with batch norm": lambda: cnn(nn.BatchNorm2d(4)),
+    "tiny mlp": tiny_mlp,
+    "tiny mlp with batch norm": lambda: tiny_mlp(nn.BatchNorm1d(12)),
+    "tiny cnn": tiny_cnn,
+    "tiny cnn with batch norm": lambda: tiny_cnn(nn.BatchNorm2d(4)),
 }
 
 
-def shards(sizes: tuple[int, ...]) -> list[Tensor]:
-    """The samples of clients that have so many each, one after another."""
-    ends = list(accumulate(sizes))
-    return [torch.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+def make_network(
+    name: str = "cnn",
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    shape: tuple[int, ...] = SHAPE,
+    **options: Any,
+) -> nn.Module:
+    """Return a new network of `NETWORKS` or of `fedfm.models`; the seed determines its weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if name in NETWORKS:
+            return NETWORKS[name]().to(dtype)
+        return models.build(name, shape=shape, classes=CLASSES, **options).to(dtype)
 
 
-@cache
-def images(sizes: tuple[int, ...], dtype: torch.dtype, broken: int | None = None) -> Dataset:
-    """Random images whose mean depends on the class; only the last client has class C - 2."""
-    rng = torch.Generator().manual_seed(0)
+def make_images(
+    seed: int = 0,
+    shape: tuple[int, ...] = SHAPE,
+    dtype: torch.dtype = torch.float32,
+    sizes: tuple[int, ...] = SIZES,
+    broken: int | None = None,
+) -> Dataset:
+    """Return random inputs whose mean depends on the class; only the last client has class C - 2.
+
+    All inputs of client `broken` are NaN.
+    """
+    rng = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES - 2, (sum(sizes),), generator=rng)
     labels[-sizes[-1] :: 2] = CLASSES - 2
-    inputs = torch.randn(sum(sizes), *SHAPE, generator=rng, dtype=dtype)
-    split = Split(inputs + labels.view(-1, 1, 1, 1).to(dtype) / 2, labels)
+    inputs = torch.randn(sum(sizes), *shape, generator=rng, dtype=dtype)
+    split = Split(inputs + labels.view(-1, *[1] * len(shape)).to(dtype) / 2, labels)
     data = Dataset("random", split, split, tuple(map(str, range(CLASSES))), keep_order=True)
     if broken is not None:
-        split.inputs[sum(sizes[:broken])] = torch.nan  # `Dataset` would refuse it
+        split.inputs[split_samples(sizes)[broken]] = torch.nan  # `Dataset` would refuse it
     return data
 
 
+def split_samples(sizes: tuple[int, ...] = SIZES) -> list[Tensor]:
+    """Return the samples of clients that have so many each, one after another."""
+    return list(torch.split(torch.arange(sum(sizes)), list(sizes)))
+
+
+def make_device_data(data: Dataset, module: nn.Module) -> DeviceData:
+    """Return the training data where the module is, in its precision."""
+    like = next(module.parameters())
+    return DeviceData.from_split(data.train, data, like.device, like.dtype)
+
+
+def make_federation(
+    module: nn.Module,
+    data: Dataset,
+    *pieces: Piece,
+    executor: str | Executor = "stacked",
+    lr: float = 0.05,
+    momentum: float = 0.9,
+    weight_decay: float = 1e-3,
+    epochs: int = 2,
+    batch_size: int = 8,
+    keep_last: bool = False,
+    participation: float = 1.0,
+    samples: list[Tensor] | None = None,
+    seed: int = 7,
+) -> Federation:
+    """Return clients that train the module with the method made of the pieces."""
+    if isinstance(executor, str):
+        executor = EXECUTORS[executor](module, make_device_data(data, module))
+    sgd = Sgd(lr, momentum, weight_decay)
+    return Federation(
+        task=Task(copy_model(module), len(data.classes), models.feature_dim(module, data.shape)),
+        method=compose(pieces),
+        executor=executor,
+        samples=samples or split_samples(),
+        training=LocalTraining(epochs, batch_size, keep_last, sgd),
+        participation=participation,
+        augmented=False,
+        seed=seed,
+    )
+
+
+def start(fed: Federation, round: int = 0) -> State:
+    """Return the initial state, as the state before a round."""
+    model = fed.task.model.map(lambda tree: tree_map(torch.clone, tree))
+    return replace(initial_state(model, fed.method, fed.task), round=round)
+
+
+def start_steady(fed: Federation) -> State:
+    """Return the state before the first round in which every piece takes part."""
+    return start(fed, fed.method.steady_round)
+
+
+def play_rounds(state: State, fed: Federation, rounds: int) -> State:
+    """Return the state after some more rounds."""
+    for _ in range(rounds):
+        state, _ = run_round(state, fed)
+    return state
+
+
+_module, _images = cache(make_network), cache(make_images)
+
+
 @cache
-def network(name: str, dtype: torch.dtype) -> nn.Module:
-    """The network of that name in `NETWORKS`, always with the same weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return NETWORKS[name]().to(dtype)
+def _executor(kind: str, module: nn.Module, data: Dataset) -> Executor:
+    return EXECUTORS[kind](module, make_device_data(data, module))
 
 
 @dataclass(frozen=True)
 class World:
     """How clients train and who takes part; `play` runs a method in it."""
 
-    network: str = "mlp"
+    network: str = "tiny mlp"
     dtype: torch.dtype = torch.float64
-    sizes: tuple[int, ...] = SIZES
+    sizes: tuple[int, ...] = (13, 6, 3, 9)
+    """The client with 3 samples has less than a batch, and lacks classes that others have."""
     executor: str = "stacked"
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 1e-3
     epochs: int = 2
     batch_size: int = 4
+    keep_last: bool = False
     participation: float = 0.75
     broken: int | None = None
-    """A client of which one input is NaN, so that its training fails."""
+    """A client whose inputs are NaN, so that its training fails."""
 
     @property
     def module(self) -> nn.Module:
         """The network; nothing changes its weights."""
-        return network(self.network, self.dtype)
+        return _module(self.network, dtype=self.dtype)
 
     @property
     def data(self) -> Dataset:
         """The data of all clients, one after another."""
-        return images(self.sizes, self.dtype, self.broken)
+        return _images(shape=TINY, dtype=self.dtype, sizes=self.sizes, broken=self.broken)
 
-    def federation(self, pieces: Pieces) -> Federation:
-        """The clients, running the method made of `pieces`."""
-        sgd = Sgd(self.lr, self.momentum, self.weight_decay)
-        return Federation(
-            task=Task(copy_model(self.module), CLASSES, FEATURES),
-            method=compose(pieces),
-            executor=_executor(self.executor, self.network, self.data),
-            samples=shards(self.sizes),
-            training=LocalTraining(self.epochs, self.batch_size, False, sgd),
+    def make_federation(self, pieces: Pieces) -> Federation:
+        """Return the clients, with the method made of `pieces`."""
+        return make_federation(
+            self.module,
+            self.data,
+            *pieces,
+            executor=_executor(self.executor, self.module, self.data),
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            keep_last=self.keep_last,
             participation=self.participation,
-            augmented=False,
+            samples=split_samples(self.sizes),
             seed=59,
         )
 
-    def start(self, fed: Federation) -> State:
-        """The state before the first round in which every piece is at work."""
-        state = initial_state(copy_model(self.module), fed.method, fed.task)
-        return replace(state, round=fed.method.steady_round)
-
     def play(self, pieces: Pieces, rounds: int) -> State:
-        """The state after some rounds."""
-        fed = self.federation(pieces)
-        return played(self.start(fed), fed, rounds)
-
-
-@cache
-def _executor(kind: str, name: str, data: Dataset) -> Executor:
-    dtype = data.train.inputs.dtype
-    feed = DeviceData.from_split(data.train, data, torch.device("cpu"), dtype)
-    return EXECUTORS[kind](network(name, dtype), feed)
-
-
-def played(state: State, fed: Federation, rounds: int) -> State:
-    """The state after some more rounds."""
-    for _ in range(rounds):
-        state, _ = run_round(state, fed)
-    return state
-
-
-class Schedule(NamedTuple):
-    """When a method is compared with the textbook: from round `begin` on, for `rounds` rounds.
-
-    Read from the settings alone, since the pieces' own `first_round` may be wrong.
-    """
-
-    begin: int
-    wait: int
-    """The rounds from there to T_s, two where there are so many."""
-    every: int
-    """Models travel every so many rounds."""
-    rounds: int
-
-
-def schedule(pieces: Pieces, least: int = 4) -> Schedule:
-    """Rounds around T_s, at least so many of them after it, in whole cycles of model exchanges."""
-    start = max(int(vars(piece).get("start_round", 0)) for piece in pieces)
-    every = max(int(vars(piece).get("models_every", 1)) for piece in pieces)
-    begin = max(0, start - 2) // every * every
-    return Schedule(begin, start - begin, every, -(-(start - begin + least) // every) * every)
+        """Return the state after some rounds in which every piece takes part."""
+        fed = self.make_federation(pieces)
+        return play_rounds(start_steady(fed), fed, rounds)
 
 
 def rounds_for(pieces: Pieces, least: int = 4) -> int:
-    """At least so many rounds, up to one in which models are shared."""
+    """Return at least so many rounds, in whole cycles of model exchanges."""
     every = compose(pieces).share_every
     return -(-least // every) * every
-
-
-def cohort_of(fed: Federation, data: Dataset, round: int) -> list[textbook.Client]:
-    """The cohort of a round in the textbook's form, with batches that the textbook makes."""
-    return [_client(fed, data, round, k) for k in fed.cohort(round)]
-
-
-def _client(fed: Federation, data: Dataset, round: int, client: int) -> textbook.Client:
-    def pair(samples: Tensor) -> tuple[Tensor, Tensor]:
-        chosen = data.train.subset(samples)
-        return chosen.inputs, chosen.labels
-
-    own, training = fed.samples[client], fed.training
-    rng = generator(fed.seed, "batches", round, client)
-    how = training.epochs, training.batch_size, training.keep_last
-    batches = textbook.local_batches(own.tolist(), lambda each: rng.permutation([*each]), *how)
-    return {
-        "id": client,
-        "batches": [pair(torch.tensor(batch)) for batch in batches],
-        "samples": len(own),
-        "data": pair(own),
-    }

@@ -9,18 +9,21 @@ from torch import nn
 from fedfm.engine.executors import StackedExecutor
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State
-from tests import worlds
+from fedfm.verify import worlds
 from tests.engine.test_graphs import METHODS
 
 ROUNDS = 2
 
 
 def played(module: nn.Module, method: str, low: torch.dtype | None) -> State:
-    fed = worlds.federation(module, worlds.images(), *METHODS[method])
+    fed = worlds.make_federation(module, worlds.make_images(), *METHODS[method])
     fed = replace(
-        fed, executor=StackedExecutor(module, worlds.device_data(worlds.images(), module), low)
+        fed,
+        executor=StackedExecutor(
+            module, worlds.make_device_data(worlds.make_images(), module), low
+        ),
     )
-    state = worlds.start(module, fed)
+    state = worlds.start(fed)
     for _ in range(ROUNDS):
         state, _ = run_round(state, fed)
     return state
@@ -36,12 +39,12 @@ def assert_near(module: nn.Module, method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_measures_in_bf16(method):
-    assert_near(worlds.network("mlp", hidden=[9], norm="batch"), method)
+    assert_near(worlds.make_network("mlp", hidden=[9], norm="batch"), method)
 
 
 @pytest.mark.parametrize("method", ["moon", "fedfm-lite every 2"])
 @pytest.mark.parametrize("layer", ["body.0", "body.9"])
 def test_networks_with_frozen_layers_do_as_well(layer, method):
-    module = worlds.network(norm="batch")
+    module = worlds.make_network(norm="batch")
     module.get_submodule(layer).requires_grad_(False)
     assert_near(module, method)

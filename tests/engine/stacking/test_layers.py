@@ -264,7 +264,10 @@ def test_a_transformers_block_stacks():
     [
         (nn.Conv2d(3, 5, 3, padding="same"), "layer '0' has padding='same'"),
         (nn.Conv2d(3, 5, 3, padding="valid"), "layer '0' has padding='valid'"),
-        (nn.Conv2d(3, 5, 3, padding=1, padding_mode="circular"), "layer '0' pads with 'circular'"),
+        (
+            nn.Conv2d(3, 5, 3, padding=1, padding_mode="circular"),
+            "padding_mode='circular'",
+        ),
         (nn.MultiheadAttention(8, 2), "(MultiheadAttention) has weights"),
         (nn.RReLU(), "(RReLU) draws random numbers"),
     ],

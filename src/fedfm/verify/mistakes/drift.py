@@ -1,4 +1,4 @@
-"""Mistakes in methods that correct the clients' drift: SCAFFOLD, FedDyn, FedProx."""
+"""Mistakes in methods that correct client drift: SCAFFOLD, FedDyn, FedProx."""
 
 from dataclasses import replace
 
@@ -12,37 +12,33 @@ from fedfm.verify.mistakes.planting import plant
 
 @plant("divides by K instead of a(K, rho) under momentum")
 class DividesByK(Scaffold):
-    """c_i+ too large by up to 1 / (1 - rho)."""
+    """c_i+ is too large by up to 1 / (1 - rho)."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """As if there were no momentum."""
         return super().finish(client, run._replace(sgd=replace(run.sgd, momentum=0.0)), down)
 
 
 @plant("c_i is never written back")
 class Forgets(Scaffold):
-    """The correction is c - 0 for ever."""
+    """The correction stays c - 0."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """Keep the old c_i."""
         return super().finish(client, run, down)[0], client
 
 
 @plant("the sign of the correction is inverted")
 class Inverted(Scaffold):
-    """Pushes clients apart."""
+    """The gradient gets c_i - c, which pushes clients apart."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        """Subtract c - c_i."""
         return tree_map(torch.sub, grads, held["correction"])
 
 
 @plant("the correction goes to a tensor that nobody reads")
 class Dropped(Scaffold):
-    """Trains as FedAvg does."""
+    """Clients train as in FedAvg."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        """Add to a copy, and return the original."""
         super().correct(grads, params, held)
         return grads
 
@@ -52,7 +48,6 @@ class FromWeights(Scaffold):
     """The first correction is the model itself."""
 
     def server_state(self, task: Task) -> Tree:
-        """The model."""
         return {"control": dict(task.params)}
 
 
@@ -61,7 +56,6 @@ class ByData(Scaffold):
     """x+ = sum p_i y_i."""
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
-        """The data shares."""
         return weights
 
 
@@ -70,41 +64,36 @@ class NoFraction(Scaffold):
     """c moves as if all clients had taken part."""
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """A fraction of 1."""
         return super().step(server, delta, total, turnout._replace(population=turnout.clients))
 
 
 @plant("the quadratic term is dropped", alpha=0.2)
 class NoQuadratic(FedDyn):
-    """Only - h_i is left."""
+    """Only - h_i is added to the gradient."""
 
     def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
-        """- h_i."""
         return {"fixed": tree_map(torch.neg, client["drift"])}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        """Add - h_i."""
         return tree_map(torch.add, grads, held["fixed"])
 
 
 @plant("the norm is not squared", alpha=0.2)
 class NotSquared(FedDyn):
-    """The gradient of alpha ||w - x|| - <h_i, w>."""
+    """The gradient is that of alpha ||w - x|| - <h_i, w>."""
 
     def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
-        """h_i and x."""
         return {"drift": client["drift"], "reference": received.params}
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        """Add alpha (w - x) / ||w - x|| - h_i."""
-        way = tree_map(torch.sub, params, held["reference"])
-        squares = [w.flatten(1).square().sum(1) for w in way.values()]
+        difference = tree_map(torch.sub, params, held["reference"])
+        squares = [w.flatten(1).square().sum(1) for w in difference.values()]
         length = torch.stack(squares).sum(0).sqrt().clamp(min=1e-12)
 
         def add(g: Tensor, w: Tensor, h: Tensor) -> Tensor:
             return g + self.alpha * w / per_client(length, w) - h
 
-        return tree_map(add, grads, way, held["drift"])
+        return tree_map(add, grads, difference, held["drift"])
 
 
 @plant("the penalty has no gradient at all", alpha=0.2)
@@ -112,22 +101,20 @@ class Detached(FedDyn):
     """Local training is FedAvg's."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        """Nothing."""
         return grads
 
 
 @plant("alpha is divided by the client's weight in one term only", alpha=0.2)
 class Lopsided(FedDyn):
-    """h_i is kept with another alpha than the one it is used with."""
+    """h_i is updated with alpha / weight, the weight being the client's steps over their mean."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """The weight is the share of the cohort's steps, in units of the mean."""
         weight = run.steps / run.steps.double().mean()
 
-        def moved(h: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        def update(h: Tensor, y: Tensor, x: Tensor) -> Tensor:
             return h - self.alpha / per_client(weight, y) * (y - x)
 
-        drift = tree_map(moved, client["drift"], run.end.params, run.start.params)
+        drift = tree_map(update, client["drift"], run.end.params, run.start.params)
         return {}, {"drift": drift}
 
 
@@ -136,24 +123,21 @@ class NoTotal(FedDyn):
     """h moves as if all clients had taken part."""
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """A fraction of 1."""
         return super().step(server, delta, total, turnout._replace(population=turnout.clients))
 
 
 @plant("pulls towards zero instead of the received model", mu=0.3)
 class TowardsZero(FedProx):
-    """Weight decay by another name."""
+    """The gradient gets mu w, which is weight decay."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        """Add mu w."""
         return tree_map(lambda g, w: g + self.mu * w, grads, params)
 
 
 @plant("the gradient has mu/2 instead of mu", mu=0.3)
 class Halved(FedProx):
-    """The 1/2 of the loss is left in its gradient."""
+    """The 1/2 of the loss stays in its gradient."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        """Add mu/2 (w - x)."""
         half = self.mu / 2
         return tree_map(lambda g, w, x: g + half * (w - x), grads, params, held["reference"])

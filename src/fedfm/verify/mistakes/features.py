@@ -1,4 +1,4 @@
-"""Mistakes in methods that guide features: MOON, FedProto, FedFM, FedFM-Lite."""
+"""Mistakes in methods with a loss on features: MOON, FedProto, FedFM, FedFM-Lite."""
 
 from dataclasses import replace
 
@@ -14,34 +14,30 @@ from fedfm.verify.mistakes.planting import plant
 
 @plant("the previous model is not updated", mu=2.0)
 class Stuck(Moon):
-    """A client contrasts with its first model for ever."""
+    """A client always contrasts with its first model."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """Keep what there is, if there is anything."""
-
-        def older(old: Tensor, new: Tensor) -> Tensor:
+        def keep_old(old: Tensor, new: Tensor) -> Tensor:
             return torch.where(per_client(client["exists"], new), old, new)
 
         _, fresh = super().finish(client, run, down)
-        return {}, tree_map(older, client, fresh)
+        return {}, tree_map(keep_old, client, fresh)
 
 
 @plant("positive and negative are swapped", mu=2.0)
 class Swapped(Moon):
-    """Away from the global model."""
+    """The loss pushes features away from those of the global model."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """The views under each other's name."""
         views = {"received": batch.views["previous"], "previous": batch.views["received"]}
         return super().loss(batch._replace(views=views), held)
 
 
 @plant("the temperature is left out", mu=2.0)
 class NoTemperature(Moon):
-    """tau = 1."""
+    """The loss has tau = 1."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Without tau."""
         return Moon.loss(replace(self, tau=1.0), batch, held)
 
 
@@ -50,7 +46,6 @@ class BorrowedBuffers(Moon):
     """Its parameters are kept, its buffers are not."""
 
     def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
-        """Buffers as received."""
         held = super().prepare(client, received, down)
         params = held["previous"]["params"]
         clients = len(next(iter(params.values())))
@@ -61,19 +56,17 @@ class BorrowedBuffers(Moon):
 
 @plant("features are normalised", strength=0.5)
 class UnitFeatures(FedProto):
-    """FedFM's distance."""
+    """The distance is FedFM's."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Unit features."""
         return super().loss(batch._replace(features=F.normalize(batch.features, dim=-1)), held)
 
 
 @plant("the squared distance is averaged over the d coordinates", strength=0.5)
 class MeanDistance(FedProto):
-    """Weaker by a factor of d."""
+    """The loss is too weak by a factor of d."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Divided by d."""
         return super().loss(batch, held) / batch.features.shape[-1]
 
 
@@ -82,7 +75,6 @@ class ZeroAnchor(FedFM):
     """Every class has a logit."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """All classes seen by the softmax."""
         features = F.normalize(batch.features, dim=-1)
         everything = torch.ones_like(held["seen"])
         each = contrastive_guiding(
@@ -96,37 +88,33 @@ class ZeroByZero(FedFM):
     """The anchor of an absent class is NaN."""
 
     def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
-        """Divide without looking."""
         anchors = total["sum"] / total["count"].unsqueeze(-1)
         return {"anchors": anchors, "seen": server["seen"] | (total["count"] > 0)}
 
 
 @plant("a class absent from a round loses its anchor", strength=1.0, start_round=0)
 class Loses(FedFM):
-    """Only this round's classes have one."""
+    """Only the classes of this round have an anchor."""
 
     def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
-        """Begin anew in every round."""
         empty = {name: torch.zeros_like(leaf) for name, leaf in server.items()}
         return super().absorb(empty, total, clients)
 
 
 @plant("weighted anchors are a plain mean over clients", strength=1.0, start_round=0)
 class Unweighted(FedFM):
-    """Every holder of a class counts alike."""
+    """Every holder of a class has the same weight."""
 
     def report(self, statistic: Tree) -> Tree:
-        """Means with a count of one."""
         means = statistic["sum"] / statistic["count"].clamp(min=1).unsqueeze(-1)
         return {"sum": means, "count": statistic["count"].clamp(max=1)}
 
 
 @plant("features are not normalised", strength=1.0, start_round=0)
 class RawFeatures(FedFM):
-    """Inner products instead of cosines."""
+    """The softmax is over inner products instead of cosines."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Contrastive guiding of raw features."""
         anchors, seen = held["anchors"], held["seen"]
         each = contrastive_guiding(batch.features, batch.labels, anchors, seen, self.temperature)
         return self.mean_loss(each, batch.labels, seen)
@@ -134,19 +122,17 @@ class RawFeatures(FedFM):
 
 @plant("anchors are normalised before they are averaged", strength=1.0, start_round=0)
 class EarlyUnit(FedFM):
-    """The mean of unit features, which long features no longer dominate."""
+    """Anchors are means of unit features, in which long features do not dominate."""
 
     def statistic(self, batch: Batch) -> Tree:
-        """Sums of unit features."""
         return super().statistic(batch._replace(features=F.normalize(batch.features, dim=-1)))
 
 
 @plant("L2 guiding is averaged over the d coordinates", strength=1.0, start_round=0, guide="l2")
 class MeanGuiding(FedFM):
-    """Weaker by a factor of d."""
+    """The loss is too weak by a factor of d."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
-        """Divided by d."""
         return super().loss(batch, held) / batch.features.shape[-1]
 
 
@@ -156,7 +142,6 @@ class Early(FedFM):
 
     @property
     def first_round(self) -> int:
-        """One round too early."""
         return self.start_round - 1
 
 
@@ -170,23 +155,21 @@ class Late(FedFMLite):
 
     @property
     def first_round(self) -> int:
-        """FedFM's."""
         return self.start_round
 
 
 @plant("samples without an anchor count in the mean", strength=1.0, start_round=0)
 class AllSamples(FedFMLite):
-    """Divides by the batch's size."""
+    """The sum of the losses is divided by the batch size."""
 
     def mean_loss(self, each: Tensor, labels: Tensor, seen: Tensor) -> Tensor:
-        """Zeros for samples without an anchor."""
         taking_part = seen.expand(len(labels), -1).gather(-1, labels)
         return self.strength * each.masked_fill(~taking_part, 0.0).mean(-1)
 
 
 @plant("anchors are taken before training instead of after", strength=1.0, start_round=0)
 class TooEarly(FedFMLite):
-    """FedFM's two handshakes under the name of Lite."""
+    """Lite has the two handshakes of FedFM."""
 
     measures = "before"
 
@@ -198,10 +181,9 @@ class TooEarly(FedFMLite):
     anchors="uniform",
 )
 class ZeroShare(FedFMLite):
-    """The plain mean runs over clients that have nothing to say."""
+    """The sum of the means is divided by S, not by the number of holders."""
 
     def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
-        """The sum of the means divided by S."""
         held = total["holders"] > 0
         new = torch.where(held.unsqueeze(-1), total["mean"] / clients, server["anchors"])
         return {"anchors": new, "seen": server["seen"] | held}

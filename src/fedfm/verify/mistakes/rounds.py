@@ -1,10 +1,11 @@
-"""Mistakes around the pieces: who counts, in which batches, towards which model, and the ledger."""
+"""Mistakes around the pieces: in the engine, the batches, the round and the ledger."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedfm.core import ledger, trees
@@ -12,25 +13,69 @@ from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import Tree
 from fedfm.data.batches import BatchPlan, plan_batches
 from fedfm.engine.cohort import TrainingJob
-from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Piece
+from fedfm.engine.networks import BoundNetwork
+from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Model, Moon
 from fedfm.rounds import clients, federation
-from fedfm.rounds import round as talk
+from fedfm.rounds import round as rounds
 from fedfm.rounds.clients import ClientGroup, Work, answer_measure, answer_train, make_job
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
-from fedfm.verify.mistakes.engine import replaced
-from fedfm.verify.mistakes.planting import MISTAKES, Mistake
+from fedfm.verify.mistakes.planting import plant_in
 
+bind_frozen, sum_buffers = BoundNetwork.bind_frozen, clients.sum_buffers
 count_uploads, record_handshake = clients.count_uploads, Ledger.record_handshake
+FM, LITE = FedFM(strength=1.0, start_round=0), FedFMLite(strength=1.0, start_round=0)
+UNIFORM_FM, UNIFORM_LITE = replace(FM, anchors="uniform"), replace(LITE, anchors="uniform")
 
 
-def towards_its_own(group: ClientGroup, fed: Federation, request: Request) -> TrainingJob:
-    """The pieces get the model that a client goes on from for the received one."""
+@plant_in(BoundNetwork, "bind_frozen", "frozen models run in training mode", Moon(mu=2.0))
+def bind_training(self: BoundNetwork, name: str, model: Model) -> BoundNetwork:
+    """Let the frozen model move its BatchNorm statistics."""
+    net = bind_frozen(self, name, model)
+    net.module.train()
+    return net
+
+
+@plant_in(clients, "sum_buffers", "BatchNorm buffers are one client's, not the average", FedAvg())
+def take_first_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
+    """Give the first client all the weight."""
+    first = torch.zeros_like(samples)
+    first[0] = samples.sum()
+    return sum_buffers(buffers, base, first)
+
+
+@plant_in(
+    clients,
+    "sum_buffers",
+    "BatchNorm buffers are averaged plainly instead of by data share",
+    FedAvg(),
+)
+def sum_buffers_plainly(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
+    """Give every client the same weight."""
+    return sum_buffers(buffers, base, samples.mean().expand_as(samples))
+
+
+@plant_in(federation, "plan_batches", "all epochs have their batches in one order", FedAvg())
+def repeat_first_epoch(indices: np.ndarray, *, epochs: int, **how: Any) -> BatchPlan:
+    """Repeat the batches of the first epoch."""
+    whole = plan_batches(indices, epochs=epochs, **how)
+    first = whole.first(whole.steps // epochs)
+    return replace(whole, indices=first.indices.repeat(epochs))
+
+
+@plant_in(
+    rounds,
+    "make_job",
+    "between exchanges of models the pull is towards the client's own",
+    FedProx(mu=0.3),
+)
+def pull_to_start(group: ClientGroup, fed: Federation, request: Request) -> TrainingJob:
+    """Give the pieces the model that a client starts from instead of the received one."""
     return make_job(group._replace(base=group.start), fed, request)
 
 
-def with_everybody(answer: Callable[..., Sums]) -> Callable[..., Sums]:
-    """Those who failed are counted with the others."""
+def count_everybody(answer: Callable[..., Sums]) -> Callable[..., Sums]:
+    """Return an answer that counts clients who failed with the others."""
 
     def wrong(*args: Any) -> Sums:
         sums = answer(*args)
@@ -39,57 +84,43 @@ def with_everybody(answer: Callable[..., Sums]) -> Callable[..., Sums]:
     return wrong
 
 
-def in_one_order(indices: np.ndarray, *, epochs: int, **how: Any) -> BatchPlan:
-    """Every epoch has the batches of the first one."""
-    whole = plan_batches(indices, epochs=epochs, **how)
-    first = whole.first(whole.steps // epochs)
-    return replace(whole, indices=first.indices.repeat(epochs))
+plant_in(
+    rounds,
+    "answer_train",
+    "a client whose training failed is counted",
+    FedDyn(alpha=0.2),
+    UNIFORM_LITE,
+)(count_everybody(answer_train))
+plant_in(rounds, "answer_measure", "a client whose features are not finite is counted", UNIFORM_FM)(
+    count_everybody(answer_measure)
+)
 
 
+@plant_in(ledger, "float_leaves", "the ledger has buffers among the floats", FedAvg())
 def every_float(message: Tree) -> Iterator[Tensor]:
-    """Buffers count as the paper's floats do."""
+    """Return buffers, too."""
     return (leaf for leaf in trees.leaves(message) if leaf.is_floating_point())
 
 
-def bytes_of_floats(message: Tree) -> int:
-    """Counts and flags weigh nothing."""
+@plant_in(ledger, "count_bytes", "the ledger leaves out the bytes of integers", LITE)
+def count_float_bytes(message: Tree) -> int:
+    """Leave out counts and flags."""
     return sum(leaf.numel() * leaf.element_size() for leaf in every_float(message))
 
 
-def once_a_round(self: Ledger, answers: Traffic) -> None:
-    """However often server and clients meet."""
+@plant_in(Ledger, "record_handshake", "the ledger has one handshake in every round", FM)
+def record_one_handshake(self: Ledger, answers: Traffic) -> None:
+    """Reset the count to 1, however often server and clients meet."""
     record_handshake(self, answers)
     self.traffic = replace(self.traffic, handshakes=1)
 
 
-def always_sharing(work: Work, sharing: bool) -> Traffic:
-    """A model that stays at home is counted."""
+@plant_in(
+    clients,
+    "count_uploads",
+    "the ledger has models that were not sent",
+    replace(LITE, models_every=2),
+)
+def count_unsent_uploads(work: Work, sharing: bool) -> Traffic:
+    """Count a model that stays with its client."""
     return count_uploads(work, sharing=True)
-
-
-def swapped(what: str, piece: Piece, owner: Any, name: str, wrong: Any) -> Mistake:
-    """A mistake that takes the place of an attribute while the piece is checked."""
-    return Mistake(what, piece, lambda: replaced(owner, name, wrong))
-
-
-FM, LITE = FedFM(strength=1.0, start_round=0), FedFMLite(strength=1.0, start_round=0)
-UNIFORM_FM, UNIFORM_LITE = replace(FM, anchors="uniform"), replace(LITE, anchors="uniform")
-OWN = "between exchanges of models the pull is towards the client's own"
-FAILED = "a client whose training failed is counted"
-UNMEASURED = "a client whose features are not finite is counted"
-ORDER = "all epochs have their batches in one order"
-FLOATS = "the ledger has buffers among the floats"
-INTEGERS = "the ledger leaves out the bytes of integers"
-HANDSHAKES = "the ledger has one handshake in every round"
-AT_HOME = "the ledger has models that were not sent"
-MISTAKES += [
-    swapped(OWN, FedProx(mu=0.3), talk, "make_job", towards_its_own),
-    swapped(FAILED, FedDyn(alpha=0.2), talk, "answer_train", with_everybody(answer_train)),
-    swapped(FAILED, UNIFORM_LITE, talk, "answer_train", with_everybody(answer_train)),
-    swapped(UNMEASURED, UNIFORM_FM, talk, "answer_measure", with_everybody(answer_measure)),
-    swapped(ORDER, FedAvg(), federation, "plan_batches", in_one_order),
-    swapped(FLOATS, FedAvg(), ledger, "float_leaves", every_float),
-    swapped(INTEGERS, LITE, ledger, "count_bytes", bytes_of_floats),
-    swapped(HANDSHAKES, FM, Ledger, "record_handshake", once_a_round),
-    swapped(AT_HOME, replace(LITE, models_every=2), clients, "count_uploads", always_sharing),
-]

@@ -15,43 +15,38 @@ class Alike(FedAvg):
     """x+ = mean y_i."""
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
-        """1 each."""
         return torch.ones_like(weights)
 
 
 @plant("plain K instead of a(K, rho) under momentum")
 class PlainK(FedNova):
-    """Steps count, not how far they go."""
+    """Clients are normalised by their steps, whatever the momentum."""
 
     def normaliser(self, run: LocalRun) -> Tensor:
-        """As if there were no momentum."""
         return run._replace(sgd=replace(run.sgd, momentum=0.0)).accumulation
 
 
 @plant("the whole is multiplied by N/S")
 class Magnified(FedNova):
-    """A step too long where not all clients take part."""
+    """The step is too long if not all clients take part."""
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """Times N/S."""
         return server, tree_map(lambda d: d / turnout.fraction, delta)
 
 
 @plant("with FedProx, the normaliser ignores the proximal factors")
 class IgnoresPull(FedNova):
-    """a_i of plain SGD, whatever else pulls."""
+    """a_i is that of a loss without a proximal term."""
 
     def normaliser(self, run: LocalRun) -> Tensor:
-        """As if there were no pull."""
         return run._replace(pull=0.0).accumulation
 
 
 @plant("BatchNorm buffers are averaged with the method's weights instead of the data shares")
 class InPlace(FedNova):
-    """The shares are overwritten by the weights, and buffers are averaged afterwards."""
+    """The weights overwrite the data shares, with which buffers are averaged afterwards."""
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
-        """The right weights, in the wrong place."""
         return weights.copy_(super().weights(weights, run))
 
 
@@ -60,7 +55,6 @@ class Damped(FedAvgM):
     """v = beta v + (1 - beta) d."""
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """Scale the change first."""
         scaled = tree_map(lambda d: (1 - self.beta) * d, delta)
         return super().step(server, scaled, total, turnout)
 
@@ -70,7 +64,6 @@ class Nesterov(FedAvgM):
     """x+ = x + d + beta v."""
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """Look ahead."""
         state, velocity = super().step(server, delta, total, turnout)
         return state, tree_map(lambda d, v: d + self.beta * v, delta, velocity)
 
@@ -80,12 +73,10 @@ class LateStart(FedAvgM):
     """The first round only fills the velocity."""
 
     def server_state(self, task: Task) -> Tree:
-        """The velocity, and whether there has been a round."""
         like = next(iter(task.params.values()))
         return super().server_state(task) | {"begun": like.new_zeros(())}
 
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        """Stand still at first."""
         state, velocity = super().step(server, delta, total, turnout)
         moves = tree_map(lambda v: server["begun"] * v, velocity)
         return state | {"begun": torch.ones_like(server["begun"])}, moves
