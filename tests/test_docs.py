@@ -24,10 +24,23 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-def test_the_readmes_python_runs(capsys):
-    (code,) = blocks(ROOT / "README.md", "python")
+def test_the_readmes_python_prints_what_it_shows_up_to_rounding(capsys):
+    (code,), (shown,) = (blocks(ROOT / "README.md", language) for language in ("python", "text"))
     exec(code, {})
-    assert re.fullmatch(r"[\d.]+% after sending [\d,]+ floats\n", capsys.readouterr().out)
+    accuracy, floats = capsys.readouterr().out.split("%")
+    assert floats == shown.split("%")[1]
+    assert float(accuracy) == pytest.approx(float(shown.split("%")[0]), abs=6)
+
+
+def test_the_places_that_the_architecture_names_are_there():
+    text = (ROOT / "docs/architecture.md").read_text()
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", text)
+    folders = re.findall(r"^  (\w+/) ", text, re.MULTILINE)
+    assert len(named) > 40
+    for path in (*named, *folders):
+        assert (ROOT / "src/fedfm" / path).exists() or (ROOT / path).exists(), path
+    rooms = {f"{each.name}/" for each in (ROOT / "src/fedfm").iterdir() if each.is_dir()}
+    assert {*folders} == rooms - {"__pycache__/"}
 
 
 def test_the_documented_config_is_the_default_and_names_every_key():

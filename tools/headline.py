@@ -48,14 +48,18 @@ def render_headline(document: Document, folder: Path) -> str:
         for row, entries in main.lines
     ]
     table = format_table([main.row_head, *(column.labels[-1] for column in main.columns)], rows)
-    star = f" {MARKDOWN.star} p < 0.05 against FedAvg with three seeds: suggestive, not conclusive."
+    star = (
+        f" {MARKDOWN.star} p < 0.05 against FedAvg with {main.seeds} seeds: suggestive, not "
+        "conclusive."
+    )
     about = (
-        f"CIFAR-10{' as image files' if files else ''} under the paper's protocol, test accuracy "
-        f"in percent (the paper's in brackets): {len(runs)} runs, "
-        f"{format_duration(sum_seconds(runs))} on "
+        f"Test accuracy in percent on CIFAR-10{' as image files' if files else ''} under the "
+        "paper's protocol, with the paper's number in brackets; ± is the standard deviation over "
+        f"{main.seeds} seeds, n=1 means one seed. "
+        f"{len(runs)} runs, {format_duration(sum_seconds(runs))} on "
         f"{' and '.join(name_machines(document.results, runs))}."
-        f"{star if MARKDOWN.star in table else ''} [Everything that was measured, and the command "
-        f"for each number]({os.path.relpath(document.path, folder)}).\n"
+        f"{star if MARKDOWN.star in table else ''} [All results, with the command for each]"
+        f"({os.path.relpath(document.path, folder)}).\n"
     )
     picture = os.path.relpath(document.picture("lite"), folder)
     return f"{table}\n{about}\n![accuracy against floats sent]({picture})\n\n{_list_savings(lite)}"
@@ -71,7 +75,7 @@ def _list_savings(table: Table) -> str:
         for row, (accuracy, _) in table.lines
         if accuracy and accuracy.mean and floats[row] < usual
     ]
-    return f"Accuracy for a part of FedAvg's floats: {', '.join(rows) or 'not run'}.\n"
+    return f"Test accuracy for a part of FedAvg's floats: {', '.join(rows) or 'not run'}.\n"
 
 
 def _format_cell(entry: Entry | None, seeds: int) -> str:
