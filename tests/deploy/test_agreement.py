@@ -365,7 +365,9 @@ def test_labels_follow_the_names_of_the_classes():
     names = ("cold", "healthy", "ill")
     agreement = Agreement(classes=names, shape=(1, 2, 2), dtype="float32", mean=(3,), std=(2,))
     local = localised(data, agreement)
-    assert local.train.labels.tolist() == local.test.labels.tolist() == [2, 1, 1, 2]
+    for before, after in ((data.train, local.train), (data.test, local.test)):
+        wanted = [data.classes[label] for label in before.labels]
+        assert [names[label] for label in after.labels] == wanted
     assert local.train.labels.dtype == torch.int64
     assert local.classes == names
     assert (local.mean, local.std) == ((3.0,), (2.0,))

@@ -134,7 +134,7 @@ def test_only_refusals_are_told():
 
 def test_nothing_is_unpickled():
     source = Path(fedfm.__file__).parent
-    for file in [*source.glob("flower/**/*.py"), *source.glob("core/**/*.py")]:
+    for file in [*source.glob("deploy/**/*.py"), *source.glob("core/**/*.py")]:
         text = file.read_text()
         assert not re.search(r"\b(pickle|marshal|shelve|torch\.load|eval|exec)\b\(?", code(text)), (
             file

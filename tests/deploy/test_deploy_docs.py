@@ -90,6 +90,6 @@ def test_what_can_go_wrong_is_said_in_these_words():
 
 def fixed_parts(message: str) -> list[str]:
     """What of a message does not depend on the case."""
-    names = r"HOST|runs/server|--keys keys|server\.key|(?:client )?'b'|protocol\.rounds.*"
+    names = r"HOST|runs/server|--keys keys|server\.key|(?:client )?'b'|training\.rounds.*"
     parts = (part.strip(" :") for part in re.split(rf": |\.\.\.|\b\d+\b|{names}", message))
     return [part for part in parts if len(part) > 3]

@@ -87,7 +87,7 @@ def test_dead_while_it_judges_the_last_model(federation, warnings):
     run = federation()
     result = run.run(Fault("evaluate", silent))
     assert_same(run.state, run.simulated().state, **EXACT)
-    everyone = run.simulation.evaluate(run.state.model).clients
+    everyone, _ = run.simulation.evaluate(run.state.model)
     assert result.rounds[-1].val_accuracy == pytest.approx(float(everyone[[0, 2]].mean()), abs=1e-6)
     assert_one_line(warnings(), "no answer within")
 
@@ -618,11 +618,11 @@ def test_rounds_that_other_clients_measured_are_not_compared(
     """The second round is the best by far, in the eyes of two; three came back, and have a say."""
     judged = iter([(0.5, (0, 1, 2)), (0.9, (0, 1)), (0.6, (0, 1, 2)), (0.7, (0, 1, 2))])
 
-    def of(total, clients):
+    def score_of(total, clients):
         validation, judges = next(judged)
-        return Score(validation, validation, judges)
+        return Score(validation, validation, judges=judges)
 
-    monkeypatch.setattr(Score, "of", of)
+    monkeypatch.setattr("fedfm.deploy.server.server.score_of", score_of)
     fed = federation("fedavg", "training.rounds=4", f"training.participation={share}")
     result = fed.run()
     assert result.best.round == chosen

@@ -334,7 +334,7 @@ def test_a_class_that_nobody_has_is_not_believed_in_however_many_add_noise():
             assert float((found > 0).float().mean()) == pytest.approx(0.023, abs=0.005)
 
 
-@pytest.mark.parametrize(("method", "answer"), [("fedavg", "trained"), ("fedfm", "measured")])
+@pytest.mark.parametrize(("method", "answer"), [("fedavg", "answer_train"), ("fedfm", "answer_measure")])
 def test_a_simulation_stops_where_too_few_clients_are_left_for_its_noise(
     data, federation, monkeypatch, method, answer
 ):

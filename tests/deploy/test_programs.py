@@ -56,7 +56,7 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
     [
         ((*SERVE, "--host", "0.0.0.0"), "without --keys anybody"),
         ((*SERVE, "--keys", "nowhere"), "not there: ca.pem, server.pem, server.key"),
-        ((*SERVE, "--keys", "x", "--insecure"), "exclude each other"),
+        ((*SERVE, "--keys", "x", "--insecure"), "not both"),
         ((*SERVE, "--set", "round=1"), "did you mean 'training.rounds'"),
         ((*SERVE, *sets("model.name=mpl")), "unknown model 'mpl': did you mean 'mlp'"),
         ((*SERVE, *sets("model.hiden=[3]")), "unknown option 'hiden'"),
@@ -77,8 +77,8 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*JOIN, "--superlink", "127.0.0.1"), "no HOST:PORT"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "not there: ca.pem, a.key"),
         ((*JOIN[:4], "--superlink", "127.0.0.1:1"), "--name and --data"),
-        ((*JOIN, "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site holds the name"),
-        ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "data and the folder"),
+        ((*JOIN, "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site has them"),
+        ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site has them"),
         ((*JOIN[:2], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "no site file"),
     ],
 )
@@ -223,7 +223,7 @@ def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):
     serve = (*SERVE, *sets("seed=5"), "--port", free_address().port)
     answer = command(*serve)
     assert answer.code == code, answer.err
-    assert "go on with --resume" in command(*serve).err
+    assert "already holds a run: resume it" in command(*serve).err
     assert command(*serve, "--resume").code == code
     assert f"round 1 of {tmp_path / 'out'} resume 1" in answer.out
     assert ("an unlucky seed" in answer.err) == bool(code)
