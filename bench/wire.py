@@ -28,7 +28,8 @@ from rich.table import Table
 
 from fedfm.config import Config, load_config
 from fedfm.core.ledger import Traffic
-from fedfm.deploy import client_app, secure
+from fedfm.deploy import client_app
+from fedfm.deploy import secure as secure_sums
 from fedfm.deploy.client import client, runtime
 from fedfm.deploy.client.site import Site
 from fedfm.deploy.client.storage import Storage
@@ -97,9 +98,9 @@ PHASES: Sequence[tuple[Any, str, str]] = (
     (server, "expect_answer", "expected answers"),
     (sums, "read_sum", "check"),
     (sums, "add_answers", "add"),
-    (secure, "add", "add"),
-    (secure, "unmask", "unmask"),
-    (secure, "decode", "decode"),
+    (secure_sums, "add", "add"),
+    (secure_sums, "unmask", "unmask"),
+    (secure_sums, "decode", "decode"),
 )
 Seconds = dict[str, float]
 

@@ -114,9 +114,9 @@ def agree(
     type and columns are those of most clients; in a tie, those of the first client by name.
     """
     misfits = _find_duplicates(introductions)
-    heard = [client for node, client in introductions.items() if node not in misfits]
-    require(len(heard) > 0, "no client has introduced itself")
-    left = sorted(heard, key=lambda client: client.name)
+    distinct = [client for node, client in introductions.items() if node not in misfits]
+    require(len(distinct) > 0, "no client has introduced itself")
+    left = sorted(distinct, key=lambda client: client.name)
     if wanted_classes:
         wanted = set(wanted_classes)
         left = [client for client in left if wanted.issuperset(client.classes)] or left

@@ -39,7 +39,7 @@ def load_server_keys(folder: Path) -> ServerKeys:
     """Return the server's keys in `folder`; refuse a folder that is incomplete."""
     ca, certificate, key = _find_files(folder, ("ca.pem", "server.pem", "server.key"))
     clients = {check_name(path.stem): path for path in sorted(folder.resolve().glob("*.pub"))}
-    require(bool(clients), f"--keys {folder}: there is no public key (NAME.pub): nobody could join")
+    require(bool(clients), f"--keys {folder}: no public key (NAME.pub): no client could join")
     return ServerKeys(ca, certificate, key, clients)
 
 

@@ -107,7 +107,7 @@ def test_what_is_missing_is_named(keys):
         load_server_keys(keys / "hospital-a")
     for public in (keys / "server").glob("*.pub"):
         public.unlink()
-    with pytest.raises(UserError, match="nobody could join"):
+    with pytest.raises(UserError, match="no client could join"):
         load_server_keys(keys / "server")
 
 

@@ -25,7 +25,7 @@ from fedfm.deploy.programs.orphans import find_orphans
 from fedfm.deploy.programs.processes import supervise
 from tests.cli.tools import Command, sets
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIG = ("digits", *sets("rounds=1"))
 
 
@@ -72,7 +72,7 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*SERVE, *PRIVATE, "--set", "fedfm.anchors=uniform"), "anchors must be 'weighted'"),
         ((*SERVE, *PRIVATE, "--set", "deployment.minimum=11"), "rounds have 10"),
         ((*SERVE, *SECURE, "--set", "deployment.threshold=3"), "more than half of the 10 clients"),
-        ((*SERVE, *SECURE, "--set", "deployment.threshold=11"), "no more than all"),
+        ((*SERVE, *SECURE, "--set", "deployment.threshold=11"), "at most all"),
         ((*JOIN, "--superlink", "192.0.2.7:9092"), "without --keys anybody"),
         ((*JOIN, "--superlink", "127.0.0.1"), "not HOST:PORT"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "not there: ca.pem, a.key"),
@@ -290,7 +290,7 @@ def test_a_client_ends_when_it_has_the_model_and_the_server_is_gone(
     answer = command(*JOIN, "--superlink", "127.0.0.1:1")
     assert answer.code == 0, answer.err
     assert answer.out.count("Connection attempt failed") == 2 + 3
-    assert answer.out.endswith(f"its server gone; the model is in {result}\n")
+    assert answer.out.endswith(f"its server has stopped; the model is in {result}\n")
     assert find_orphans(tmp_path / "out" / "flower") == []
 
 
@@ -309,7 +309,7 @@ def test_a_client_that_does_not_trust_the_server(command: Command, fake, said):
     fake("flower-supernode", f"#!/bin/sh\necho '{said}'\nexit 1\n")
     answer = command(*JOIN, "--superlink", "127.0.0.1:1")
     assert answer.code == 1
-    assert "its certificate is for another name" in answer.err
+    assert "the certificate is not for the name" in answer.err
     assert "public key" not in answer.err
 
 
@@ -322,7 +322,7 @@ def test_a_certificate_that_the_server_itself_does_not_trust(
     fake("flwr", "#!/bin/sh\necho Connection to the SuperLink is unavailable.\nexit 1\n")
     answer = command(*SERVE, "--port", free_address().port, "--keys", "keys/server")
     assert answer.code == 1
-    assert "Is server.pem valid for 127.0.0.1, too?" in answer.err
+    assert "Is server.pem also valid for 127.0.0.1?" in answer.err
 
 
 def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
@@ -333,7 +333,7 @@ def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
         out = ("--out", f"out{clients}", "--port", free_address().port)
         answer = command("serve", "digits", *out, *secure, *sets(f"clients={clients}"))
         assert answer.code == 0, answer.err
-        assert ("each can take its own part off the sum" in answer.err) == warned
+        assert ("each can subtract its own part" in answer.err) == warned
 
 
 def test_noise_for_fewer_clients_than_there_are(command: Command, fake):
