@@ -107,7 +107,7 @@ def secured(trees: list[Tree], dropouts: int, record: Record) -> Tree:
         with record.client("encode"):
             words = secure.encode(trees[client], FINE, CLIENTS, RANGE)
         with record.client("mask"):
-            sessions[client], words = secure.masked(sessions[client], "train", words)
+            sessions[client], words = secure.mask(sessions[client], "train", words)
         with record.client("write"):
             answers[client] = [Array(piece) for piece in words.pieces()]
         record.bytes += sum(len(array.data) for array in answers[client])
@@ -118,11 +118,11 @@ def secured(trees: list[Tree], dropouts: int, record: Record) -> Tree:
     revealed = {}
     for client in survivors:
         with record.client("reveal"):
-            told = secure.revealed(sessions[client], "train", survivors, dropped)
-        sessions[client], revealed[client] = told
+            answer = secure.reveal_shares(sessions[client], "train", survivors, dropped)
+        sessions[client], revealed[client] = answer
         record.bytes += sum(map(len, revealed[client].values()))
     with record.server("unmask"):
-        total = secure.unmasked(
+        total = secure.unmask(
             total, "train", keys, survivors, dropped, revealed, threshold=THRESHOLD
         )
     with record.server("decode"):
@@ -135,15 +135,15 @@ def setup(record: Record) -> dict[int, secure.Session]:
     sessions, keys, letters = {}, {}, {}
     for client in range(CLIENTS):
         with record.client("set up"):
-            sessions[client], keys[client] = secure.opened(PURPOSES)
+            sessions[client], keys[client] = secure.open_session(PURPOSES)
     for client in sessions:
         with record.client("set up"):
-            told = secure.shared(sessions[client], client, keys, THRESHOLD)
+            told = secure.share_secrets(sessions[client], client, keys, THRESHOLD)
         sessions[client], letters[client] = told
     for client in sessions:
         inbox = {peer: sealed[client] for peer, sealed in letters.items() if peer != client}
         with record.client("set up"):
-            sessions[client] = secure.accepted(sessions[client], inbox)
+            sessions[client] = secure.accept_letters(sessions[client], inbox)
     up = sum(len(key.to_bytes()) for key in keys.values())
     there_and_back = 2 * sum(len(each) for sealed in letters.values() for each in sealed.values())
     record.bytes += up * (1 + CLIENTS) + there_and_back

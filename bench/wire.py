@@ -9,6 +9,7 @@ of one thread, which others on the machine do not change. Files are shown apart,
 import argparse
 import json
 import platform
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,10 +29,11 @@ from rich.table import Table
 from fedfm.config import Config, load_config
 from fedfm.core.ledger import Traffic
 from fedfm.deploy import client_app
+from fedfm.deploy import secure as secure_sums
 from fedfm.deploy.client import client, runtime
-from fedfm.deploy.client.storage import Desk
-from fedfm.deploy.inprocess import InProcessGrid
-from fedfm.deploy.masking import Hiding
+from fedfm.deploy.client.site import Site
+from fedfm.deploy.client.storage import Storage
+from fedfm.deploy.masking import Masker
 from fedfm.deploy.server import messaging, server, sums
 from fedfm.deploy.server.server import Server
 from fedfm.deploy.wire import FACTS
@@ -41,6 +43,9 @@ from fedfm.methods.base import Model
 from fedfm.rounds.state import State
 from fedfm.run.folder import RunFolder
 from fedfm.run.records import Progress, Score
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.deploy.inprocess import InProcessGrid  # the tests' transport
 
 CLIENTS, ROUNDS, FIRST_NODE = 10, 3, 100
 SETTINGS = (
@@ -76,26 +81,26 @@ FILES, COUNTING = "files", "counting"
 PHASES: Sequence[tuple[Any, str, str]] = (
     (LoopExecutor, "train", "training"),
     (LoopExecutor, "measure", "measuring"),
-    (messaging, "packed", "write messages"),
-    (messaging, "unpacked", "read messages"),
-    (client_app, "packed", "write messages"),
-    (client_app, "unpacked", "read messages"),
-    (runtime, "own_data", "load data"),
+    (messaging, "pack", "write messages"),
+    (messaging, "unpack", "read messages"),
+    (client_app, "pack", "write messages"),
+    (client_app, "unpack", "read messages"),
+    (Site, "load_data", "load data"),
     (runtime, "build_model", "build the network"),
-    (runtime, "executor", "build the network"),
-    (client, "trained", "contribution"),
-    (Hiding, "masked", "encode, mask"),
-    (Hiding, "keys", "keys, letters"),
-    (Hiding, "shares", "keys, letters"),
-    (Desk, "keep_model", FILES),
-    (Desk, "model", FILES),
+    (runtime, "make_executor", "build the network"),
+    (client, "answer_train", "contribution"),
+    (Masker, "mask", "encode, mask"),
+    (Masker, "create_keys", "keys, letters"),
+    (Masker, "share_secrets", "keys, letters"),
+    (Storage, "save_model", FILES),
+    (Storage, "load_model", FILES),
     (RunFolder, "save", FILES),
-    (server, "expected", "expected answers"),
-    (sums, "checked", "check"),
-    (sums, "added", "add"),
-    (sums, "add", "add"),
-    (sums, "unmasked", "unmask"),
-    (sums, "decode", "decode"),
+    (server, "expect_answer", "expected answers"),
+    (sums, "read_sum", "check"),
+    (sums, "add_answers", "add"),
+    (secure_sums, "add", "add"),
+    (secure_sums, "unmask", "unmask"),
+    (secure_sums, "decode", "decode"),
 )
 Seconds = dict[str, float]
 

@@ -21,10 +21,9 @@ from fedfm.config import Config, load_config
 from fedfm.core.client_states import InMemory
 from fedfm.core.trees import flatten
 from fedfm.deploy.client_app import app
-from fedfm.deploy.inprocess import InProcessGrid, Tamper
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.server import Server
-from fedfm.deploy.wire import FACTS, packed, unpacked
+from fedfm.deploy.wire import FACTS, pack, unpack
 from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
 from fedfm.rounds.round import serve_round
 from fedfm.rounds.state import State
@@ -33,6 +32,7 @@ from fedfm.run.prepare import build_model, load_data
 from fedfm.run.records import Progress, Result
 from fedfm.run.simulation import Simulation
 from tests.cli.conftest import command
+from tests.deploy.inprocess import InProcessGrid, Tamper
 
 __all__ = ["command"]  # a fixture for the tests here, too
 
@@ -199,12 +199,12 @@ def facts_of(message: Message) -> dict[str, Any]:
 
 def tensors_of(message: Message) -> dict[str, torch.Tensor]:
     """All tensors of a question or an answer, by path."""
-    return flatten(dict(unpacked(message.content, LIMIT).trees))
+    return flatten(dict(unpack(message.content, LIMIT).trees))
 
 
 def changed(reply: Message, change: Callable[[Packet], Packet]) -> Message:
     """An answer with something else in it."""
-    reply.content = packed(change(unpacked(reply.content, LIMIT)))
+    reply.content = pack(change(unpack(reply.content, LIMIT)))
     return reply
 
 

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
-from fedfm.deploy.inprocess import InProcessGrid
 from fedfm.deploy.packets import Packet
-from fedfm.deploy.server.server import TooFew
-from fedfm.deploy.wire import FACTS, TREES, packed
+from fedfm.deploy.server.server import TooFewClients
+from fedfm.deploy.wire import FACTS, TREES, pack
 from fedfm.run.records import Score
 from tests.deploy.conftest import NODES, Fault, assert_same, changed, facts_of, silent, unheard
+from tests.deploy.inprocess import InProcessGrid
 
 EXACT = {"rtol": 1e-5, "atol": 1e-6}
 QUANTISED = {"rtol": 1e-3, "atol": 1e-4}
@@ -87,7 +87,7 @@ def test_dead_while_it_judges_the_last_model(federation, warnings):
     run = federation()
     result = run.run(Fault("evaluate", silent))
     assert_same(run.state, run.simulated().state, **EXACT)
-    everyone = run.simulation.evaluate(run.state.model).clients
+    everyone, _ = run.simulation.evaluate(run.state.model)
     assert result.rounds[-1].val_accuracy == pytest.approx(float(everyone[[0, 2]].mean()), abs=1e-6)
     assert_one_line(warnings(), "no answer within")
 
@@ -204,7 +204,7 @@ def test_all_nodes_gone(federation):
             return None
         return answer()
 
-    with pytest.raises(TooFew, match="0 clients"):
+    with pytest.raises(TooFewClients, match="0 clients"):
         run.run(tamper)
     assert run.state.round == 1
 
@@ -240,7 +240,7 @@ def test_an_answer_that_comes_late_is_not_used(federation, warnings):
     assert not kept
     assert_same(run.state, run.simulated_without(missing("train")), **EXACT)
     assert len(about(warnings())) == len(warnings()) == 2
-    assert "nobody waits for" in warnings()[1]
+    assert "unexpected answer" in warnings()[1]
 
 
 @pytest.mark.usefixtures("eager_transport")
@@ -254,7 +254,7 @@ def test_an_answer_that_comes_twice_counts_once(federation, warnings):
 
     run.run(Fault("train", twice, at=(1,)))
     assert_same(run.state, run.simulated().state, **EXACT)
-    assert_one_line(warnings(), "nobody waits for")
+    assert_one_line(warnings(), "unexpected answer")
 
 
 # --- answers that are none ------------------------------------------------------------------------
@@ -354,16 +354,19 @@ BAD_ANSWERS = {
         with_tensors(lambda leaves: {n: x for n, x in leaves.items() if n != first_of(leaves)}),
         "is missing",
     ),
-    "a tensor more": (with_tensors(lambda leaves: leaves | {"extra": torch.ones(3)}), "not asked"),
+    "a tensor more": (
+        with_tensors(lambda leaves: leaves | {"extra": torch.ones(3)}),
+        "not expected",
+    ),
     "no tensors": (with_tensors(lambda leaves: {}), "is missing"),
     "no sum": (with_content(lambda old: RecordDict({FACTS: old[FACTS]})), "holds no sum"),
-    "nothing": (with_content(lambda old: RecordDict()), "no packet of ours"),
-    "bytes at random": (bytes_for_tensors(b"\x17" * 1000), "no packet of ours"),
-    "no bytes": (bytes_for_tensors(b""), "no packet of ours"),
-    "a pickle": (bytes_for_tensors(pickle.dumps(Trap())), "no packet of ours"),
-    "facts that are no JSON": (text_for_facts("{'round': 1"), "no packet of ours"),
-    "facts that are no table": (text_for_facts("[1, 2]"), "facts are no table"),
-    "facts without end": (text_for_facts("[" * 100_000), "no packet of ours"),
+    "nothing": (with_content(lambda old: RecordDict()), "not a packet of FedFM"),
+    "bytes at random": (bytes_for_tensors(b"\x17" * 1000), "not a packet of FedFM"),
+    "no bytes": (bytes_for_tensors(b""), "not a packet of FedFM"),
+    "a pickle": (bytes_for_tensors(pickle.dumps(Trap())), "not a packet of FedFM"),
+    "facts that are no JSON": (text_for_facts("{'round': 1"), "not a packet of FedFM"),
+    "facts that are no table": (text_for_facts("[1, 2]"), "are not a table"),
+    "facts without end": (text_for_facts("[" * 100_000), "not a packet of FedFM"),
     "no facts": (text_for_facts("{}"), "answers another question"),
     "another round's facts": (of_another_question(number=1), "answers another question"),
     "another federation's": (of_another_question(token="0" * 16), "answers another question"),
@@ -448,7 +451,7 @@ def test_a_client_with_other_messages_is_told_so(federation, warnings):
     """As one with an older version has."""
 
     def older(message, answer):
-        message.content = packed(Packet(facts_of(message) | {"messages": 0}))
+        message.content = pack(Packet(facts_of(message) | {"messages": 0}))
         return answer()
 
     run = federation("fedavg", "training.rounds=1", "deployment.wait=0.1")
@@ -469,7 +472,9 @@ def test_too_few_answers_stop_the_run_and_it_can_go_on(federation, method, kind)
         dead = message.metadata.dst_node_id != NODES[0]
         return None if dead and (facts["kind"], facts.get("round")) == (kind, 1) else answer()
 
-    with pytest.raises(TooFew, match=f"'{kind}': 1 clients answered, deployment.minimum is 2"):
+    with pytest.raises(
+        TooFewClients, match=f"'{kind}': 1 clients answered, deployment.minimum is 2"
+    ):
         run.run(tamper)
     assert run.state.round == 1
     run.run(resume=True)
@@ -485,8 +490,8 @@ def test_too_few_answers_stop_the_run_and_it_can_go_on(federation, method, kind)
         ("fedavg", "out", "has not joined"),
         ("fedavg", "out/federation.json", "has not joined"),
         ("scaffold", "out", "has not joined"),
-        ("scaffold", "out/state", "has lost what it kept"),
-        ("moon", "out/state", "has lost what it kept"),
+        ("scaffold", "out/state", "has lost its state"),
+        ("moon", "out/state", "has lost its state"),
     ],
 )
 def test_a_lost_disk(federation, warnings, method, what, reason):
@@ -517,7 +522,7 @@ def test_a_disk_that_is_lost_before_the_round_begins(federation, warnings):
     result = run.run(Fault("measure", disk_dies, at=(2,)))
     assert_same(run.state, run.simulated_without(missing("measure", 3), {3: 1}), **EXACT)
     assert [record.failed for record in result.rounds] == [0, 0, 0, 1, 0, 0]
-    assert_one_line(warnings(), "has lost what it kept")
+    assert_one_line(warnings(), "has lost its state")
 
 
 @pytest.mark.parametrize("pattern", ["global-*", "state/*"])
@@ -608,7 +613,7 @@ def test_packing_the_answer_again_changes_nothing(federation):
     run = federation("fedavg", "training.rounds=1")
     run.run(Fault("train", lambda message, answer: changed(answer(), lambda packet: packet)))
     assert_same(run.state, run.simulated_without(nobody_missing), **EXACT)
-    assert packed(Packet({}))[FACTS]["json"] == "{}"
+    assert pack(Packet({}))[FACTS]["json"] == "{}"
 
 
 @pytest.mark.parametrize(("share", "chosen"), [(1.0, 4), (0.67, 2)])
@@ -618,11 +623,11 @@ def test_rounds_that_other_clients_measured_are_not_compared(
     """The second round is the best by far, in the eyes of two; three came back, and have a say."""
     judged = iter([(0.5, (0, 1, 2)), (0.9, (0, 1)), (0.6, (0, 1, 2)), (0.7, (0, 1, 2))])
 
-    def of(total, clients):
+    def make_score(total, clients):
         validation, judges = next(judged)
-        return Score(validation, validation, judges)
+        return Score(validation, validation, judges=judges)
 
-    monkeypatch.setattr(Score, "of", of)
+    monkeypatch.setattr("fedfm.deploy.server.server.make_score", make_score)
     fed = federation("fedavg", "training.rounds=4", f"training.participation={share}")
     result = fed.run()
     assert result.best.round == chosen

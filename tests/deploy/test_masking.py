@@ -4,20 +4,20 @@ import logging
 
 import pytest
 import torch
+from flwr.app import RecordDict
 
 from fedfm.deploy.errors import Refusal
-from fedfm.deploy.masking import Hiding
+from fedfm.deploy.masking import Masker
 from fedfm.deploy.packets import Packet
-from tests.deploy.test_sums import Drawer
 
 
-def prepared() -> list[tuple[Hiding, Packet]]:
+def prepared() -> list[tuple[Masker, Packet]]:
     """Two clients after the exchange of keys and letters, each with its next question."""
-    clients = [Hiding(Drawer()) for _ in range(2)]
+    clients = [Masker(RecordDict()) for _ in range(2)]
     opening = Packet({"purposes": ["train"]})
-    public = {str(k): each.keys(opening).facts["public"] for k, each in enumerate(clients)}
+    public = {str(k): each.create_keys(opening).facts["public"] for k, each in enumerate(clients)}
     letters = [
-        each.shares(Packet({"client": k, "public": public, "threshold": 2})).facts["letters"]
+        each.share_secrets(Packet({"client": k, "public": public, "threshold": 2})).facts["letters"]
         for k, each in enumerate(clients)
     ]
     return [
@@ -30,7 +30,7 @@ def test_the_server_does_not_learn_which_number_is_too_large(caplog):
     caplog.set_level(logging.WARNING, "fedfm")
     client, question = prepared()[0]
     with pytest.raises(Refusal) as told:
-        client.masked("train", question, {"loss": torch.tensor(7.25e30)})
+        client.mask("train", question, {"loss": torch.tensor(7.25e30)})
     assert "does not fit into a secure sum" in str(told.value)
     assert "7.25" not in str(told.value)
     assert "7.25e+30" in caplog.text
@@ -38,5 +38,5 @@ def test_the_server_does_not_learn_which_number_is_too_large(caplog):
 
 def test_what_fits_is_hidden():
     client, question = prepared()[0]
-    answer = client.masked("train", question, {"loss": torch.tensor(1.0)})
+    answer = client.mask("train", question, {"loss": torch.tensor(1.0)})
     assert [*answer.trees] == ["words"]

@@ -12,9 +12,9 @@ from safetensors.torch import save
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, to_device
-from fedfm.deploy.packets import Packet, fitted
-from fedfm.deploy.validation import in_a_line
-from fedfm.deploy.wire import FACTS, TREES, Arrays, packed, unpacked
+from fedfm.deploy.packets import Packet, match_tree
+from fedfm.deploy.validation import to_one_line
+from fedfm.deploy.wire import FACTS, TREES, Arrays, pack, unpack
 from tests.deploy.test_faults import Trap
 
 LIMIT = 2**20
@@ -54,7 +54,7 @@ plain = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(names, st.dictionaries(names, trees, max_size=3), max_size=3))
 def test_trees_come_back_bit_for_bit(sent):
-    found = unpacked(packed(Packet({}, sent)), LIMIT).trees
+    found = unpack(pack(Packet({}, sent)), LIMIT).trees
     assert found.keys() == sent.keys()
     for name, tree in sent.items():
         ours, theirs = flatten(found[name]), flatten(tree)
@@ -67,17 +67,17 @@ def test_trees_come_back_bit_for_bit(sent):
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(), plain, max_size=4))
 def test_facts_come_back(facts):
-    assert unpacked(packed(Packet(facts)), LIMIT).facts == facts
+    assert unpack(pack(Packet(facts)), LIMIT).facts == facts
 
 
 def test_a_tree_that_goes_to_many_is_written_once():
     arrays: Arrays = {}
-    contents = [packed(Packet({"to": k}, {"model": TREE}), arrays) for k in range(3)]
+    contents = [pack(Packet({"to": k}, {"model": TREE}), arrays) for k in range(3)]
     assert len(arrays) == 1
     assert len({id(each.array_records[TREES]["model"].data) for each in contents}) == 1
 
 
-# --- what is no packet ----------------------------------------------------------------------------
+# --- what is not a packet -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_tree_that_goes_to_many_is_written_once():
     ],
 )
 def test_anything_else_is_refused(record):
-    with pytest.raises(UserError, match=r"no packet of ours|are no table"):
-        unpacked(record, LIMIT)
+    with pytest.raises(UserError, match=r"not a packet|are not a table"):
+        unpack(record, LIMIT)
 
 
 @settings(max_examples=200, deadline=None)
@@ -112,7 +112,7 @@ def test_anything_else_is_refused(record):
 def test_whatever_comes_it_is_a_packet_or_refused(data, text):
     for record in (content(data), content(save({"a": torch.ones(1)}), text)):
         with pytest.raises(UserError):
-            unpacked(record, LIMIT)
+            unpack(record, LIMIT)
 
 
 @settings(max_examples=100, deadline=None)
@@ -122,7 +122,7 @@ def test_damaged_bytes_are_a_packet_or_refused(data):
     place = data.draw(st.integers(0, len(good) - 1))
     good[place] = data.draw(st.integers(0, 255))
     try:
-        found = unpacked(content(bytes(good)), LIMIT)
+        found = unpack(content(bytes(good)), LIMIT)
     except UserError:
         return
     assert all(isinstance(leaf, torch.Tensor) for leaf in flatten(dict(found.trees)).values())
@@ -133,29 +133,29 @@ def test_the_limit_counts_facts_and_tensors(part):
     packet = (
         Packet({"x": "y" * 1000}) if part == "facts" else Packet({}, {"t": {"x": torch.ones(250)}})
     )
-    record = packed(packet)
+    record = pack(packet)
     arrays = record.array_records[TREES].values()
     size = len(text_of(record)) + sum(len(array.data) for array in arrays)
-    unpacked(record, size)
+    unpack(record, size)
     with pytest.raises(UserError, match=f"has {size:,} bytes; message_limit is {size - 1:,}"):
-        unpacked(record, size - 1)
+        unpack(record, size - 1)
 
 
 # --- the form that is expected --------------------------------------------------------------------
 
 
 def test_what_fits_gets_its_empty_branches_back():
-    found = unpacked(packed(Packet({}, {"t": TREE})), LIMIT).trees["t"]
+    found = unpack(pack(Packet({}, {"t": TREE})), LIMIT).trees["t"]
     assert "empty" not in found
-    assert fitted(found, to_device(TREE, "meta")).keys() == TREE.keys()
+    assert match_tree(found, to_device(TREE, "meta")).keys() == TREE.keys()
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"n": None}, "'model/n' is missing"),
-        ({"x": torch.ones(1)}, "'model/x' is not asked for"),
-        ({"w": torch.ones(3, 2)}, "'model/w' has shape (3, 2) where (2, 3) was expected"),
+        ({"x": torch.ones(1)}, "'model/x' is not expected"),
+        ({"w": torch.ones(3, 2)}, "'model/w' has shape (3, 2); expected (2, 3)"),
         ({"w": torch.ones(6)}, "'model/w' has shape"),
         ({"w": torch.ones(2, 3, dtype=torch.float16)}, "'model/w' has type torch.float16"),
         ({"w": {"deeper": torch.ones(2, 3)}}, "'model/w' is missing"),
@@ -164,17 +164,17 @@ def test_what_fits_gets_its_empty_branches_back():
 def test_what_does_not_fit_is_refused(change, reason):
     given = {name: leaf for name, leaf in (TREE["model"] | change).items() if leaf is not None}
     with pytest.raises(UserError) as told:
-        fitted({"model": given}, to_device(TREE, "meta"))
+        match_tree({"model": given}, to_device(TREE, "meta"))
     assert reason in str(told.value)
 
 
 @pytest.mark.parametrize("said", ["a\nb", "a\tb\r\n\n", "\x1b[31mred", "x" * 9999, "", 3, "\u202e"])
 def test_what_others_say_is_one_short_line(said):
-    line = in_a_line(said)
+    line = to_one_line(said)
     assert line.isprintable()
     assert len(line) <= 500
 
 
 def test_facts_are_json():
     facts = {"a": [1, None, "ä"]}
-    assert json.loads(text_of(packed(Packet(facts)))) == facts
+    assert json.loads(text_of(pack(Packet(facts)))) == facts

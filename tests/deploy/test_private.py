@@ -13,7 +13,7 @@ from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.secure import numbers
-from fedfm.deploy.wire import packed, unpacked
+from fedfm.deploy.wire import pack, unpack
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds import round as rounds
@@ -60,7 +60,7 @@ def test_every_client_counts_alike(federation, data):
 
     def listen(message, answer):
         reply = answer()
-        packet = unpacked(reply.content, LIMIT)
+        packet = unpack(reply.content, LIMIT)
         if packet.facts["kind"] == "train":
             sent = packet.trees["sum"]
             weights.append((float(sent["samples"]), float(sent["weight"])))
@@ -79,7 +79,7 @@ def test_no_answer_is_longer_than_allowed(federation, data):
 
     def weigh(message, answer):
         reply = answer()
-        packet = unpacked(reply.content, LIMIT)
+        packet = unpack(reply.content, LIMIT)
         if packet.facts["kind"] == "train":
             sent = packet.trees["sum"]
             parts = flatten({key: sent[key] for key in ("change", "pieces") if key in sent})
@@ -98,7 +98,7 @@ def test_an_answer_tells_nothing_beside_the_noised_sums(federation, data):
 
     def listen(message, answer):
         reply = answer()
-        packet = unpacked(reply.content, LIMIT)
+        packet = unpack(reply.content, LIMIT)
         told.update((packet.facts["kind"], key) for key in packet.trees.get("sum", {}))
         assert packet.facts["kind"] != "join" or not packet.trees
         return reply
@@ -145,7 +145,7 @@ def test_the_noise_of_a_sum_has_the_size_it_should(federation, data):
     ("changes", "said"),
     [
         (["deployment.evaluate=clients"], "set evaluate = 'server'"),
-        (["deployment.mean=[]", "deployment.std=[]"], "give mean and std"),
+        (["deployment.mean=[]", "deployment.std=[]"], "set mean and std"),
     ],
 )
 def test_a_federation_that_would_tell_more_is_refused(federation, data, changes, said):
@@ -190,7 +190,9 @@ def test_the_server_needs_data_like_the_clients(federation, data, monkeypatch):
 def test_the_last_model_counts_where_the_server_evaluates(federation, data, monkeypatch):
     """One split cannot both choose a round and judge the choice."""
     scores = iter([Score(0.9, 0.9), Score(0.8, 0.8), Score(0.7, 0.7)])
-    monkeypatch.setattr("fedfm.deploy.server.server.judge", lambda *_: lambda model: next(scores))
+    monkeypatch.setattr(
+        "fedfm.deploy.server.server.make_scorer", lambda *_: lambda model: next(scores)
+    )
     result = federation("fedavg", *private(data)).run()
     assert result.best.round == 3
     assert result.test_accuracy == 0.7
@@ -234,7 +236,7 @@ def test_a_client_counts_its_answers_and_comes_to_what_the_server_says(
     said = fed.run().privacy
     expected = {"updates": 3, "reports": reports, "privacy": said}
     assert accounts(fed) == [expected] * 3
-    assert caplog.text.count(f"what this client has given away: {said}") == 3
+    assert caplog.text.count(f"privacy that this client has spent: {said}") == 3
 
 
 def test_an_answer_that_is_asked_for_again_is_paid_again(federation, data):
@@ -267,7 +269,7 @@ def test_a_client_that_cannot_read_its_account_sends_nothing(federation, data, w
     with pytest.raises(UserError, match="2 clients answered"):
         fed.run()
     assert any(
-        "its account of what it has sent, privacy.json, cannot" in line for line in warnings()
+        "its record of what it has sent, privacy.json, cannot" in line for line in warnings()
     )
     assert (fed.out(1) / "privacy.json").read_text() == text
 
@@ -279,7 +281,7 @@ def asking(kind: str, **other: object) -> Fault:
     """Client 1 gets questions of a kind that say something else than the server did."""
 
     def changed_question(message, answer):
-        message.content = packed(_with(unpacked(message.content, LIMIT), other))
+        message.content = pack(_with(unpack(message.content, LIMIT), other))
         return answer()
 
     return Fault(kind, changed_question, at=range(9))
@@ -292,9 +294,9 @@ def _with(packet: Packet, other: dict[str, object]) -> Packet:
 @pytest.mark.parametrize(
     ("question", "reason"),
     [
-        (asking("train", evaluate=True), "does not tell accuracies"),
-        (asking("measure", evaluate=True), "does not tell accuracies"),
-        (asking("join", tell=["samples"]), "does not tell sums of its inputs"),
+        (asking("train", evaluate=True), "does not send accuracies"),
+        (asking("measure", evaluate=True), "does not send accuracies"),
+        (asking("join", tell=["samples"]), "does not send sums of its inputs"),
     ],
 )
 def test_a_curious_server_gets_no_number_without_noise(federation, data, question, reason, caplog):
@@ -307,7 +309,7 @@ def test_a_sum_of_too_few_is_never_unmasked(federation, data, monkeypatch):
     """One of three is missing: two thirds could unmask the sum, which has too little noise."""
     secure = private(data, "deployment.secure=true")
     decoded = Mock(wraps=numbers.decode)
-    monkeypatch.setattr("fedfm.deploy.server.sums.decode", decoded)
+    monkeypatch.setattr("fedfm.deploy.secure.decode", decoded)
     with pytest.raises(UserError, match="'train': 2 clients contributed, 3 are needed"):
         federation("fedavg", *secure).run(Fault("train", silent))
     assert decoded.call_count == 0
@@ -334,7 +336,9 @@ def test_a_class_that_nobody_has_is_not_believed_in_however_many_add_noise():
             assert float((found > 0).float().mean()) == pytest.approx(0.023, abs=0.005)
 
 
-@pytest.mark.parametrize(("method", "answer"), [("fedavg", "trained"), ("fedfm", "measured")])
+@pytest.mark.parametrize(
+    ("method", "answer"), [("fedavg", "answer_train"), ("fedfm", "answer_measure")]
+)
 def test_a_simulation_stops_where_too_few_clients_are_left_for_its_noise(
     data, federation, monkeypatch, method, answer
 ):

@@ -54,10 +54,10 @@ def join(
     from fedfm.deploy.programs.addresses import Address
     from fedfm.deploy.programs.join import Files, Joining, data_section, site_files
     from fedfm.deploy.programs.join import join as run_client
-    from fedfm.deploy.programs.keys import client_keys
-    from fedfm.deploy.programs.processes import FlowerError, require_flower
+    from fedfm.deploy.programs.keys import load_client_keys
+    from fedfm.deploy.programs.processes import FlowerError, find_flower
 
-    require_flower()
+    find_flower()
     config, address = load_config(source, overrides or []), Address.parse(superlink)
     check_accountable(config)
     require_security(address, keys, insecure)
@@ -74,7 +74,7 @@ def join(
         client = load_site(site)
         _require_same(config, client.config, site)
     _check_data(client, config)
-    secrets = client_keys(keys, client.name) if keys else None
+    secrets = load_client_keys(keys, client.name) if keys else None
     joining = Joining(site.resolve(), client.out, address, secrets, telemetry, files)
     try:
         run_client(joining)
@@ -85,24 +85,23 @@ def join(
 def _require_same(config: Config, expected: str | None, site: Path) -> None:
     """Refuse a config that differs from the one that the site file names."""
     from fedfm.config import load_config
-    from fedfm.deploy.checks import unlike
+    from fedfm.deploy.checks import describe_differences
 
     require(
         expected is not None,
         f'add `config = "..."` to {site}: a server that runs another config is then refused',
     )
-    difference = unlike(load_config(str(expected)), config, (site.name, "here"))
-    require(not difference, f"{site} expects another config, {expected}: {difference}")
+    differences = describe_differences(load_config(str(expected)), config, (site.name, "here"))
+    require(not differences, f"{site} expects another config, {expected}: {differences}")
 
 
 def _check_data(site: Site, config: Config) -> None:
     """Refuse unsuitable data before anybody waits for them."""
     from fedfm.deploy.checks import check_batches, check_enough
-    from fedfm.deploy.client.site import own_data
     from fedfm.run.prepare import build_model
 
     print("reading the data", flush=True)
-    data = own_data(site, config)
+    data = site.load_data(config)
     build_model(config, data)
     check_enough(data, config)
     check_batches(data, config)

@@ -40,29 +40,29 @@ def serve(
 ) -> None:
     """Run the server of a federation: a Flower superlink, and one run on it."""
     from fedfm.config import load_config
-    from fedfm.deploy.checks import check_deployable, warnings
+    from fedfm.deploy.checks import check_deployable, list_warnings
     from fedfm.deploy.programs.addresses import Address
-    from fedfm.deploy.programs.keys import server_keys
-    from fedfm.deploy.programs.processes import FlowerError, require_flower
+    from fedfm.deploy.programs.keys import load_server_keys
+    from fedfm.deploy.programs.processes import FlowerError, find_flower
     from fedfm.deploy.programs.serve import Serving
     from fedfm.deploy.programs.serve import serve as run_server
     from fedfm.run.prepare import load_data
 
-    require_flower()
+    find_flower()
     config, address = load_config(source, overrides or []), Address(host, port)
     require_security(address, keys, insecure)
     check_deployable(config)
     if config.deployment.evaluate == "server":
         print("reading the data that the server evaluates models on", flush=True)
         load_data(config)
-    for warning in warnings(config):
+    for warning in list_warnings(config):
         print(f"fedfm: warning: {warning}", file=sys.stderr)
     name = f"{Path(source).stem}-{config.composed.name}-{config.seed}-server"
     serving = Serving(
         config.as_toml(),
         out or Path("runs") / name,
         address,
-        server_keys(keys) if keys else None,
+        load_server_keys(keys) if keys else None,
         resume,
         telemetry,
     )

@@ -1,7 +1,7 @@
-"""What all clients of a federation have in common, agreed at the start from what each one tells.
+"""What all clients of a federation have in common, agreed at the start.
 
-Classes are agreed by name: a client may lack some, but has no others. Inputs have one shape, one
-type and, where they are tables, the same columns in the same order.
+Classes are compared by name: a client may lack some of the agreed classes but has no others. All
+inputs have one shape and one type; tables have the same columns in the same order.
 """
 
 import math
@@ -18,129 +18,128 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.folder import encode
-from fedfm.deploy.normalisation import expanded, normalisation
-from fedfm.deploy.validation import ClientName, Floats, Labels, Shape, Told, Version
+from fedfm.deploy.normalisation import compute_normalisation, expand
+from fedfm.deploy.validation import ClientName, Declaration, Floats, Labels, Shape, Version
 
 T = TypeVar("T")
 Dtype = Literal["uint8", "float32"]
 DTYPES: dict[torch.dtype, Dtype] = {torch.uint8: "uint8", torch.float32: "float32"}
 
 
-class Inputs(Told):
-    """What somebody's data are like."""
+class Inputs(Declaration):
+    """The form of some data."""
 
     classes: Labels = Field(min_length=1)
     shape: Shape
     dtype: Dtype
     columns: Labels = ()
-    """Of a table whose columns have names."""
+    """The names of a table's columns, if they have names."""
 
     @model_validator(mode="after")
-    def _names_every_column(self) -> Self:
+    def _check_columns(self) -> Self:
         named, columns = len(self.columns), self.shape[0]
         require(named in (0, columns), f"{named} names for {columns} columns")
         return self
 
 
 class Introduction(Inputs):
-    """What a client tells about its data before anything else."""
+    """What a client declares about its data first."""
 
     name: ClientName
     version: Version = __version__
-    """Of this package."""
+    """The version of FedFM."""
     share: bool = False
-    """Whether its data are a share of the config's, as in a simulation."""
+    """Whether the data are a share of the config's, as in a simulation."""
 
 
 class Agreement(Inputs):
-    """What every client's data are like, and how they are normalised once that is known."""
+    """The form of every client's data and, once it is known, their normalisation."""
 
     mean: Floats | None = None
     std: Floats | None = None
 
     @model_validator(mode="after")
-    def _normalises(self) -> Self:
+    def _check_normalisation(self) -> Self:
         if self.mean is not None or self.std is not None:
             mean, std, channels = self.mean or (), self.std or (), self.shape[0]
             require(
                 len(mean) == len(std) == channels and min(std) > 0,
-                f"mean and std must both have {channels} values, and std positive ones",
+                f"mean and std must have {channels} values each, and those of std be positive",
             )
         return self
 
-    def normalised(self, total: Tree) -> "Agreement":
-        """With the normalisation that the sum of all clients' compact moments gives."""
-        mean, std = normalisation(expanded(total, *self.units))
-        return self.having(mean=mean, std=std)
+    def set_normalisation(self, total: Tree) -> "Agreement":
+        """Return the agreement with the normalisation that the sum of compact moments gives."""
+        mean, std = compute_normalisation(expand(total, *self.units))
+        return self.replace(mean=mean, std=std)
 
     @property
     def units(self) -> tuple[int, float]:
-        """How many values a channel of a sample has, and what bounds their size where it is known.
-
-        The units of `compact` moments.
-        """
+        """The units of `compact` moments: values per channel of a sample, and a bound if known."""
         return math.prod(self.shape[1:]), 256.0 if self.dtype == "uint8" else 1.0
 
-    def having(self, **changes: object) -> "Agreement":
-        """With other values."""
-        return Agreement.of({**self.values(), **changes})
+    def replace(self, **changes: object) -> "Agreement":
+        """Return the agreement with some values changed and validated."""
+        return Agreement.parse({**self.dump(), **changes})
 
 
 def introduce(
     name: str, data: Dataset, columns: Sequence[str] = (), share: bool = False
 ) -> Introduction:
-    """A client's introduction, by its name, its data and the names of a table's columns."""
+    """Return the introduction of a client with this name, data and names of columns."""
     dtype = data.train.inputs.dtype
     require(
         dtype in DTYPES and data.test.inputs.dtype == dtype,
         f"data '{data.name}': inputs must be uint8 (images) or float32, not {dtype}",
     )
-    told = {"name": name, "classes": data.classes, "shape": data.shape, "dtype": DTYPES[dtype]}
-    return Introduction.of({**told, "columns": tuple(columns), "share": share})
+    return Introduction.parse(
+        {
+            "name": name,
+            "classes": data.classes,
+            "shape": data.shape,
+            "dtype": DTYPES[dtype],
+            "columns": tuple(columns),
+            "share": share,
+        }
+    )
 
 
 def agree(
     introductions: Mapping[int, Introduction], wanted_classes: Sequence[str] | None = None
 ) -> tuple[Agreement, dict[int, str]]:
-    """What the clients (by node, in the order they came) agree on; why each of the others cannot.
+    """Return what the clients agree on, and why each of the others does not fit, by node.
 
-    Classes are those wanted, else all that clients have: in the order that all of them have them
-    in, else by value or letter. Shape, type and columns are what most clients have; of equals,
-    what the first by name has.
+    `introductions` is in the order in which the clients came. The classes are the wanted ones or
+    all that clients have, in the order that the clients share or else by value or letter. Shape,
+    type and columns are those of most clients; in a tie, those of the first client by name.
     """
-    refused = _namesakes(introductions)
-    heard = [told for node, told in introductions.items() if node not in refused]
-    require(len(heard) > 0, "no client has introduced itself")
-    left = sorted(heard, key=lambda told: told.name)
+    misfits = _find_duplicates(introductions)
+    distinct = [client for node, client in introductions.items() if node not in misfits]
+    require(len(distinct) > 0, "no client has introduced itself")
+    left = sorted(distinct, key=lambda client: client.name)
     if wanted_classes:
         wanted = set(wanted_classes)
-        left = [told for told in left if wanted.issuperset(told.classes)] or left
-    shape, dtype = _most([(told.shape, told.dtype) for told in left])
-    left = [told for told in left if (told.shape, told.dtype) == (shape, dtype)]
-    columns = _most([told.columns for told in left if told.columns] or [()])
-    left = [told for told in left if told.columns in ((), columns)]
-    classes = tuple(wanted_classes or ()) or _all_classes(left)
-    agreement = Agreement.of(
+        left = [client for client in left if wanted.issuperset(client.classes)] or left
+    shape, dtype = _most_common([(client.shape, client.dtype) for client in left])
+    left = [client for client in left if (client.shape, client.dtype) == (shape, dtype)]
+    columns = _most_common([client.columns for client in left if client.columns] or [()])
+    left = [client for client in left if client.columns in ((), columns)]
+    classes = tuple(wanted_classes or ()) or _merge_classes(left)
+    agreement = Agreement.parse(
         {"classes": classes, "shape": shape, "dtype": dtype, "columns": columns}
     )
-    for node, told in introductions.items():
-        if node not in refused and (reason := _misfit(agreement, told)):
-            refused[node] = reason
-    return agreement, refused
+    for node, client in introductions.items():
+        if node not in misfits and (reason := explain_misfit(agreement, client)):
+            misfits[node] = reason
+    return agreement, misfits
 
 
-def admit(agreement: Agreement, introduction: Introduction) -> None:
-    """Refuse a client, with the reason, that does not fit what was agreed."""
-    reason = _misfit(agreement, introduction)
-    require(reason is None, str(reason))
-
-
-def localised(data: Dataset, agreement: Agreement) -> Dataset:
-    """A client's data with the labels of the agreed classes, normalised as agreed (if it is)."""
-    places = {name: label for label, name in enumerate(agreement.classes)}
-    strange = [name for name in data.classes if name not in places]
-    require(not strange, f"data '{data.name}': the federation has no class {_listed(strange)}")
-    labels = torch.tensor([places[name] for name in data.classes])
+def apply_agreement(data: Dataset, agreement: Agreement) -> Dataset:
+    """Return a client's data with the agreed labels and, if there is one, normalisation."""
+    labels_by_class = {name: label for label, name in enumerate(agreement.classes)}
+    strange = [name for name in data.classes if name not in labels_by_class]
+    require(not strange, f"data '{data.name}': the federation has no class {list_names(strange)}")
+    labels = torch.tensor([labels_by_class[name] for name in data.classes])
     train, test = (Split(each.inputs, labels[each.labels]) for each in (data.train, data.test))
     return replace(
         data,
@@ -152,59 +151,66 @@ def localised(data: Dataset, agreement: Agreement) -> Dataset:
     )
 
 
-def _namesakes(introductions: Mapping[int, Introduction]) -> dict[int, str]:
-    """The clients with a name that one before them has."""
-    taken: set[str] = set()
-    refused = {}
-    for node, told in introductions.items():
-        if told.name in taken:
-            refused[node] = f"there is another client '{told.name}'; give this one its own name"
-        taken.add(told.name)
-    return refused
-
-
-def _most(found: Sequence[T]) -> T:
-    """What is found most often; of equals, the first."""
-    return Counter(found).most_common(1)[0][0]
-
-
-def _all_classes(introductions: Sequence[Introduction]) -> tuple[str, ...]:
-    """Every client's classes: as all of them order them, else by value or letter."""
-    orders = {told.classes for told in introductions}
-    if len(orders) == 1:
-        return orders.pop()
-    return encode([name for classes in orders for name in classes])[0]
-
-
-def _misfit(agreement: Agreement, told: Introduction) -> str | None:
-    """Why a client cannot take part."""
-    if (told.shape, told.dtype) != (agreement.shape, agreement.dtype):
+def explain_misfit(agreement: Agreement, client: Introduction) -> str | None:
+    """Return why a client cannot take part; None if it can."""
+    if (client.shape, client.dtype) != (agreement.shape, agreement.dtype):
         return (
-            f"client '{told.name}' has inputs of {_form(told)}, the federation of "
-            f"{_form(agreement)}; {_remedy(told.shape, agreement.shape)}"
+            f"client '{client.name}' has inputs of {_describe_form(client)}, the federation of "
+            f"{_describe_form(agreement)}; {_suggest_fix(client.shape, agreement.shape)}"
         )
-    if told.columns not in ((), agreement.columns) and agreement.columns:
-        here, there = _first_difference(told.columns, agreement.columns)
+    if client.columns not in ((), agreement.columns) and agreement.columns:
+        pairs = zip(client.columns, agreement.columns, strict=False)
+        here, there = next((a, b) for a, b in pairs if a != b)
         return (
-            f"client '{told.name}' has column '{here}' where the federation has '{there}'; "
-            "bring the table's columns into the same order"
+            f"client '{client.name}' has column '{here}' where the federation has '{there}'; "
+            "put the table's columns into the same order"
         )
-    strange = sorted(set(told.classes) - set(agreement.classes))
+    strange = sorted(set(client.classes) - set(agreement.classes))
     if strange:
         return (
-            f"client '{told.name}' has class {_listed(strange)}, which is none of the "
-            f"federation's {len(agreement.classes)} ({_listed(agreement.classes)}); "
+            f"client '{client.name}' has class {list_names(strange)}, which is not one of the "
+            f"federation's {len(agreement.classes)} ({list_names(agreement.classes)}); "
             "rename it or leave it out"
         )
     return None
 
 
-def _form(data: Inputs) -> str:
+def list_names(names: Sequence[str], shown: int = 8) -> str:
+    """Return the first few names, for a message."""
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _find_duplicates(introductions: Mapping[int, Introduction]) -> dict[int, str]:
+    """Return a reason for each node whose name an earlier node has."""
+    taken: set[str] = set()
+    reasons = {}
+    for node, client in introductions.items():
+        if client.name in taken:
+            reasons[node] = f"there is another client '{client.name}'; choose another name"
+        taken.add(client.name)
+    return reasons
+
+
+def _most_common(values: Sequence[T]) -> T:
+    """Return the most common value; in a tie, the first."""
+    return Counter(values).most_common(1)[0][0]
+
+
+def _merge_classes(introductions: Sequence[Introduction]) -> tuple[str, ...]:
+    """Return all clients' classes in their common order, else by value or letter."""
+    orders = {client.classes for client in introductions}
+    if len(orders) == 1:
+        return orders.pop()
+    return encode([name for classes in orders for name in classes])[0]
+
+
+def _describe_form(data: Inputs) -> str:
     return f"shape {' x '.join(map(str, data.shape))} ({data.dtype})"
 
 
-def _remedy(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """What a client does about a shape, if it is the shape."""
+def _suggest_fix(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Return what a client can do about inputs of another form."""
     if shape == wanted:
         return "convert them"
     if len(shape) != len(wanted):
@@ -214,12 +220,3 @@ def _remedy(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     if shape[0] != wanted[0]:
         return "save all images in grey" if wanted[0] == 1 else "save an image in colour"
     return f"scale them: --size {wanted[-1]}, or size in [data] of the site file"
-
-
-def _first_difference(here: Sequence[str], there: Sequence[str]) -> tuple[str, str]:
-    return next((a, b) for a, b in zip(here, there, strict=False) if a != b)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first few names, for a message."""
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

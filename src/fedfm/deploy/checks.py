@@ -1,4 +1,4 @@
-"""What a config must say before a federation begins, so that it does not fail in the middle."""
+"""Check a config and data before a federation begins, so that it does not fail later."""
 
 from itertools import islice
 
@@ -15,45 +15,45 @@ from fedfm.run.folder import differences
 from fedfm.run.prepare import build_model
 
 LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
-"""Keys of a config that are a machine's own business."""
+"""Keys of a config that may differ between machines."""
 
 TWO_CLIENTS = (
-    "two clients in a round: each can take its own part off the sum and is left with the other's; "
-    "secure sums hide clients from each other from three on"
+    "two clients in a round: each can subtract its own part from the sum and see the other's; "
+    "secure sums hide clients from each other only if there are three or more"
 )
 
 MUCH_NOISE = (
     "every client adds noise as if only {0} took part (deployment.minimum): with {1} clients in a "
-    "round, a larger minimum brings less noise for the same epsilon"
+    "round, a larger minimum gives the same epsilon with less noise"
 )
 
 
 def check_deployable(config: Config) -> None:
-    """Refuse a federation whose rounds cannot end, and a private one that would tell too much."""
+    """Refuse a federation whose rounds cannot end, or whose clients would break their privacy."""
     given, cohort = config.deployment, config.training.cohort
     check_options(config.model.name, config.model.options)
     if config.data.name not in SOURCES:
         raise unknown("data source", config.data.name, SOURCES)
     require(
         given.minimum <= cohort,
-        f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (protocol)",
+        f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (training)",
     )
     least = max(given.threshold, given.minimum)
     require(
         not (given.secure and given.threshold) or least <= cohort < 2 * least,
         f"deployment.threshold is {given.threshold}: it must be more than half of the {cohort} "
-        "clients of a round, and no more than all; 0 takes two thirds",
+        "clients of a round and at most all of them; 0 means two thirds",
     )
     if config.privacy is None:
         return
     require(
         given.evaluate == "server",
-        "[privacy] keeps accuracies at the clients: set evaluate = 'server' in [deployment]",
+        "with [privacy] clients send no accuracies: set evaluate = 'server' in [deployment]",
     )
     require(
         bool(given.mean),
-        "[privacy] keeps sums of inputs at the clients: give mean and std in [deployment], of "
-        "public data or by convention; one number for each channel or column",
+        "with [privacy] clients send no sums of inputs: set mean and std in [deployment] from "
+        "public data or by convention, one number for each channel or column",
     )
     check_accountable(config)
     if guard := config.guard():
@@ -61,7 +61,7 @@ def check_deployable(config: Config) -> None:
 
 
 def check_enough(data: Dataset, config: Config) -> None:
-    """Refuse data of which nothing would be left for training, or for validation."""
+    """Refuse data that leave no sample for training or for validation."""
     samples, share = len(data.train), config.training.validation
     held = validation_size(samples, share)
     require(
@@ -72,7 +72,7 @@ def check_enough(data: Dataset, config: Config) -> None:
 
 
 def check_batches(data: Dataset, config: Config) -> None:
-    """Refuse data of which a batch of one sample would be left that the network cannot train on."""
+    """Refuse data that leave a batch of one sample if the network cannot train on it."""
     samples = len(data.train) - validation_size(len(data.train), config.training.validation)
     training = LocalTraining.from_config(config.training)
     if clients_with_a_single_sample({"this client": samples}, training):
@@ -81,25 +81,25 @@ def check_batches(data: Dataset, config: Config) -> None:
 
 
 def check_accountable(config: Config) -> None:
-    """Refuse privacy where nobody could say what it comes to."""
+    """Refuse [privacy] where the accountant that computes epsilon is not installed."""
     if config.privacy is not None:
         import_dp_accounting()
 
 
-def warnings(config: Config) -> list[str]:
-    """What is allowed, but hardly meant."""
+def list_warnings(config: Config) -> list[str]:
+    """Return warnings about settings that are allowed but probably not intended."""
     clients, minimum = config.training.cohort, config.deployment.minimum
     cases = {
         TWO_CLIENTS: config.deployment.secure and clients < 3,
         MUCH_NOISE.format(minimum, clients): config.privacy is not None and 2 * minimum < clients,
     }
-    return [said for said, holds in cases.items() if holds]
+    return [warning for warning, applies in cases.items() if applies]
 
 
-def unlike(own: Config, other: Config, sides: tuple[str, str]) -> str:
-    """In what two configs differ that must agree: not the machine, and not where data are."""
-    mine, theirs = (
+def describe_differences(one: Config, other: Config, sides: tuple[str, str]) -> str:
+    """Return the first differences of two configs in keys that must agree on all machines."""
+    first, second = (
         {key: value for key, value in config.as_toml().items() if key not in LOCAL}
-        for config in (own, other)
+        for config in (one, other)
     )
-    return "; ".join(islice(differences(mine, theirs, sides=sides), 5))
+    return "; ".join(islice(differences(first, second, sides=sides), 5))

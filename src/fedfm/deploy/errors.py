@@ -1,14 +1,29 @@
-"""What a client tells the server when it cannot do what it is asked."""
+"""Errors of a deployment: what a client may tell the server, and what ends a secure sum."""
 
 from fedfm.core.errors import UserError
 
 
 class Refusal(UserError):
-    """A reason that may be told to the server.
+    """A reason that the server may know.
 
-    Other errors stay on the client's machine: their texts may hold paths or values of its data.
+    The texts of other errors stay on the client's machine: they may hold paths or values of its
+    data.
     """
 
 
-class Lost(Refusal):
-    """The client has lost what the server thinks it keeps, or has never had it."""
+class StateLost(Refusal):
+    """The client does not have a file that the server expects it to have kept."""
+
+
+class SecureError(UserError):
+    """A secure sum that cannot continue; `client` is the client at fault, if known."""
+
+    def __init__(self, message: str, client: int | None = None) -> None:
+        super().__init__(message if client is None else f"client {client}: {message}")
+        self.client = client
+
+
+def insist(condition: bool, message: str, client: int | None = None) -> None:
+    """Raise a `SecureError` unless `condition` holds."""
+    if not condition:
+        raise SecureError(message, client)

@@ -1,41 +1,32 @@
-"""Secure sums over Flower: which parts of an answer go into which words, and a client's steps."""
+"""Secure sums over Flower: how answers become words, and a client's steps of the protocol."""
 
 import logging
-from typing import Protocol
 
 import numpy as np
 import torch
+from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedfm.core.trees import Tree, flatten, unflatten
-from fedfm.deploy.errors import Refusal
+from fedfm.deploy import secure
+from fedfm.deploy.errors import Refusal, SecureError
 from fedfm.deploy.packets import Packet
-from fedfm.deploy.secure import (
-    PublicKeys,
-    SecureError,
-    Session,
-    Words,
-    accepted,
-    encode,
-    masked,
-    opened,
-    revealed,
-    shared,
-)
+from fedfm.deploy.secure import PublicKeys, Session, Words
 
 logger = logging.getLogger(__name__)
 TOO_LARGE = "its answer does not fit into a secure sum; raise deployment.range or lower lr"
 LARGE = 4096
-"""Leaves of model changes with more numbers than this go into 32-bit words, others into 64."""
+"""Leaves of model changes with more numbers than this use 32-bit words, all others 64-bit words."""
 BULK = ("change", "pieces")
-HIDING = ("keys", "shares", "reveal")
-"""The questions that `Hiding` answers by itself."""
+SESSION = "fedfm-session"
+MASKING = {"keys": "create_keys", "shares": "share_secrets", "reveal": "reveal_shares"}
+"""The kinds of questions that a `Masker` answers, and its methods for them."""
 
 
-def divided(tree: Tree) -> tuple[Tree, Tree]:
-    """The bulk of an answer, and what is to be summed finely.
+def split_answer(tree: Tree) -> tuple[Tree, Tree]:
+    """Split an answer into its bulk and what needs fine words.
 
-    By name: in a sum of masked words only their order tells what they are.
+    Leaves are sorted by name, because words carry no names: only their order identifies them.
     """
     leaves = dict(sorted(flatten(tree).items()))
     bulk = {name: leaf for name, leaf in leaves.items() if _is_bulk(name, leaf)}
@@ -43,8 +34,8 @@ def divided(tree: Tree) -> tuple[Tree, Tree]:
     return unflatten(bulk), unflatten(fine)
 
 
-def reunited(bulk: Tree, fine: Tree) -> Tree:
-    """The inverse of `divided`."""
+def merge_answer(bulk: Tree, fine: Tree) -> Tree:
+    """Undo `split_answer`."""
     return unflatten(flatten(bulk) | flatten(fine))
 
 
@@ -52,8 +43,8 @@ def _is_bulk(name: str, leaf: Tensor) -> bool:
     return name.split("/")[0] in BULK and leaf.numel() > LARGE and leaf.is_floating_point()
 
 
-def as_tree(words: Words) -> Tree:
-    """Words as tensors, piece by piece."""
+def words_to_tree(words: Words) -> Tree:
+    """Return words as tensors, one for each piece."""
     signed = {4: np.int32, 8: np.int64}
     return {
         f"{i:06d}": torch.from_numpy(piece.view(signed[piece.itemsize]))
@@ -61,91 +52,73 @@ def as_tree(words: Words) -> Tree:
     }
 
 
-def as_pieces(tree: Tree) -> list[np.ndarray]:
-    """The inverse of `as_tree`, as far as it is one: whoever adds the pieces checks their form."""
+def tree_to_pieces(tree: Tree) -> list[np.ndarray]:
+    """Undo `words_to_tree`; the form of the pieces is checked when they are added."""
     unsigned = {torch.int32: np.uint32, torch.int64: np.uint64}
     return [
         tree[name].numpy().view(unsigned.get(tree[name].dtype, np.uint8)) for name in sorted(tree)
     ]
 
 
-class Drawer(Protocol):
-    """Where a client's session lies between two questions: in memory, never on disk."""
+class Masker:
+    """A client's part in secure sums.
 
-    def take(self) -> bytes | None:
-        """The session, if there is one."""
-        ...
+    `state` is Flower's state of the node: it keeps the session in memory between two questions and
+    is never written to disk.
+    """
 
-    def put(self, session: bytes) -> None:
-        """Replace it."""
-        ...
+    def __init__(self, state: RecordDict) -> None:
+        self.state = state
 
-
-class Hiding:
-    """A client's part in secure sums."""
-
-    def __init__(self, drawer: Drawer) -> None:
-        self.drawer = drawer
-
-    def keys(self, question: Packet) -> Packet:
-        """Step 1: fresh keys for this round's sums."""
-        session, public = opened(question.facts["purposes"])
+    def create_keys(self, question: Packet) -> Packet:
+        """Step 1: create keys for this round's sums."""
+        session, public = secure.open_session(question.facts["purposes"])
         self._keep(session)
         return Packet({"public": public.to_bytes().decode()})
 
-    def shares(self, question: Packet) -> Packet:
-        """Step 2: letters with shares of its secrets to every other client."""
+    def share_secrets(self, question: Packet) -> Packet:
+        """Step 2: write letters with shares of this client's secrets to all other clients."""
         facts = question.facts
         public = {int(k): PublicKeys.from_bytes(v.encode()) for k, v in facts["public"].items()}
-        session, letters = shared(self._session(), facts["client"], public, facts["threshold"])
+        session, letters = secure.share_secrets(
+            self._session(), facts["client"], public, facts["threshold"]
+        )
         self._keep(session)
         return Packet({"letters": {str(k): letter.decode() for k, letter in letters.items()}})
 
-    def masked(self, purpose: str, question: Packet, tree: Tree) -> Packet:
-        """Steps 3 and 4: accept the others' letters, and hide an answer in noise."""
+    def mask(self, purpose: str, question: Packet, tree: Tree) -> Packet:
+        """Steps 3 and 4: accept the letters of the others, and mask an answer."""
         facts = question.facts
         letters = {int(k): letter.encode() for k, letter in facts["letters"].items()}
-        session = accepted(self._session(), letters)
-        words = _encoded(tree, len(letters) + 1, facts["range"])
-        session, noise = masked(session, purpose, words)
+        session = secure.accept_letters(self._session(), letters)
+        words = _encode(tree, len(letters) + 1, facts["range"])
+        session, hidden = secure.mask(session, purpose, words)
         self._keep(session)
-        return Packet({}, {"words": as_tree(noise)})
+        return Packet({}, {"words": words_to_tree(hidden)})
 
-    def reveal(self, question: Packet) -> Packet:
-        """Step 5: the shares that take the masks of a sum away."""
+    def reveal_shares(self, question: Packet) -> Packet:
+        """Step 5: reveal the shares that remove the masks of a sum."""
         facts = question.facts
-        session, answer = revealed(
+        session, shares = secure.reveal_shares(
             self._session(), facts["purpose"], facts["survivors"], facts["dropped"]
         )
         self._keep(session)
-        return Packet({"shares": {str(k): share.hex() for k, share in answer.items()}})
+        return Packet({"shares": {str(k): share.hex() for k, share in shares.items()}})
 
     def _session(self) -> Session:
-        found = self.drawer.take()
-        if found is None:
+        record = self.state.config_records.get(SESSION)
+        if record is None:
             raise Refusal("this client has no keys for this round")
-        return Session.from_bytes(found)
+        return Session.from_bytes(bytes(record["session"]))  # type: ignore[arg-type]  # from `_keep`
 
     def _keep(self, session: Session) -> None:
-        self.drawer.put(session.to_bytes())
+        self.state[SESSION] = ConfigRecord({"session": session.to_bytes()})
 
 
-def _encoded(tree: Tree, clients: int, range: float) -> Words:
-    """An answer as words; which number is too large is said in the client's own log only."""
+def _encode(tree: Tree, clients: int, range: float) -> Words:
+    """Return an answer as words; only the client's log says which number is too large."""
     try:
-        return encode(*divided(tree), clients, range)
+        return secure.encode(*split_answer(tree), clients, range)
     except SecureError as problem:
         logger.warning("%s", problem)
         raise Refusal(TOO_LARGE) from problem
-
-
-__all__ = [
-    "HIDING",
-    "Drawer",
-    "Hiding",
-    "SecureError",
-    "as_pieces",
-    "as_tree",
-    "divided",
-    "reunited",
-]

@@ -1,8 +1,8 @@
-"""The mean and the standard deviation of data that nobody holds as a whole.
+"""Compute the mean and standard deviation of all clients' data from sums over clients.
 
-Clients' moments add up, so that the sum is all a server needs. What comes out is the pooled data's
-own: exact for uint8; for floats, variance = mean of squares - square of mean in double precision
-loses about 1e-15 (mean / std)^2 of itself, always less than normalising in float32 loses.
+Clients' moments add up, so the server needs only their sum. The result is that of the pooled data:
+exact for uint8. For floats the variance (mean of squares - square of mean, in double precision) has
+a relative error of about 1e-15 (mean / std)^2, always less than that of normalising in float32.
 """
 
 import math
@@ -16,24 +16,25 @@ from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 
 CHUNK = 2**22
-"""How many values are held in double precision at a time."""
+"""The number of values that are held in double precision at a time."""
 NEGLIGIBLE = 1e-13
-"""A variance below this part of the mean of squares is rounding: the channel is constant."""
+"""A variance below this share of the mean of squares is rounding: the channel is constant."""
 
 
-def moments(data: Dataset) -> Tree:
-    """The training inputs' "count" [], "sum" [C] and "square" [C] (the sum of squares) in float64.
+def compute_moments(data: Dataset) -> Tree:
+    """Return "count" [], "sum" [C] and "square" [C] (sum of squares) of the training inputs.
 
-    C are the channels, or the columns of a table; `count` is how many values each of them has.
+    C is the number of channels, or of columns of a table; `count` is the number of values in each.
+    All are float64.
     """
     inputs = data.train.inputs
     samples = max(1, CHUNK // inputs[0].numel())
-    sums = torch.stack([_sums(part) for part in torch.split(inputs, samples)]).sum(0)
+    sums = torch.stack([_sum(part) for part in torch.split(inputs, samples)]).sum(0)
     return {"count": _count(data), "sum": sums[0], "square": sums[1]}
 
 
-def _sums(inputs: Tensor) -> Tensor:
-    """The sums of inputs [N, C, ...] and of their squares: [2, C]."""
+def _sum(inputs: Tensor) -> Tensor:
+    """Return the sums of inputs [N, C, ...] and of their squares: [2, C]."""
     values = inputs.transpose(0, 1).flatten(1).double()
     return torch.stack([values.sum(1), values.square().sum(1)])
 
@@ -43,8 +44,8 @@ def _count(data: Dataset) -> Tensor:
     return torch.tensor(inputs.numel() // inputs.shape[1], dtype=torch.float64)
 
 
-def declared_moments(data: Dataset) -> Tree:
-    """Moments as `moments` has them, of inputs with the mean and the deviation that `data` says."""
+def compute_declared_moments(data: Dataset) -> Tree:
+    """Return the moments of as many inputs with the mean and deviation that `data` declares."""
     mean, std = (
         torch.tensor(each, dtype=torch.float64).expand(data.shape[0])
         for each in (data.mean, data.std)
@@ -54,24 +55,24 @@ def declared_moments(data: Dataset) -> Tree:
 
 
 def compact(moments: Tree, values: int, scale: float) -> Tree:
-    """Moments in units in which none of them exceeds the number of samples, for a secure sum.
+    """Return moments in units in which none exceeds the number of samples, for a secure sum.
 
-    `values` is how many values of a channel a sample has, `scale` bounds their size.
+    `values` is the number of values per channel of a sample; `scale` bounds their size.
     """
     count, sums, squares = (moments[key] / values for key in ("count", "sum", "square"))
     return {"count": count, "sum": sums / scale, "square": squares / scale**2}
 
 
-def expanded(moments: Tree, values: int, scale: float) -> Tree:
-    """The inverse of `compact`."""
+def expand(moments: Tree, values: int, scale: float) -> Tree:
+    """Undo `compact`."""
     count, sums, squares = (moments[key] * values for key in ("count", "sum", "square"))
     return {"count": count, "sum": sums * scale, "square": squares * scale**2}
 
 
-def normalisation(total: Tree) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean [C] and the standard deviation [C] of all inputs; 1 where they are constant.
+def compute_normalisation(total: Tree) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean [C] and standard deviation [C] of all inputs, given the sum of moments.
 
-    `total` is the sum of the clients' moments.
+    The deviation of a constant channel is 1.
     """
     count, sums, squares = (total[key].double() for key in ("count", "sum", "square"))
     sensible = count.ndim == 0 and sums.ndim == 1 and sums.shape == squares.shape

@@ -1,4 +1,4 @@
-"""The Flower ServerApp: reads the config of a run and hands Flower's grid to the server."""
+"""The Flower ServerApp: reads the config of a run and starts the server on Flower's grid."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's config describes."""
     show_log()
     load_plugins()
-    config = config_of(str(context.run_config.get("config", "digits")))
+    config = read_config(str(context.run_config.get("config", "digits")))
     out = Path(os.environ.get("FEDFM_OUT") or str(context.run_config.get("out", "runs/flower")))
     resume = os.environ.get("FEDFM_RESUME") == "1"
     title = f"{config.composed.name}, {config.training.clients} clients"
@@ -37,18 +37,18 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def show_log() -> None:
-    """Show what the server does, not only what goes wrong: Flower's own log is another one."""
+    """Show FedFM's log from level INFO on; Flower's log is separate."""
     logger = logging.getLogger("fedfm")
     logger.setLevel(logging.INFO)
     if not logger.handlers:
         logger.addHandler(logging.StreamHandler())
 
 
-def config_of(text: str) -> Config:
-    """A config from JSON, or from what `load_config` takes."""
+def read_config(text: str) -> Config:
+    """Return a config from JSON, or from a name or path that `load_config` accepts."""
     if not text.lstrip().startswith("{"):
         return load_config(text)
     try:
         return parse(json.loads(text))
     except json.JSONDecodeError as problem:
-        raise UserError(f"the run's config is no JSON: {problem}") from problem
+        raise UserError(f"the run's config is not valid JSON: {problem}") from problem

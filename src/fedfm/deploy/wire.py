@@ -1,6 +1,6 @@
-"""How packets travel: facts as JSON and trees of tensors as safetensors, in Flower's records.
+"""Convert packets to Flower's records: facts as JSON, trees of tensors as safetensors.
 
-Nothing that is received is executed or unpickled: JSON and safetensors hold plain values only.
+Received bytes are never executed or unpickled: JSON and safetensors hold plain values only.
 """
 
 import json
@@ -18,14 +18,14 @@ FACTS, TREES = "facts", "trees"
 FORMAT = "safetensors"
 
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError)
-"""What is raised by bytes that are no JSON, no safetensors, or not of our form."""
+"""What is raised for bytes that are not JSON, not safetensors, or not of our form."""
 
 Arrays = dict[int, Array]
-"""Trees as they travel, by the trees' identities: one that goes to many is written once."""
+"""Converted trees by the identity of the tree: a tree for many clients is written once."""
 
 
-def packed(packet: Packet, arrays: Arrays | None = None) -> RecordDict:
-    """A packet as Flower carries it; `arrays` remembers trees that other packets have too."""
+def pack(packet: Packet, arrays: Arrays | None = None) -> RecordDict:
+    """Return a packet as Flower's record; `arrays` caches trees that several packets share."""
     text = json.dumps(packet.facts, separators=(",", ":"))
     content = RecordDict({FACTS: ConfigRecord({"json": text})})
     known: Arrays = {} if arrays is None else arrays
@@ -39,10 +39,10 @@ def packed(packet: Packet, arrays: Arrays | None = None) -> RecordDict:
     return content
 
 
-def unpacked(content: RecordDict, limit: int) -> Packet:
-    """The packet in a record; a `UserError` says why it is none, or that it has over `limit` bytes.
+def unpack(content: RecordDict, limit: int) -> Packet:
+    """Return the packet in a record; its trees lack empty branches.
 
-    Trees have lost their empty branches.
+    Raise a `UserError` if the record is malformed or has more than `limit` bytes.
     """
     try:
         text = str(content.config_records[FACTS]["json"])
@@ -50,15 +50,15 @@ def unpacked(content: RecordDict, limit: int) -> Packet:
         size = len(text) + sum(len(array.data) for array in arrays.values())
         require(size <= limit, f"the message has {size:,} bytes; message_limit is {limit:,}")
         facts = json.loads(text)
-        require(isinstance(facts, dict), "the message's facts are no table")
-        return Packet(facts, {name: _tree(array.data) for name, array in arrays.items()})
+        require(isinstance(facts, dict), "the facts of the message are not a table")
+        return Packet(facts, {name: _read_tree(array.data) for name, array in arrays.items()})
     except UserError:
         raise
     except _MALFORMED as problem:
-        raise UserError(f"the message is no packet of ours ({problem})") from problem
+        raise UserError(f"the message is not a packet of FedFM ({problem})") from problem
 
 
-def _tree(data: bytes) -> Tree:
+def _read_tree(data: bytes) -> Tree:
     leaves = load(data)
     tree = unflatten(leaves)
     if flatten(tree).keys() != leaves.keys():

@@ -9,6 +9,7 @@ import torch
 from fedfm.core.trees import Tree
 from fedfm.deploy import secure
 from fedfm.deploy.secure import PublicKeys, Session, Words
+from fedfm.deploy.secure.server import Shares
 
 PURPOSES = ("measure", "train")
 RANGE = 16.0
@@ -27,7 +28,7 @@ class Round:
     def contribute(self, purpose: str, inputs: dict[int, Words]) -> None:
         self.seen.setdefault(purpose, {})
         for client, words in inputs.items():
-            told = secure.masked(self.sessions[client], purpose, words)
+            told = secure.mask(self.sessions[client], purpose, words)
             self.sessions[client], self.seen[purpose][client] = told
 
     def dropped(self, survivors: Collection[int]) -> list[int]:
@@ -37,20 +38,18 @@ class Round:
         answers = {}
         for client in answering:
             session, dropped = self.sessions[client], self.dropped(survivors)
-            told = secure.revealed(session, purpose, survivors, dropped)
+            told = secure.reveal_shares(session, purpose, survivors, dropped)
             self.sessions[client], answers[client] = told
         return answers
 
-    def unmask(self, purpose: str, survivors: Collection[int], answers: secure.Answers) -> Words:
+    def unmask(self, purpose: str, survivors: Collection[int], answers: Shares) -> Words:
         shown = self.seen[purpose]
         first = next(iter(shown.values()))
         total = Words.zeros(len(first.bulk), len(first.fine))
         for client in survivors:
             secure.add(total, shown[client].pieces(), client)
         dropped = self.dropped(survivors)
-        return secure.unmasked(
-            total, purpose, self.keys, survivors, dropped, answers, self.threshold
-        )
+        return secure.unmask(total, purpose, self.keys, survivors, dropped, answers, self.threshold)
 
     def summed(self, purpose: str, survivors: Collection[int], answering: Iterable[int]) -> Words:
         return self.unmask(purpose, survivors, self.reveal(purpose, survivors, answering))
@@ -60,7 +59,7 @@ def begin(
     clients: int,
     threshold: int,
     silent: Collection[int] = (),
-    opening: Opening = secure.opened,
+    opening: Opening = secure.open_session,
 ) -> Round:
     """Keys of all `clients`, letters of all but the `silent`, delivered to those who sent some."""
     sessions, keys, letters = {}, {}, {}
@@ -68,11 +67,11 @@ def begin(
         sessions[client], keys[client] = opening(PURPOSES)
     there = [client for client in range(clients) if client not in silent]
     for client in there:
-        told = secure.shared(sessions[client], client, keys, threshold)
+        told = secure.share_secrets(sessions[client], client, keys, threshold)
         sessions[client], letters[client] = told
     for client in there:
         inbox = {peer: letters[peer][client] for peer in there if peer != client}
-        sessions[client] = secure.accepted(sessions[client], inbox)
+        sessions[client] = secure.accept_letters(sessions[client], inbox)
     return Round(keys, threshold, {client: sessions[client] for client in there})
 
 

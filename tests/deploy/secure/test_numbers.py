@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedfm.deploy import secure
-from fedfm.deploy.secure import SecureError
+from fedfm.deploy.errors import SecureError
 from tests.deploy.secure.rounds import plain_sum
 
 
@@ -104,5 +104,5 @@ def test_a_sum_of_another_number_of_clients_is_lost():
     words = secure.encode(bulk, {}, clients=4, range=1.0)
     with pytest.raises(SecureError, match="the masks do not cancel"):
         secure.decode(words, bulk, {}, clients=2, range=1.0)
-    with pytest.raises(SecureError, match="another number of words"):
+    with pytest.raises(SecureError, match="differ in their number of words"):
         secure.decode(words, {}, {}, clients=1, range=1.0)

@@ -9,9 +9,10 @@ from Crypto.Cipher import AES
 from scipy import stats
 
 from fedfm.deploy import secure
-from fedfm.deploy.secure import SecureError, Words, client, keys
-from fedfm.deploy.secure.masks import with_masks
-from fedfm.deploy.secure.shares import combined
+from fedfm.deploy.errors import SecureError
+from fedfm.deploy.secure import Words, client, keys
+from fedfm.deploy.secure.masks import apply_masks
+from fedfm.deploy.secure.shares import rebuild_secret
 from tests.deploy.secure.rounds import PURPOSES, begin, same, words
 
 CLIENTS, THRESHOLD, SIZE = 4, 3, 8000
@@ -50,11 +51,11 @@ def rebuilt(round, purpose, kind, owner, answers):
         "key": lambda secret: keys.public_key(secret) == told.masking[purpose],
     }
     shares = {each: answer[owner] for each, answer in answers.items() if owner in answer}
-    return combined(shares, THRESHOLD, fits[kind], owner)
+    return rebuild_secret(shares, THRESHOLD, fits[kind], owner)
 
 
 def without_self_mask(seen, seed, purpose="train"):
-    return with_masks(seen, [], [keys.self_mask_key(seed, purpose)])
+    return apply_masks(seen, [], [keys.self_mask_key(seed, purpose)])
 
 
 def without_pair_masks(seen, round, key, owner, purpose="train"):
@@ -63,7 +64,7 @@ def without_pair_masks(seen, round, key, owner, purpose="train"):
         for peer, told in round.keys.items()
         if peer != owner
     }
-    return with_masks(
+    return apply_masks(
         seen, [pairs[p] for p in pairs if p < owner], [pairs[p] for p in pairs if p > owner]
     )
 
@@ -96,18 +97,18 @@ def test_what_remains_after_the_sum_is_noise(view):
 
 
 def planted(monkeypatch, masks):
-    monkeypatch.setattr(client, "with_masks", masks)
+    monkeypatch.setattr(client, "apply_masks", masks)
 
 
 def test_a_sum_without_self_masks_is_caught(monkeypatch):
-    planted(monkeypatch, lambda hidden, plus, minus: with_masks(hidden, plus[1:], minus))
+    planted(monkeypatch, lambda hidden, plus, minus: apply_masks(hidden, plus[1:], minus))
     view = view_of_late_client(contributed())
     assert not looks_uniform(view)
     assert same(view, contributions()[1])
 
 
 def test_a_sum_without_pair_masks_is_caught(monkeypatch):
-    planted(monkeypatch, lambda hidden, plus, minus: with_masks(hidden, plus[:1], []))
+    planted(monkeypatch, lambda hidden, plus, minus: apply_masks(hidden, plus[:1], []))
     view = view_of_survivor(contributed())
     assert not looks_uniform(view)
     assert same(view, contributions()[1])
@@ -125,14 +126,14 @@ def test_the_same_input_looks_new_in_every_session_purpose_and_client():
 def test_a_mask_that_is_used_again_is_caught():
     round = begin(CLIENTS, THRESHOLD)
     forgetful = round.sessions[1]
-    sent = [secure.masked(forgetful, "train", words(1, CLIENTS, SIZE, s))[1] for s in (0.0, 0.5)]
+    sent = [secure.mask(forgetful, "train", words(1, CLIENTS, SIZE, s))[1] for s in (0.0, 0.5)]
     assert not look_independent(*sent)
 
 
 def test_words_of_both_kinds_have_masks_of_their_own():
     round = begin(CLIENTS, THRESHOLD)
     zeros = Words.zeros(4000, 2000)
-    _, seen = secure.masked(round.sessions[1], "train", zeros)
+    _, seen = secure.mask(round.sessions[1], "train", zeros)
     fine = Words(seen.fine.view(np.uint32), seen.fine)
     assert looks_uniform(fine)
     assert look_independent(seen, fine)
@@ -142,11 +143,11 @@ def test_words_of_both_kinds_have_masks_of_their_own():
 def test_a_mask_is_aes_256_in_counter_mode_from_the_whole_key(threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     key, size = token_bytes(32), 150_001
-    masked = with_masks(Words.zeros(size, size), [key], [])
+    masked = apply_masks(Words.zeros(size, size), [key], [])
     for kind, found in enumerate((masked.bulk.tobytes(), masked.fine.tobytes())):
         cipher = AES.new(key, AES.MODE_CTR, nonce=bytes([kind]), initial_value=0)
         assert found == cipher.encrypt(bytes(len(found)))
-    assert same(with_masks(masked, [], [key]), Words.zeros(size, size))
+    assert same(apply_masks(masked, [], [key]), Words.zeros(size, size))
 
 
 def test_two_clients_have_a_mask_in_common_that_no_third_has():
@@ -172,10 +173,10 @@ def attack(round):
 
 def with_one_key(purposes):
     """What `opened` does, with a single key pair for all purposes."""
-    session, _ = secure.opened(purposes)
+    session, _ = secure.open_session(purposes)
     key = session.secrets[PURPOSES[0]].key
     secrets = {name: pair.model_copy(update={"key": key}) for name, pair in session.secrets.items()}
-    session = session.having(secrets=secrets)
+    session = session.model_copy(update={"secrets": secrets})
     return session, session.public
 
 
@@ -193,5 +194,5 @@ def test_fewer_than_the_threshold_rebuild_nothing():
     answers = round.reveal("train", range(CLIENTS), range(THRESHOLD - 1))
     shares = {each: answer[1] for each, answer in answers.items()}
     seed = round.sessions[1].secrets["train"].seed
-    with pytest.raises(SecureError, match="not the secret of client 1"):
-        combined(shares, THRESHOLD - 1, lambda found: found == seed, owner=1)
+    with pytest.raises(SecureError, match="client 1's secret"):
+        rebuild_secret(shares, THRESHOLD - 1, lambda found: found == seed, owner=1)

@@ -5,7 +5,8 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.deploy import secure
-from fedfm.deploy.secure import PublicKeys, SecureError, Session, Words, client
+from fedfm.deploy.errors import SecureError
+from fedfm.deploy.secure import PublicKeys, Session, Words, client
 from tests.deploy.secure.rounds import PURPOSES, begin, words
 
 EVERYONE = {0, 1, 2, 3}
@@ -19,7 +20,7 @@ def round():
 
 
 def published(clients=4):
-    both = {client: secure.opened(PURPOSES) for client in range(clients)}
+    both = {client: secure.open_session(PURPOSES) for client in range(clients)}
     return {c: s for c, (s, _) in both.items()}, {c: k for c, (_, k) in both.items()}
 
 
@@ -28,7 +29,7 @@ def posted(threshold=3):
     sessions, keys = published()
     letters = {}
     for each in sessions:
-        sessions[each], letters[each] = secure.shared(sessions[each], each, keys, threshold)
+        sessions[each], letters[each] = secure.share_secrets(sessions[each], each, keys, threshold)
     return sessions, letters
 
 
@@ -38,30 +39,30 @@ def inbox(letters, receiver):
 
 def test_both_secrets_of_a_client_are_refused_in_one_request(round):
     with pytest.raises(SecureError, match=r"both secrets of \[3\]"):
-        secure.revealed(round.sessions[0], "train", EVERYONE, {3})
+        secure.reveal_shares(round.sessions[0], "train", EVERYONE, {3})
 
 
 def test_both_secrets_of_a_client_are_refused_over_two_requests(round):
-    session, answer = secure.revealed(round.sessions[0], "train", EVERYONE, ())
-    with pytest.raises(SecureError, match="answered before, for other survivors"):
-        secure.revealed(session, "train", EVERYONE - {3}, {3})
-    assert secure.revealed(session, "train", EVERYONE, ())[1] == answer
+    session, answer = secure.reveal_shares(round.sessions[0], "train", EVERYONE, ())
+    with pytest.raises(SecureError, match="already answered for other survivors"):
+        secure.reveal_shares(session, "train", EVERYONE - {3}, {3})
+    assert secure.reveal_shares(session, "train", EVERYONE, ())[1] == answer
 
 
 def test_both_secrets_are_refused_after_a_restart_from_bytes(round):
-    session, _ = secure.revealed(round.sessions[0], "train", EVERYONE - {3}, {3})
-    with pytest.raises(SecureError, match="answered before"):
-        secure.revealed(Session.from_bytes(session.to_bytes()), "train", EVERYONE, ())
+    session, _ = secure.reveal_shares(round.sessions[0], "train", EVERYONE - {3}, {3})
+    with pytest.raises(SecureError, match="already answered"):
+        secure.reveal_shares(Session.from_bytes(session.to_bytes()), "train", EVERYONE, ())
 
 
 def test_a_client_never_gives_its_own_key(round):
-    _, answer = secure.revealed(round.sessions[3], "train", EVERYONE - {3}, {3})
+    _, answer = secure.reveal_shares(round.sessions[3], "train", EVERYONE - {3}, {3})
     assert answer.keys() == EVERYONE - {3}
 
 
 def test_an_answer_has_only_what_was_asked_for(round):
     held = round.sessions[0].held
-    _, answer = secure.revealed(round.sessions[0], "train", EVERYONE - {3}, {3})
+    _, answer = secure.reveal_shares(round.sessions[0], "train", EVERYONE - {3}, {3})
     assert answer[1] == held[1]["train"].seed
     assert answer[3] == held[3]["train"].key
     unsaid = {held[3]["train"].seed, held[1]["train"].key}
@@ -81,12 +82,12 @@ def test_an_answer_has_only_what_was_asked_for(round):
 )
 def test_requests_that_no_honest_server_makes(round, purpose, survivors, dropped, reason):
     with pytest.raises(SecureError, match=reason):
-        secure.revealed(round.sessions[0], purpose, survivors, dropped)
+        secure.reveal_shares(round.sessions[0], purpose, survivors, dropped)
 
 
 def test_nothing_is_masked_twice(round):
-    with pytest.raises(SecureError, match="has masked 'train' before"):
-        secure.masked(round.sessions[0], "train", words(0, 4))
+    with pytest.raises(SecureError, match="has already masked 'train'"):
+        secure.mask(round.sessions[0], "train", words(0, 4))
 
 
 def test_nothing_is_masked_when_the_sum_is_over():
@@ -94,46 +95,46 @@ def test_nothing_is_masked_when_the_sum_is_over():
     round.contribute("train", {client: words(client, 4) for client in (0, 1, 2)})
     round.reveal("train", {0, 1, 2}, EVERYONE)
     with pytest.raises(SecureError, match="that sum is over"):
-        secure.masked(round.sessions[3], "train", words(3, 4))
+        secure.mask(round.sessions[3], "train", words(3, 4))
 
 
 def test_nothing_is_masked_before_the_letters_came():
     sessions, _ = posted()
     with pytest.raises(SecureError, match="no letters"):
-        secure.masked(sessions[0], "train", words(0, 4))
+        secure.mask(sessions[0], "train", words(0, 4))
 
 
 def test_shares_are_made_once():
     sessions, keys = published()
-    session, _ = secure.shared(sessions[0], 0, keys, 3)
-    with pytest.raises(SecureError, match="sent its shares already"):
-        secure.shared(session, 0, keys, 4)
+    session, _ = secure.share_secrets(sessions[0], 0, keys, 3)
+    with pytest.raises(SecureError, match="already sent its shares"):
+        secure.share_secrets(session, 0, keys, 4)
 
 
 @pytest.mark.parametrize("threshold", [0, 1, 2, 5])
 def test_unsafe_thresholds(threshold):
     sessions, keys = published(4)
     with pytest.raises(SecureError, match="more than half of the 4 clients"):
-        secure.shared(sessions[0], 0, keys, threshold)
+        secure.share_secrets(sessions[0], 0, keys, threshold)
 
 
 def test_a_client_alone_has_no_secure_sum():
     sessions, keys = published(1)
     with pytest.raises(SecureError, match="threshold"):
-        secure.shared(sessions[0], 0, keys, 1)
+        secure.share_secrets(sessions[0], 0, keys, 1)
 
 
 def test_a_list_without_the_own_key():
     sessions, keys = published()
-    with pytest.raises(SecureError, match="client 0: the list of keys has not this client's own"):
-        secure.shared(sessions[0], 0, {**keys, 0: keys[1]}, 3)
+    with pytest.raises(SecureError, match="client 0: the list of keys does not hold the keys"):
+        secure.share_secrets(sessions[0], 0, {**keys, 0: keys[1]}, 3)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"encryption": b"\x02" + b"\xff" * 32}, "no point of the curve"),
-        ({"encryption": b""}, "no point of the curve"),
+        ({"encryption": b"\x02" + b"\xff" * 32}, "not a point of the curve"),
+        ({"encryption": b""}, "not a point of the curve"),
         ({"commitments": {"measure": b"", "train": b""}}, "commitment"),
         ({"masking": {}}, "not for measure, train"),
     ],
@@ -142,19 +143,19 @@ def test_keys_that_are_none(changes, reason):
     sessions, keys = published()
     keys[2] = keys[2].model_copy(update=changes)
     with pytest.raises(SecureError, match=f"client 2: .*{reason}") as caught:
-        secure.shared(sessions[0], 0, keys, 3)
+        secure.share_secrets(sessions[0], 0, keys, 3)
     assert caught.value.client == 2
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\x80\x04.", b"[1]", b'{"encryption": 3}'])
 def test_bytes_that_are_no_keys_or_session(data):
     for kind in (PublicKeys, Session):
-        with pytest.raises(SecureError, match=f"no {kind.__name__}"):
+        with pytest.raises(SecureError, match=f"not a {kind.__name__}"):
             kind.from_bytes(data)
 
 
 def test_public_keys_go_through_bytes():
-    _, keys = secure.opened(PURPOSES)
+    _, keys = secure.open_session(PURPOSES)
     assert PublicKeys.from_bytes(keys.to_bytes()) == keys
 
 
@@ -173,7 +174,7 @@ def tampered(letter):
         (lambda letters: tampered(letters[1][0]), "cannot be read"),
         (lambda letters: letters[1][2], "cannot be read"),
         (lambda letters: letters[2][0], "cannot be read"),
-        (lambda letters: letters[0][1], "is of or for another client"),
+        (lambda letters: letters[0][1], "is from or for another client"),
         (lambda letters: b"", "cannot be read"),
     ],
     ids=["tampered", "for another", "of another", "sent back", "empty"],
@@ -182,53 +183,53 @@ def test_spoilt_and_swapped_letters(spoil, reason):
     sessions, letters = posted()
     received = inbox(letters, 0) | {1: spoil(letters)}
     with pytest.raises(SecureError, match=f"client 1: its letter {reason}") as caught:
-        secure.accepted(sessions[0], received)
+        secure.accept_letters(sessions[0], received)
     assert caught.value.client == 1
 
 
 @pytest.mark.parametrize("share", [b"", bytes(36), b"\x02" + bytes(35), b"\x01" + bytes(36)])
 def test_letters_with_what_is_no_share(share, monkeypatch):
     sessions, keys = published()
-    session, _ = secure.shared(sessions[0], 0, keys, 3)
+    session, _ = secure.share_secrets(sessions[0], 0, keys, 3)
     monkeypatch.setattr(client, "create_shares", lambda secret, threshold, count: [share] * count)
-    letters = {peer: secure.shared(sessions[peer], peer, keys, 3)[1][0] for peer in (1, 2)}
+    letters = {peer: secure.share_secrets(sessions[peer], peer, keys, 3)[1][0] for peer in (1, 2)}
     with pytest.raises(SecureError, match="client 1: its letter is incomplete"):
-        secure.accepted(session, letters)
+        secure.accept_letters(session, letters)
 
 
 def test_a_server_that_tells_clients_different_things():
     sessions, keys = published()
     told = dict(keys)
-    told[3] = secure.opened(PURPOSES)[1]
-    session, _ = secure.shared(sessions[0], 0, keys, 3)
-    _, letters = secure.shared(sessions[1], 1, told, 3)
-    with pytest.raises(SecureError, match="client 1: it was told other keys"):
-        secure.accepted(session, {1: letters[0], 2: letters[0]})
+    told[3] = secure.open_session(PURPOSES)[1]
+    session, _ = secure.share_secrets(sessions[0], 0, keys, 3)
+    _, letters = secure.share_secrets(sessions[1], 1, told, 3)
+    with pytest.raises(SecureError, match="client 1: it received other keys"):
+        secure.accept_letters(session, {1: letters[0], 2: letters[0]})
 
 
 def test_letters_of_strangers_and_too_early():
     sessions, letters = posted()
     with pytest.raises(SecureError, match=r"letters from \[9\]"):
-        secure.accepted(sessions[0], inbox(letters, 0) | {9: b""})
+        secure.accept_letters(sessions[0], inbox(letters, 0) | {9: b""})
     with pytest.raises(SecureError, match="not sent its shares yet"):
-        secure.accepted(secure.opened(PURPOSES)[0], inbox(letters, 0))
+        secure.accept_letters(secure.open_session(PURPOSES)[0], inbox(letters, 0))
 
 
 def test_the_same_letters_twice_change_nothing_and_others_are_refused():
     sessions, letters = posted()
-    session = secure.accepted(sessions[0], inbox(letters, 0))
-    assert secure.accepted(session, inbox(letters, 0)) == session
-    with pytest.raises(SecureError, match="letters of other clients before"):
-        secure.accepted(session, {1: letters[1][0], 2: letters[2][0]})
+    session = secure.accept_letters(sessions[0], inbox(letters, 0))
+    assert secure.accept_letters(session, inbox(letters, 0)) == session
+    with pytest.raises(SecureError, match="already accepted the letters of other clients"):
+        secure.accept_letters(session, {1: letters[1][0], 2: letters[2][0]})
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda answer: {**answer, 1: b""}, "no share"),
-        (lambda answer: {**answer, 1: bytes(36)}, "no share"),
-        (lambda answer: {**answer, 9: answer[1]}, "not a share for each client"),
-        (lambda answer: {}, "not a share for each client"),
+        (lambda answer: {**answer, 1: b""}, "not a share"),
+        (lambda answer: {**answer, 1: bytes(36)}, "not a share"),
+        (lambda answer: {**answer, 9: answer[1]}, "not hold one share for each client"),
+        (lambda answer: {}, "not hold one share for each client"),
     ],
 )
 def test_answers_that_do_not_fit(round, change, reason):
@@ -251,7 +252,7 @@ def test_a_wrong_share_is_noticed(round, owner):
     answers = round.reveal("train", survivors, survivors)
     share = answers[0][owner]
     answers[0][owner] = share[:4] + bytes(32)
-    with pytest.raises(SecureError, match=f"not the secret of client {owner}"):
+    with pytest.raises(SecureError, match=f"client {owner}'s secret"):
         round.unmask("train", survivors, answers)
 
 

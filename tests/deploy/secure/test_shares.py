@@ -7,9 +7,9 @@ from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfm.deploy.secure import SecureError
+from fedfm.deploy.errors import SecureError
 from fedfm.deploy.secure.keys import SECRET_BYTES
-from fedfm.deploy.secure.shares import combined, is_share
+from fedfm.deploy.secure.shares import is_share, rebuild_secret
 
 SECRETS = st.one_of(
     st.binary(min_size=SECRET_BYTES, max_size=SECRET_BYTES),
@@ -18,7 +18,9 @@ SECRETS = st.one_of(
 
 
 def rebuilt(shares, secret):
-    return combined(dict(enumerate(shares)), len(shares), lambda found: found == secret, owner=0)
+    return rebuild_secret(
+        dict(enumerate(shares)), len(shares), lambda found: found == secret, owner=0
+    )
 
 
 @given(SECRETS, st.integers(2, 12), st.data())
@@ -33,12 +35,12 @@ def test_enough_shares_give_the_secret_as_with_flower(secret, threshold, data):
 def test_more_shares_than_needed_do_no_harm():
     secret = token_bytes(SECRET_BYTES)
     shares = dict(enumerate(create_shares(secret, 3, 6)))
-    assert combined(shares, 3, lambda found: found == secret, owner=0) == secret
+    assert rebuild_secret(shares, 3, lambda found: found == secret, owner=0) == secret
 
 
 def test_one_share_too_few_gives_something_else():
     secret = token_bytes(SECRET_BYTES)
-    with pytest.raises(SecureError, match="not the secret of client 0"):
+    with pytest.raises(SecureError, match="client 0's secret"):
         rebuilt(create_shares(secret, 4, 6)[:3], secret)
 
 

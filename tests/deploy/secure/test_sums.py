@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedfm.core.trees import flatten
 from fedfm.deploy import secure
-from fedfm.deploy.secure import SecureError, Session
+from fedfm.deploy.errors import SecureError
+from fedfm.deploy.secure import Session
 from tests.deploy.secure.rounds import RANGE, begin, plain_sum, same, trees, words
 
 CLIENTS, THRESHOLD = 5, 3
@@ -113,7 +114,7 @@ def test_too_few_answers():
 def test_a_late_client_does_not_count_for_its_own_key():
     round = begin(CLIENTS, THRESHOLD)
     round.contribute("train", inputs({0, 1, 2, 3}))
-    with pytest.raises(SecureError, match="2 shares of the secret of client 4 came, 3 are needed"):
+    with pytest.raises(SecureError, match="2 shares of client 4's secret arrived, 3 are needed"):
         round.summed("train", {0, 1, 2, 3}, {0, 1, 4})
 
 

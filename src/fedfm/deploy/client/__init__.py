@@ -1,1 +1,1 @@
-"""A client's side: its own data, its answers, and what it keeps and hides."""
+"""A client's side: its data, its answers, and what it keeps on its own disk."""

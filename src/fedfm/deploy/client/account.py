@@ -1,7 +1,7 @@
-"""A client's own account of what it has given away under differential privacy.
+"""A client's record of what it has given away under differential privacy.
 
-The server may ask for a round again, after a crash or for reasons of its own. Whatever it says
-about the run, a client has paid for every answer that it sent, so it counts them itself.
+The server may ask for a round twice, after a crash or for any other reason. Every answer that a
+client sends costs privacy, whatever the server says about the run, so the client counts them.
 """
 
 import json
@@ -16,29 +16,28 @@ from fedfm.privacy.guard import Guard
 
 @dataclass(frozen=True)
 class Account:
-    """The file in which a client counts its answers, for each federation that it took part in.
-
-    Federations go by their token, which is in federation.json beside it.
-    """
+    """The file in which a client counts its answers, for each federation by its token."""
 
     file: Path
 
-    def pay(self, federation: str, updates: int, reports: int, guard: Guard, secure: bool) -> None:
-        """Write down answers before they leave, and what all of them come to."""
-        entries = self._entries()
+    def record(
+        self, federation: str, updates: int, reports: int, guard: Guard, secure: bool
+    ) -> None:
+        """Count answers before they are sent, with the privacy that all answers together cost."""
+        entries = self._read()
         before = entries.get(federation, {"updates": 0, "reports": 0})
-        counted = before["updates"] + updates, before["reports"] + reports
-        said = guard.describe_spent(*counted, secure)
-        entries[federation] = {"updates": counted[0], "reports": counted[1], "privacy": said}
+        counts = before["updates"] + updates, before["reports"] + reports
+        spent = guard.describe_spent(*counts, secure)
+        entries[federation] = {"updates": counts[0], "reports": counts[1], "privacy": spent}
         write_atomically(self.file, json.dumps(entries, indent=1).encode())
 
-    def statement(self, federation: str) -> str | None:
-        """What the answers in a federation have come to, in words."""
-        entry = self._entries().get(federation)
+    def describe(self, federation: str) -> str | None:
+        """Return in words what the answers in a federation have cost; None without answers."""
+        entry = self._read().get(federation)
         return None if entry is None else str(entry["privacy"])
 
-    def _entries(self) -> dict[str, Any]:
-        """A file that cannot be read stops the client: it must not begin again at zero."""
+    def _read(self) -> dict[str, Any]:
+        """Return all entries; refuse a damaged file, because counting must not restart at zero."""
         if not self.file.exists():
             return {}
         try:
@@ -46,5 +45,5 @@ class Account:
         except (OSError, ValueError):
             entries = None
         if not isinstance(entries, dict):
-            raise Refusal(f"its account of what it has sent, {self.file.name}, cannot be read")
+            raise Refusal(f"its record of what it has sent, {self.file.name}, cannot be read")
         return entries

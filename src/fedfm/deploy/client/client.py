@@ -1,4 +1,4 @@
-"""A client: answers the server's questions with what it has on its own machine.
+"""A client: answers the server's questions with the data and files of its own machine.
 
 Its part of a round is the simulation's, with a cohort of one (rounds/clients.py).
 """
@@ -15,25 +15,31 @@ import torch
 from fedfm.config import Config, load_config, parse
 from fedfm.core.trees import Tree, flatten, to_device
 from fedfm.data.dataset import Dataset
-from fedfm.deploy.agreement import Agreement, introduce
-from fedfm.deploy.checks import check_accountable, check_batches, unlike
-from fedfm.deploy.client.memory import is_out_of_memory
-from fedfm.deploy.client.runtime import Workshop
-from fedfm.deploy.client.site import Site, own_data, own_moments
-from fedfm.deploy.client.storage import Desk, fitting
-from fedfm.deploy.errors import Lost, Refusal
-from fedfm.deploy.masking import HIDING, Hiding
+from fedfm.deploy.agreement import Agreement
+from fedfm.deploy.checks import check_accountable, check_batches, describe_differences
+from fedfm.deploy.client.runtime import Runtime
+from fedfm.deploy.client.site import Site
+from fedfm.deploy.client.storage import Storage, to_model
+from fedfm.deploy.errors import Refusal, StateLost
+from fedfm.deploy.masking import MASKING, Masker
 from fedfm.deploy.normalisation import compact
-from fedfm.deploy.packets import MESSAGES, Packet
-from fedfm.deploy.secure import SecureError
-from fedfm.deploy.validation import in_a_line
+from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
+from fedfm.deploy.validation import to_one_line
 from fedfm.methods.base import Model
 from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
 from fedfm.rounds.exchange import Request, Sums
 
 logger = logging.getLogger(__name__)
-QUESTIONS = ("hello", "join", "measure", "deliver", "refused", *HIDING)
-"""What a client is asked besides to train and to evaluate, for which Flower has names."""
+QUESTIONS = {
+    "hello": "introduce",
+    "join": "join",
+    "measure": "measure",
+    "train": "train",
+    "evaluate": "evaluate",
+    "deliver": "keep_result",
+    "refused": "log_refusal",
+}
+"""The kinds of questions that a `Client` answers, and its methods for them."""
 DIVERGED = {
     "measure": "its features are NaN or infinite",
     "train": "its training ended in NaN or infinity",
@@ -45,168 +51,164 @@ class Client:
     """One client."""
 
     site: Site
-    hiding: Hiding
-    """Its part in secure sums."""
+    masker: Masker
 
     @property
-    def desk(self) -> Desk:
-        """Where it keeps its files."""
-        return Desk(self.site.out)
+    def storage(self) -> Storage:
+        """The client's files."""
+        return Storage(self.site.out)
 
     def answer(self, kind: str, question: Packet) -> Packet:
-        """What the client says to a question."""
-        if kind not in ("train", "evaluate", *QUESTIONS):
-            raise Refusal(f"this version knows no question '{kind}'")
-        asked = self.hiding if kind in HIDING else self
-        answer: Callable[[Packet], Packet] = getattr(asked, kind)
-        return answer(question)
+        """Return the answer to a question of this kind."""
+        if kind not in QUESTIONS | MASKING:
+            raise Refusal(f"this version does not know the question '{kind}'")
+        owner = self.masker if kind in MASKING else self
+        method: Callable[[Packet], Packet] = getattr(owner, (QUESTIONS | MASKING)[kind])
+        return method(question)
 
-    def hello(self, question: Packet) -> Packet:
-        """Check the server's config against its own, if it has one, and introduce itself."""
-        theirs = question.facts.get("messages")
-        if theirs != MESSAGES:
-            said = f"the server's messages are of version {theirs}, this client's of {MESSAGES}"
-            raise Refusal(f"{said}: install the same FedFM on both")
+    def introduce(self, question: Packet) -> Packet:
+        """Check the server's version and config, and describe this client's data."""
+        version = question.facts.get("messages")
+        if version != PROTOCOL_VERSION:
+            raise Refusal(
+                f"the server's messages are of version {version}, this client's of "
+                f"{PROTOCOL_VERSION}: install the same FedFM on both"
+            )
         config = parse(json.loads(question.facts["config"]))
-        self._compare(config)
+        self._check_config(config)
         check_accountable(config)
-        data = own_data(self.site, config)
+        data = self.site.load_data(config)
         check_batches(data, config)
-        own = introduce(self.site.name, data, self.site.columns, self.site.has_share)
-        return Packet({"introduction": own.values()})
+        return Packet({"introduction": self.site.introduce(data).dump()})
 
-    def _compare(self, config: Config) -> None:
+    def _check_config(self, config: Config) -> None:
         if self.site.config is None:
             return
-        different = unlike(load_config(self.site.config), config, ("client", "server"))
-        if different:
-            raise Refusal("the server's config is not this client's: " + different)
+        expected = load_config(self.site.config)
+        differences = describe_differences(expected, config, ("client", "server"))
+        if differences:
+            raise Refusal("the server's config is not this client's: " + differences)
 
     def join(self, question: Packet) -> Packet:
-        """Take a number in the federation; tell of its data what is asked."""
+        """Save the number in the federation; return the sums over its data that are asked for."""
         facts = question.facts
         config = parse(json.loads(facts["config"]))
-        self._compare(config)
-        data = own_data(self.site, config)
-        self._notice(data, facts["token"])
-        kept = {key: facts[key] for key in ("token", "config", "client", "agreement")}
-        self.desk.enrol(kept | {"data": data.digest})
+        self._check_config(config)
+        data = self.site.load_data(config)
+        self._warn_of_other_data(data, facts["token"])
+        enrolment = {key: facts[key] for key in ("token", "config", "client", "agreement")}
+        self.storage.save_enrolment(enrolment | {"data": data.digest})
         if not facts["tell"]:
             return Packet({})
-        _keep_back(config, "sums of its inputs")
-        own: Tree = {"samples": torch.tensor(len(data.train))}
+        _refuse_private(config, "sums of its inputs")
+        sums: Tree = {"samples": torch.tensor(len(data.train))}
         if "moments" in facts["tell"]:
-            units = Agreement.of(facts["agreement"]).units
-            own["moments"] = compact(own_moments(self.site, data), *units)
-        return self._sent("join", question, config, own)
+            units = Agreement.parse(facts["agreement"]).units
+            sums["moments"] = compact(self.site.compute_moments(data), *units)
+        return self._send("join", question, config, sums)
 
-    def _notice(self, data: Dataset, token: str) -> None:
-        """Tell its people if it comes back with other data; more of them may be wanted."""
-        with suppress(Lost):
-            before = self.desk.enrolment(token).get("data", data.digest)
+    def _warn_of_other_data(self, data: Dataset, token: str) -> None:
+        """Log a warning if the data have changed since the client joined; this is allowed."""
+        with suppress(StateLost):
+            before = self.storage.load_enrolment(token).get("data", data.digest)
             if before != data.digest:
-                logger.warning("these data are not those that this client joined with before")
+                logger.warning("the data have changed since this client joined the federation")
 
     def measure(self, question: Packet) -> Packet:
-        """The statistics of its samples under the global model."""
-        ask, shop = self._task(question, "measure")
-        sums = answer_measure(prepare_group(ask, shop.federation), shop.federation, ask)
-        return self._summed(question, shop, ask, sums, {"reports": sums.total})
+        """Return statistics of the samples under the global model."""
+        request, runtime = self._task(question, "measure")
+        fed = runtime.federation
+        sums = answer_measure(prepare_group(request, fed), fed, request)
+        return self._send_sums(question, runtime, request, sums, {"reports": sums.total})
 
     def train(self, question: Packet) -> Packet:
-        """Train from the global model, or go on from its own."""
-        ask, shop = self._task(question, "train")
-        fed = shop.federation
-        visit = prepare_group(ask, fed)
-        training = make_job(visit, fed, ask)
-        sums = answer_train(visit, fed, ask, training, fed.executor.train(training))
-        return self._summed(question, shop, ask, sums, sums.total)
+        """Train from the global model, or continue from the client's own."""
+        request, runtime = self._task(question, "train")
+        fed = runtime.federation
+        group = prepare_group(request, fed)
+        job = make_job(group, fed, request)
+        sums = answer_train(group, fed, request, job, fed.executor.train(job))
+        return self._send_sums(question, runtime, request, sums, sums.total)
 
     def evaluate(self, question: Packet) -> Packet:
-        """Measure the last model."""
-        ask, shop = self._task(question, "evaluate")
-        _keep_back(shop.config, "accuracies")
-        return self._sent("evaluate", question, shop.config, {"scores": shop.scores(ask.model)})
+        """Evaluate the last model."""
+        request, runtime = self._task(question, "evaluate")
+        _refuse_private(runtime.config, "accuracies")
+        scores = {"scores": runtime.evaluate(request.model)}
+        return self._send("evaluate", question, runtime.config, scores)
 
-    def refused(self, question: Packet) -> Packet:
-        """The server does not take this client; its people have to know why."""
-        logger.warning("the server refuses this client: %s", in_a_line(question.facts["reason"]))
+    def log_refusal(self, question: Packet) -> Packet:
+        """Log why the server refuses this client."""
+        logger.warning("the server refuses this client: %s", to_one_line(question.facts["reason"]))
         return Packet({})
 
-    def deliver(self, question: Packet) -> Packet:
-        """Keep the model that the federation has come to."""
-        self.desk.enrolment(question.facts["token"])
+    def keep_result(self, question: Packet) -> Packet:
+        """Save the federation's final model."""
+        token = question.facts["token"]
+        self.storage.load_enrolment(token)
         model = question.trees["model"]
-        self.desk.keep_result({**model["params"], **model.get("buffers", {})})
-        if given_away := self.desk.account.statement(question.facts["token"]):
-            logger.warning("what this client has given away: %s", given_away)
+        self.storage.save_result({**model["params"], **model.get("buffers", {})})
+        if spent := self.storage.account.describe(token):
+            logger.warning("privacy that this client has spent: %s", spent)
         return Packet({})
 
-    def _task(self, question: Packet, kind: Any) -> tuple[Request, Workshop]:
+    def _task(self, question: Packet, kind: Any) -> tuple[Request, Runtime]:
         facts = question.facts
-        known = self.desk.enrolment(facts["token"])
-        agreement = Agreement.of(known["agreement"] | facts["norm"])
-        config = parse(json.loads(known["config"]))
-        shop = Workshop(self.site, config, agreement, known["client"])
-        model = self._model(question, kind, shop)
-        sent = to_device(question.trees.get("down", {}), shop.federation.task.device)
-        down = {piece.name: sent.get(piece.name, {}) for piece in shop.pieces(facts["round"])}
-        states = self.desk.states(known["client"], facts["kept"])
+        enrolment = self.storage.load_enrolment(facts["token"])
+        agreement = Agreement.parse(enrolment["agreement"] | facts["norm"])
+        config = parse(json.loads(enrolment["config"]))
+        runtime = Runtime(self.site, config, agreement, enrolment["client"])
+        model = self._model(question, kind, runtime)
+        sent = to_device(question.trees.get("down", {}), runtime.federation.task.device)
+        pieces = config.composed.active(facts["round"])
         return Request(
             kind=kind,
             round=facts["round"],
-            cohort=[known["client"]],
+            cohort=[enrolment["client"]],
             model=model,
             newcomers=[],
-            down=down,
-            kept=states,
+            down={piece.name: sent.get(piece.name, {}) for piece in pieces},
+            kept=self.storage.load_states(enrolment["client"], facts["kept"]),
             sharing=facts["sharing"],
             unit=facts["unit"],
-        ), shop
+        ), runtime
 
-    def _model(self, question: Packet, kind: str, shop: Workshop) -> Model:
-        """The global model: sent with the question, else kept from an earlier one."""
+    def _model(self, question: Packet, kind: str, runtime: Runtime) -> Model:
+        """Return the global model of this question or, without one, of an earlier question."""
         version, sent = question.facts["version"], question.trees.get("model")
         if sent is None:
-            return self.desk.model(version, shop.start)
-        if kind == "measure" or shop.config.composed.share_every > 1:
-            self.desk.keep_model(sent, version)
-        return fitting(sent, shop.start)
+            return self.storage.load_model(version, runtime.start)
+        if kind == "measure" or runtime.config.composed.share_every > 1:
+            self.storage.save_model(sent, version)
+        return to_model(sent, runtime.start)
 
-    def _summed(
-        self, question: Packet, shop: Workshop, ask: Request, sums: Sums, total: Tree
+    def _send_sums(
+        self, question: Packet, runtime: Runtime, request: Request, sums: Sums, total: Tree
     ) -> Packet:
         if not sums.clients:
-            raise Refusal(DIVERGED[ask.kind])
-        self._pay(question, shop, ask, total)
+            raise Refusal(DIVERGED[request.kind])
+        self._record_privacy(question, runtime, request, total)
         if question.facts["evaluate"]:
-            _keep_back(shop.config, "accuracies")
-            total = total | {"scores": shop.scores(ask.model)}
-        return self._sent(ask.kind, question, shop.config, total)
+            _refuse_private(runtime.config, "accuracies")
+            total = total | {"scores": runtime.evaluate(request.model)}
+        return self._send(request.kind, question, runtime.config, total)
 
-    def _pay(self, question: Packet, shop: Workshop, ask: Request, total: Tree) -> None:
-        """Count an answer before it leaves."""
-        if guard := shop.federation.guard:
-            updates, reports = ask.kind == "train", bool(flatten(total["reports"]))
-            secure = shop.config.deployment.secure
-            self.desk.account.pay(question.facts["token"], updates, reports, guard, secure)
+    def _record_privacy(
+        self, question: Packet, runtime: Runtime, request: Request, total: Tree
+    ) -> None:
+        """Count an answer before it is sent."""
+        if guard := runtime.federation.guard:
+            updates, reports = request.kind == "train", bool(flatten(total["reports"]))
+            secure = runtime.config.deployment.secure
+            self.storage.account.record(question.facts["token"], updates, reports, guard, secure)
 
-    def _sent(self, purpose: str, question: Packet, config: Config, tree: Tree) -> Packet:
+    def _send(self, purpose: str, question: Packet, config: Config, tree: Tree) -> Packet:
         if config.deployment.secure:
-            return self.hiding.masked(purpose, question, tree)
+            return self.masker.mask(purpose, question, tree)
         return Packet({}, {"sum": tree})
 
 
-def _keep_back(config: Config, what: str) -> None:
-    """Refuse to tell what carries no noise, whatever the server asks."""
+def _refuse_private(config: Config, what: str) -> None:
+    """With [privacy], refuse to send numbers that carry no noise, whatever the server asks."""
     if config.privacy:
-        raise Refusal(f"with [privacy] a client does not tell {what}")
-
-
-def explained(problem: Exception) -> str:
-    """What the server may know of a problem."""
-    if isinstance(problem, Refusal | SecureError):
-        return str(problem)
-    if is_out_of_memory(problem):
-        return "its memory is not enough"
-    return "it could not answer; its own log says why"
+        raise Refusal(f"with [privacy] a client does not send {what}")

@@ -1,4 +1,4 @@
-"""What a client works with: its data as the federation sees them, and the network."""
+"""What a client needs to answer one question: its prepared data, the network and an executor."""
 
 from functools import cached_property
 
@@ -12,22 +12,22 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out_client
-from fedfm.deploy.agreement import Agreement, localised
-from fedfm.deploy.client.site import Site, own_data
+from fedfm.deploy.agreement import Agreement, apply_agreement
+from fedfm.deploy.client.site import Site
 from fedfm.engine.choice import make_executor
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import Executor
 from fedfm.engine.networks import trainable_parameters, untrained_tensors
-from fedfm.methods.base import Model, Piece, Task
+from fedfm.methods.base import Model, Task
 from fedfm.privacy.guard import secret_sources
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.run.prepare import build_model, device_of, use_threads
 from fedfm.run.simulation import device_data
 
 
-class Workshop:
-    """A client's machine, set up for one question."""
+class Runtime:
+    """A client's machine, prepared for one question."""
 
     def __init__(self, site: Site, config: Config, agreement: Agreement, client: int) -> None:
         self.config = config.model_copy(update={"device": site.device, "threads": site.threads})
@@ -35,12 +35,12 @@ class Workshop:
 
     @cached_property
     def data(self) -> Dataset:
-        """Its own data, labelled and normalised as agreed."""
-        return localised(own_data(self.site, self.config), self.agreement)
+        """The client's data, labelled and normalised as agreed."""
+        return apply_agreement(self.site.load_data(self.config), self.agreement)
 
     @cached_property
     def network(self) -> nn.Module:
-        """The network with weights that are anything: those that count come from the server."""
+        """The network with uninitialised weights: the server sends the weights."""
         with torch.device("meta"):
             network = build_model(self.config, self.agreement)
         network.to_empty(device=device_of(self.config))
@@ -49,29 +49,24 @@ class Workshop:
 
     @cached_property
     def start(self) -> Model:
-        """A model of the network's shapes, leaves [...]; not to be written to."""
-        own = Model(trainable_parameters(self.network), untrained_tensors(self.network))
-        return own.map(lambda tree: trees.tree_map(Tensor.detach, tree))
-
-    def pieces(self, round: int) -> list[Piece]:
-        """The pieces of the method that take part in a round."""
-        return self.config.composed.active(round)
+        """The network's tensors, for their shapes only: do not write to them."""
+        model = Model(trainable_parameters(self.network), untrained_tensors(self.network))
+        return model.map(lambda tree: trees.tree_map(Tensor.detach, tree))
 
     @cached_property
     def samples(self) -> tuple[Tensor, Tensor]:
-        """What it trains on, and what it holds out for validation."""
+        """The indices of the samples for training and for validation."""
         places, share = np.arange(len(self.data.train)), self.config.training.validation
         training, validation = hold_out_client(self.client, places, share, self.config.seed)
         return torch.from_numpy(training), torch.from_numpy(validation)
 
     @cached_property
     def _executor(self) -> Executor:
-        training, _ = self._feeds
-        return make_executor("loop", self.network, training, self.config.precision)
+        return make_executor("loop", self.network, self._device_data[0], self.config.precision)
 
     @cached_property
     def federation(self) -> Federation:
-        """The federation as this client sees it: everybody has its own samples."""
+        """A federation in which every client has this client's samples."""
         features = models.feature_dim(self.network, self.data.shape)
         return Federation(
             task=Task(self.start, len(self.data.classes), features),
@@ -85,12 +80,12 @@ class Workshop:
             guard=self.config.guard(secret_sources),
         )
 
-    def scores(self, model: Model) -> Tree:
-        """How good a model is here: validation accuracy, and the tests it gets right."""
-        evaluate = Evaluator(self._executor, [self.samples[1]], self._feeds[1])
-        (share,) = evaluate.measure_clients(model)
-        return {"validation": share, "test": trees.sum_clients(evaluate.count_test(model))}
+    def evaluate(self, model: Model) -> Tree:
+        """Return the model's validation accuracy and its counts on the test split."""
+        evaluator = Evaluator(self._executor, [self.samples[1]], self._device_data[1])
+        (accuracy,) = evaluator.measure_clients(model)
+        return {"validation": accuracy, "test": trees.sum_clients(evaluator.count_test(model))}
 
     @cached_property
-    def _feeds(self) -> tuple[DeviceData, DeviceData]:
+    def _device_data(self) -> tuple[DeviceData, DeviceData]:
         return device_data(self.network, self.data)

@@ -1,4 +1,4 @@
-"""A client's site file: its name in the federation, and its own data, which never leave it."""
+"""A client's site file: its name in the federation, and where its data are."""
 
 import tomllib
 from pathlib import Path
@@ -10,8 +10,9 @@ from fedfm.config import Config
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
+from fedfm.deploy.agreement import Introduction, introduce
 from fedfm.deploy.client.sources import CsvSource, FolderSource, PythonSource, ShareSource, SitePath
-from fedfm.deploy.normalisation import declared_moments, moments
+from fedfm.deploy.normalisation import compute_declared_moments, compute_moments
 from fedfm.deploy.validation import ClientName
 
 SOURCES: dict[str, type[BaseModel]] = {
@@ -22,45 +23,56 @@ SOURCES: dict[str, type[BaseModel]] = {
 }
 
 
-def _config_beside_the_site_file(source: str, info: ValidationInfo) -> str:
+def _resolve_config(source: str, info: ValidationInfo) -> str:
     path = Path((info.context or {}).get("folder", "")) / Path(source).expanduser()
     return str(path) if path.suffix == ".toml" or path.is_file() else source
 
 
 class Site(BaseModel):
-    """A client, as its own machine knows it."""
+    """The settings of one client."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     name: ClientName
-    """Unique in the federation."""
+    """The client's name, unique in the federation."""
     out: SitePath = Field(default_factory=lambda known: Path("runs") / known.get("name", ""))
-    """Where the client keeps its state, the model it received and the final one."""
-    config: Annotated[str, AfterValidator(_config_beside_the_site_file)] | None = None
-    """The config it expects: a file or a built-in name; None: whatever the server has."""
+    """The folder for the client's state, the model it received and the final model."""
+    config: Annotated[str, AfterValidator(_resolve_config)] | None = None
+    """The config that the client expects: a file or a built-in name; None: any config."""
     threads: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     message_limit: int = Field(default=1024, ge=1)
-    """Megabytes of the largest message it accepts."""
+    """The largest message that the client accepts, in megabytes."""
     memory_limit: int = Field(default=0, ge=0)
-    """Megabytes of memory that its work may take; 0: as much as there is."""
+    """The memory that the client may use, in megabytes; 0: no limit."""
     data: Annotated[
         FolderSource | CsvSource | PythonSource | ShareSource, Field(discriminator="source")
     ]
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns of its table; empty for other data."""
-        return self.data.columns
-
-    @property
     def has_share(self) -> bool:
-        """Whether its data are a share of the config's data set."""
+        """Whether the data are a share of the config's data set."""
         return isinstance(self.data, ShareSource)
+
+    def load_data(self, config: Config) -> Dataset:
+        """Return the client's data; `config` matters only for a share of its data set."""
+        return self.data.load(config)
+
+    def introduce(self, data: Dataset) -> Introduction:
+        """Return what the client tells the server about its data first."""
+        return introduce(self.name, data, self.data.columns, self.has_share)
+
+    def compute_moments(self, data: Dataset) -> Tree:
+        """Return what the client adds to the federation's normalisation.
+
+        Shares of one data set declare the moments of the whole, so that the federation normalises
+        as the simulation does.
+        """
+        return compute_declared_moments(data) if self.has_share else compute_moments(data)
 
 
 def load_site(path: Path) -> Site:
-    """The site file at `path`; the paths in it are relative to its folder."""
+    """Return the site file at `path`; the paths in it are relative to its folder."""
     require(path.is_file(), f"there is no site file {path}")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -70,28 +82,15 @@ def load_site(path: Path) -> Site:
 
 
 def parse_site(table: dict[str, Any], folder: Path, title: str = "site") -> Site:
-    """A site from plain values, whose paths are relative to `folder`; `title` is for mistakes."""
+    """Return a site from plain values with paths relative to `folder`; `title` is for errors."""
     try:
         return Site.model_validate(table, context={"folder": folder})
     except ValidationError as problem:
         raise UserError(f"{title}: {_explain(problem)}") from problem
 
 
-def own_data(site: Site, config: Config) -> Dataset:
-    """The data of a site; the `config` matters only to a site with a share of its data set."""
-    return site.data.load(config)
-
-
-def own_moments(site: Site, data: Dataset) -> Tree:
-    """What a site adds to the federation's normalisation (flower/moments.py).
-
-    Shares of one data set declare what that has, so that the federation has the simulation's.
-    """
-    return declared_moments(data) if site.has_share else moments(data)
-
-
 def _explain(problem: ValidationError) -> str:
-    """The first thing that is wrong, with its key, in words."""
+    """Return the first mistake and its key, in words."""
     error = problem.errors()[0]
     section, *rest = map(str, error["loc"])
     if error["type"].startswith("union_tag"):
@@ -108,7 +107,7 @@ def _explain(problem: ValidationError) -> str:
 
 
 def _explain_source(data: Any) -> str:
-    """What is wrong with the source that a [data] section names."""
+    """Return what is wrong with the `source` of a [data] section."""
     if isinstance(data, dict) and "source" in data:
         return str(unknown("data source", str(data["source"]), SOURCES))
     return f"'source' is missing in [data]: one of {', '.join(SOURCES)}"

@@ -1,4 +1,4 @@
-"""Where a client's own data come from: the [data] section of its site file."""
+"""The sources of a client's data: the [data] section of its site file."""
 
 import csv
 import importlib
@@ -27,60 +27,60 @@ from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 
 
-def _beside_the_site_file(path: Path, info: ValidationInfo) -> Path:
+def _resolve_path(path: Path, info: ValidationInfo) -> Path:
     return Path((info.context or {}).get("folder", "")) / path.expanduser()
 
 
-SitePath = Annotated[Path, AfterValidator(_beside_the_site_file)]
-"""A path of a site file: relative to the folder that the validation context names."""
+SitePath = Annotated[Path, AfterValidator(_resolve_path)]
+"""A path in a site file, relative to the folder that the validation context names."""
 
 
 class _Source(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     def load(self, config: Config) -> Dataset:
-        """The client's data."""
+        """Return the client's data."""
         raise NotImplementedError
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of a table's columns, which must be the same at every client."""
+        """The names of a table's columns, which must be equal at all clients."""
         return ()
 
 
 class FolderSource(_Source):
-    """Images in class folders, scaled to `size` x `size` where that is given."""
+    """Images in one folder per class, scaled to `size` x `size` if `size` is given."""
 
     source: Literal["folder"] = "folder"
     path: SitePath
     size: int | None = Field(default=None, ge=1)
 
     def load(self, config: Config) -> Dataset:
-        """The images."""
+        """Return the images."""
         return data.load("folder", path=self.path, size=self.size)
 
 
 class CsvSource(_Source):
-    """A table of numbers with a column of classes."""
+    """A table of numbers with a column of class names."""
 
     source: Literal["csv"] = "csv"
     path: SitePath
     label: str = "label"
 
     def load(self, config: Config) -> Dataset:
-        """The table."""
+        """Return the table."""
         return data.load("csv", path=self.path, label=self.label)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The header without the label, of a table that `load` can read."""
+        """The names in the header except the label's; `load` must have read the table."""
         with self.path.open(newline="", encoding="utf-8-sig") as stream:
             names = [name.strip() for name in next(csv.reader(stream))]
         return tuple(name for name in names if name != self.label)
 
 
 class PythonSource(_Source):
-    """What a function of the user's own gives; its module may lie in the folder `path`."""
+    """The data set that a function of yours returns; its module may be in the folder `path`."""
 
     source: Literal["python"] = "python"
     entry: str
@@ -88,47 +88,47 @@ class PythonSource(_Source):
 
     @field_validator("entry")
     @classmethod
-    def _named(cls, entry: str) -> str:
+    def _check_entry(cls, entry: str) -> str:
         module, _, function = entry.partition(":")
         named = all(part.isidentifier() for part in [*module.split("."), function])
         require(named, f"data.entry must be 'package.module:function', not '{entry}'")
         return entry
 
     def load(self, config: Config) -> Dataset:
-        """The function's data set."""
+        """Return the function's data set."""
         with _importable(self.path):
             function = self._function()
             try:
-                made = function()
+                dataset = function()
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-                raise UserError(f"data.entry '{self.entry}' failed: {said}") from error
+                reason = f"{type(error).__name__}: {error}"
+                raise UserError(f"data.entry '{self.entry}' failed: {reason}") from error
         require(
-            isinstance(made, Dataset),
-            f"data.entry '{self.entry}' gave a {type(made).__name__}; "
+            isinstance(dataset, Dataset),
+            f"data.entry '{self.entry}' returned a {type(dataset).__name__}; "
             "it must return a fedfm.data.Dataset",
         )
-        return made  # type: ignore[no-any-return]  # required above
+        return dataset  # type: ignore[no-any-return]  # required above
 
     def _function(self) -> Callable[[], Any]:
         module, _, name = self.entry.partition(":")
         try:
-            found = getattr(importlib.import_module(module), name, None)
+            function = getattr(importlib.import_module(module), name, None)
         except Exception as error:
             raise UserError(
                 f"data.entry: '{module}' cannot be imported ({type(error).__name__}: {error}); "
                 f"put {module.split('.')[0]}.py into {self.path} or install the package"
             ) from error
-        require(found is not None, f"data.entry: '{module}' has no function '{name}'")
-        require(callable(found), f"data.entry: '{self.entry}' is no function")
-        return found  # type: ignore[return-value]  # required above
+        require(function is not None, f"data.entry: '{module}' has no function '{name}'")
+        require(callable(function), f"data.entry: '{self.entry}' is not a function")
+        return function  # type: ignore[return-value]  # required above
 
 
 class ShareSource(_Source):
-    """One part of the config's own data set, for trying a federation on one machine.
+    """One part of the config's data set, for trying a federation on one machine.
 
-    Parts are the simulation's: its partition of the training samples; of the test samples every
-    `of`-th, so that all clients together have the whole test set.
+    Training samples are partitioned as in the simulation. Each client gets every `of`-th test
+    sample, so that all clients together have the whole test set.
     """
 
     source: Literal["share"] = "share"
@@ -136,13 +136,13 @@ class ShareSource(_Source):
     of: int = Field(ge=1)
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _check_share(self) -> Self:
         last = self.of - 1
         require(self.share <= last, f"data.share runs from 0 to {last} (of - 1), not {self.share}")
         return self
 
     def load(self, config: Config) -> Dataset:
-        """Part `share`, normalised as the whole is."""
+        """Return part `share`, normalised as the whole data set."""
         from fedfm.run.prepare import load_data
 
         clients = config.training.clients
@@ -160,7 +160,7 @@ class ShareSource(_Source):
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Modules in `folder` can be imported."""
+    """Make the modules in `folder` importable inside the block."""
     place = str(folder.resolve())
     sys.path.insert(0, place)
     importlib.invalidate_caches()

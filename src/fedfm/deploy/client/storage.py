@@ -1,7 +1,7 @@
-"""A client's desk: what it keeps on its own disk between the server's questions.
+"""What a client keeps on its own disk between the server's questions.
 
-Flower starts a process per question, and a machine may be restarted at any time; so nothing that
-matters lives in memory but the secrets of a secure sum. All files are replaced in one step.
+Flower starts a process for each question, and a machine may restart at any time. So a client keeps
+everything on disk except the secrets of a secure sum. All files are replaced atomically.
 """
 
 import json
@@ -19,88 +19,88 @@ from fedfm.core.client_states import OnDisk
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree, to_device, unflatten
 from fedfm.deploy.client.account import Account
-from fedfm.deploy.errors import Lost, Refusal
-from fedfm.deploy.packets import fitted
+from fedfm.deploy.errors import Refusal, StateLost
+from fedfm.deploy.packets import match_tree
 from fedfm.methods.base import Model
 
 
 @dataclass(frozen=True)
-class Desk:
+class Storage:
     """The folder of one client."""
 
     folder: Path
 
-    def enrol(self, facts: dict[str, Any]) -> None:
-        """Remember which federation this is, and the client's number in it."""
+    def save_enrolment(self, facts: dict[str, Any]) -> None:
+        """Save the federation that the client has joined, and the client's number in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / "federation.json", json.dumps(facts).encode())
 
-    def enrolment(self, token: str) -> dict[str, Any]:
-        """What was agreed with the federation that `token` names."""
+    def load_enrolment(self, token: str) -> dict[str, Any]:
+        """Return what was agreed with the federation of this `token`."""
         try:
             facts = json.loads((self.folder / "federation.json").read_text())
         except (OSError, ValueError):
             facts = {}
         if not isinstance(facts, dict) or facts.get("token") != token:
-            raise Lost("this client has not joined this federation yet")
+            raise StateLost("this client has not joined this federation yet")
         return facts
 
     @property
     def account(self) -> Account:
-        """What it has given away."""
+        """The record of what the client has given away."""
         return Account(self.folder / "privacy.json")
 
-    def states(self, client: int, round: int | None) -> OnDisk:
-        """What the client kept after so many rounds, and nothing later.
+    def load_states(self, client: int, round: int | None) -> OnDisk:
+        """Return the client's state after so many rounds.
 
-        The server says which round: one whose answer was lost does not count.
+        The server says which round counts: an answer that was lost does not.
         """
         states = OnDisk(self.folder / "state", {} if round is None else {client: round})
-        with _or_lost(f"this client has lost what it kept after round {round}"):
+        with _raise_lost(f"this client has lost its state after round {round}"):
             states.get(client)
         states.tidy()
         return states
 
-    def keep_model(self, model: Tree, version: int) -> None:
-        """Keep the global model after `version` rounds, and forget earlier ones."""
-        path = self._model(version)
+    def save_model(self, model: Tree, version: int) -> None:
+        """Save the global model after `version` rounds, and delete earlier ones."""
+        path = self._model_file(version)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_bytes(model))
         for other in self.folder.glob("global-*.safetensors"):
             if other != path:
                 other.unlink()
 
-    def model(self, version: int, like: Model) -> Model:
-        """The global model after `version` rounds, as it was received."""
-        with _or_lost(f"this client lacks the model after round {version}"):
-            return fitting(unflatten(load_file(self._model(version))), like)
+    def load_model(self, version: int, like: Model) -> Model:
+        """Return the global model after `version` rounds."""
+        with _raise_lost(f"this client lacks the model after round {version}"):
+            return to_model(unflatten(load_file(self._model_file(version))), like)
 
     @property
     def result(self) -> Path:
-        """The federation's final model, as `load_state_dict` takes it."""
+        """The file of the federation's final model, for `load_state_dict`."""
         return self.folder / "model.safetensors"
 
-    def keep_result(self, tensors: Tree) -> None:
-        """Keep the federation's final model."""
+    def save_result(self, tensors: Tree) -> None:
+        """Save the federation's final model."""
         write_atomically(self.result, to_bytes(tensors))
 
-    def _model(self, version: int) -> Path:
+    def _model_file(self, version: int) -> Path:
         return self.folder / f"global-{version:06d}.safetensors"
 
 
-def fitting(model: Tree, like: Model) -> Model:
-    """A model that was received, if it is one of this client's network."""
+def to_model(tree: Tree, like: Model) -> Model:
+    """Return a received tree as a model on the device of `like`; refuse another network's."""
     device = next(iter(like.params.values())).device
     try:
-        return Model(**to_device(fitted(model, like._asdict()), device))
+        return Model(**to_device(match_tree(tree, like._asdict()), device))
     except UserError as reason:
-        raise Refusal(f"the model is not of this client's network: {reason}") from reason
+        raise Refusal(f"the model does not fit this client's network: {reason}") from reason
 
 
 @contextmanager
-def _or_lost(what: str) -> Iterator[None]:
-    """A file that is not there, or not as it was written, is lost."""
+def _raise_lost(message: str) -> Iterator[None]:
+    """Turn a file that is missing or damaged into `StateLost`."""
     try:
         yield
     except (OSError, SafetensorError, Damaged) as problem:
-        raise Lost(what) from problem
+        raise StateLost(message) from problem

@@ -1,1 +1,1 @@
-"""Flower's programs as processes: started, guarded, connected, and ended."""
+"""Flower's programs as processes: commands, keys, addresses, logs and the proxy."""

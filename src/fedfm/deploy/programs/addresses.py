@@ -1,4 +1,4 @@
-"""Hosts and ports: which are this machine's alone, which are free, when somebody listens."""
+"""Hosts and ports: whether they are loopback, free, or listened to."""
 
 import ipaddress
 import socket
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from fedfm.core.errors import UserError, require
-from fedfm.deploy.programs.processes import FlowerError, last_words
+from fedfm.deploy.programs.processes import FlowerError, last_lines
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 120.0
-"""Seconds that a program has until it listens."""
+"""Seconds within which a program must listen."""
 
 
 class Address(NamedTuple):
@@ -22,15 +22,15 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """HOST:PORT, as programs take it."""
+        """Return HOST:PORT, as programs accept it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """HOST:PORT, where an IPv6 address stands in brackets."""
+        """Read HOST:PORT, with an IPv6 address in brackets."""
         host, _, port = text.rpartition(":")
         good = host and port.isdecimal() and 0 < int(port) < 65536
-        require(bool(good), f"'{text}' is no HOST:PORT, for example 192.0.2.7:9092")
+        require(bool(good), f"'{text}' is not HOST:PORT, for example 192.0.2.7:9092")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
     @property
@@ -43,30 +43,30 @@ class Address(NamedTuple):
 
 
 def free_address() -> Address:
-    """A port of this machine's loopback that nobody uses now."""
+    """Return a free port on this machine's loopback."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return Address(LOOPBACK, probe.getsockname()[1])
 
 
 def require_free(address: Address) -> None:
-    """Say so if nobody could listen at `address`."""
+    """Raise a `UserError` if no program can listen at `address`."""
     try:
-        family, kind, training, _, place = socket.getaddrinfo(
+        family, kind, protocol, _, place = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
         )[0]
-        with socket.socket(family, kind, training) as probe:
+        with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as problem:
         raise UserError(
-            f"cannot listen at {address}: {problem.strerror}; choose another --port, or as "
+            f"cannot listen at {address}: {problem.strerror}; choose another --port, or give "
             "--host an address of this machine (0.0.0.0: all of them)"
         ) from problem
 
 
 def wait_until_listening(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
-    """Wait until the `process` listens at `address`, or say how it failed."""
+    """Wait until the `process` listens at `address`; raise `FlowerError` if it fails."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -74,5 +74,5 @@ def wait_until_listening(process: subprocess.Popen[bytes], address: Address, log
             return
         except OSError as problem:
             if process.poll() is not None or time.monotonic() > end:
-                raise FlowerError(f"{log.stem} did not start:\n{last_words(log)}") from problem
+                raise FlowerError(f"{log.stem} did not start:\n{last_lines(log)}") from problem
             time.sleep(0.1)

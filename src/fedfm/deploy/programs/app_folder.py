@@ -1,4 +1,4 @@
-"""The files that `flwr` reads: the Flower app of a run, and where its superlink is."""
+"""Write the files that `flwr` reads: the Flower app of a run, and its superlink's address."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import tomli_w
 from fedfm.deploy.programs.addresses import Address
 
 CONNECTION = "fedfm"
-"""The name of the superlink in Flower's own configuration."""
+"""The name of the superlink in Flower's configuration."""
 
 
 class Components(NamedTuple):
@@ -23,7 +23,7 @@ FEDFM = Components("fedfm.deploy.server_app:app", "fedfm.deploy.client_app:app")
 
 
 def write_app(folder: Path, config: dict[str, Any], components: Components) -> None:
-    """Write a Flower app that is a config and two names: its code is the installed package."""
+    """Write a Flower app of a config and two names; the code is in the installed package."""
     table = {
         "project": {"name": "fedfm-run", "version": "1.0.0", "description": "A run of FedFM"},
         "tool": {
@@ -41,8 +41,10 @@ def write_app(folder: Path, config: dict[str, Any], components: Components) -> N
 
 
 def write_connection(home: Path, superlink: Address, ca: Path | None) -> None:
-    """Tell `flwr`, whose folder is `home`, where the superlink is; without `ca` it has no TLS."""
-    how = {"root-certificates": str(ca)} if ca else {"insecure": True}
-    table = {"superlink": {"default": CONNECTION, CONNECTION: {"address": str(superlink), **how}}}
+    """Write the superlink's address for `flwr` with folder `home`; without `ca`, without TLS."""
+    security = {"root-certificates": str(ca)} if ca else {"insecure": True}
+    table = {
+        "superlink": {"default": CONNECTION, CONNECTION: {"address": str(superlink), **security}}
+    }
     home.mkdir(parents=True, exist_ok=True)
     (home / "config.toml").write_text(tomli_w.dumps(table), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A federation's keys in folders: one for the server's machine, one for each client's."""
+"""The folders of a federation's keys: one for the server's machine, one for each client's."""
 
 import os
 import re
@@ -6,56 +6,49 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from fedfm.core.errors import UserError, require
-from fedfm.deploy.programs.certificates import (
-    make_identity,
-    make_server_secrets,
-    require_cryptography,
-)
-from fedfm.deploy.validation import ClientName
+from fedfm.core.errors import not_installed, require
+from fedfm.deploy.validation import check_name
 
 SERVER = "server"
-"""The folder for the server's machine; every other one is a client's."""
+"""The folder for the server's machine; every other folder is for a client's."""
 ALWAYS = ("localhost", "127.0.0.1")
-"""The server's certificate is for these too: its own processes talk to each other over them."""
+"""Names that every server certificate includes: the server's own processes use them."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?|::1?")
 
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """What the server has: its certificate and key, who signed it, and whom it lets in."""
+    """The server's files: its authority, certificate and key, and the clients' public keys."""
 
     ca: Path
     certificate: Path
     key: Path
     clients: dict[str, Path]
-    """The public keys of those who may join, by name."""
+    """The public keys of the clients that may join, by name."""
 
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """What a client has: whom it trusts, and its own identity."""
+    """A client's files: the server's authority, and the client's private key."""
 
     ca: Path
     key: Path
 
 
-def server_keys(folder: Path) -> ServerKeys:
-    """The server's keys in `folder`, all there."""
-    ca, certificate, key = _there(folder, ("ca.pem", "server.pem", "server.key"))
-    clients = {_checked(path.stem): path for path in sorted(folder.resolve().glob("*.pub"))}
-    require(bool(clients), f"--keys {folder}: nobody could join, there is no public key (NAME.pub)")
+def load_server_keys(folder: Path) -> ServerKeys:
+    """Return the server's keys in `folder`; refuse a folder that is incomplete."""
+    ca, certificate, key = _find_files(folder, ("ca.pem", "server.pem", "server.key"))
+    clients = {check_name(path.stem): path for path in sorted(folder.resolve().glob("*.pub"))}
+    require(bool(clients), f"--keys {folder}: no public key (NAME.pub): no client could join")
     return ServerKeys(ca, certificate, key, clients)
 
 
-def client_keys(folder: Path, name: str) -> ClientKeys:
-    """The keys of the client `name` in `folder`, all there."""
-    return ClientKeys(*_there(folder, ("ca.pem", f"{name}.key")))
+def load_client_keys(folder: Path, name: str) -> ClientKeys:
+    """Return the keys of the client `name` in `folder`; refuse a folder that is incomplete."""
+    return ClientKeys(*_find_files(folder, ("ca.pem", f"{name}.key")))
 
 
-def _there(folder: Path, names: Iterable[str]) -> list[Path]:
+def _find_files(folder: Path, names: Iterable[str]) -> list[Path]:
     paths = [folder.resolve() / name for name in names]
     missing = ", ".join(path.name for path in paths if not path.is_file())
     require(
@@ -69,7 +62,10 @@ def _there(folder: Path, names: Iterable[str]) -> list[Path]:
 def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: int) -> None:
     """Write new keys into the new `folder`: a folder for the server, one for each client."""
     _check(folder, hosts, clients)
-    require_cryptography()
+    try:
+        from fedfm.deploy.programs.certificates import make_identity, make_server_secrets
+    except ImportError as problem:
+        raise not_installed("making keys needs cryptography", "flower") from problem
     names = list(dict.fromkeys([*hosts, *ALWAYS]))
     server, secrets = folder / SERVER, make_server_secrets(names, days)
     _write(server / "ca.pem", secrets.authority)
@@ -84,24 +80,17 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: 
 
 def _check(folder: Path, hosts: Sequence[str], clients: Sequence[str]) -> None:
     require(
-        not folder.exists(), f"{folder} is there already; keys are never overwritten: name another"
+        not folder.exists(), f"{folder} exists: keys are never overwritten; choose another folder"
     )
     for host in hosts:
-        require(_HOST.fullmatch(host) is not None, f"--server {host}: no host name or address")
+        require(_HOST.fullmatch(host) is not None, f"--server {host}: not a host name or address")
     for name in clients:
-        require(_checked(name) != SERVER, f"a client cannot be called '{SERVER}'")
+        require(check_name(name) != SERVER, f"a client cannot have the name '{SERVER}'")
     require(len(set(clients)) == len(clients), "two clients have the same name")
 
 
-def _checked(name: str) -> str:
-    try:
-        return TypeAdapter(ClientName).validate_python(name)
-    except ValidationError as problem:
-        raise UserError(problem.errors()[0]["msg"].removeprefix("Value error, ")) from problem
-
-
 def _write(path: Path, content: bytes) -> None:
-    """A new file that only its owner may read, in a folder that only its owner may open."""
+    """Write a new file that only its owner can read, in a folder that only its owner can open."""
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:

@@ -1,4 +1,4 @@
-"""What a program writes to its log, shown while it runs."""
+"""Print a program's log while the program runs."""
 
 import re
 import subprocess
@@ -8,29 +8,29 @@ from pathlib import Path
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 _NOISE = re.compile(r"INFO ?:\s*$|INFO:     |INFO :\s+FastAPI lifespan|Using SuperLink: ")
-"""Empty lines, and what a web server says about itself."""
+"""Empty lines, and a web server's messages about itself."""
 
 
-def show(
+def follow_log(
     process: "subprocess.Popen[bytes]",
     log: Path,
     watch: Callable[[], None] = lambda: None,
     known: Collection[str] = (),
-    last: Callable[[str], bool] = lambda line: False,
+    is_last: Callable[[str], bool] = lambda line: False,
 ) -> str:
-    """Print what the `process` writes to `log` until it ends, without the noise; give it all.
+    """Print what the `process` writes to `log` until it ends, without noise; return all of it.
 
-    `watch` is called all the while; it may raise. Lines that are `known` are not shown again, and
-    nothing after the `last`.
+    `watch` is called repeatedly and may raise. Lines in `known` are not printed again. Stop after
+    a line for which `is_last` returns True.
     """
-    said = []
+    lines = []
     for line in _lines(process, log, watch):
-        said.append(line)
+        lines.append(line)
         if line not in known and not _NOISE.match(line):
             print(line, flush=True)
-        if last(line):
+        if is_last(line):
             break
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _lines(
@@ -41,12 +41,12 @@ def _lines(
         while True:
             over = process.poll() is not None
             *lines, rest = (rest + file.read()).split(b"\n")
-            yield from map(_plain, [*lines, rest] if over and rest else lines)
+            yield from map(_decode, [*lines, rest] if over and rest else lines)
             if over:
                 return
             watch()
             time.sleep(0.2)
 
 
-def _plain(line: bytes) -> str:
+def _decode(line: bytes) -> str:
     return _COLOURS.sub(b"", line).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Processes that outlive the command that started them: found by a mark, and ended."""
+"""Find and end processes that outlive the command that started them."""
 
 import ctypes
 import os
@@ -9,48 +9,50 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "FEDFM_CHILD_OF"
-"""The environment variable that marks the processes of a command, and what they start."""
+"""The environment variable that marks the processes of a command and their children."""
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PARENT_DEATH_SIGNAL = 1
 
 
 def die_with_parent() -> None:
-    """In a new process: ask Linux for SIGTERM when the one that started it is no more."""
+    """Ask Linux to send this process SIGTERM when its parent ends; call it in a new process."""
     if _LIBC:
         _LIBC.prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
-def strays(folder: Path) -> list[int]:
-    """The running processes with the mark `folder`; only Linux shows them.
+def find_orphans(folder: Path) -> list[int]:
+    """Return the running processes with the mark `folder`; works on Linux only.
 
-    Flower starts processes in sessions of their own, so no process group holds them all.
+    Flower starts processes in new sessions, so they are not in one process group.
     """
     mark = f"{MARK}={folder}".encode()
-    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if mark in _variables(entry)]
+    return [
+        int(entry.name) for entry in Path("/proc").glob("[0-9]*") if mark in _environment(entry)
+    ]
 
 
-def _variables(process: Path) -> list[bytes]:
+def _environment(process: Path) -> list[bytes]:
     try:
         return (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return []
 
 
-def end_strays(folder: Path, grace: float) -> None:
-    """End the processes with the mark `folder` that do not end by themselves in `grace` seconds."""
+def end_orphans(folder: Path, grace: float) -> None:
+    """End the processes with the mark `folder` that are still running after `grace` seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if _gone(folder, grace):
+        if _wait_for_end(folder, grace):
             return
-        for stray in strays(folder):
+        for orphan in find_orphans(folder):
             with suppress(ProcessLookupError):
-                os.kill(stray, number)
+                os.kill(orphan, number)
         grace = 2.0
-    _gone(folder, grace)
+    _wait_for_end(folder, grace)
 
 
-def _gone(folder: Path, grace: float) -> bool:
+def _wait_for_end(folder: Path, grace: float) -> bool:
     end = time.monotonic() + grace
-    while strays(folder):
+    while find_orphans(folder):
         if time.monotonic() >= end:
             return False
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Flower's programs as processes of ours: printed, started, and none left behind."""
+"""Flower's programs as child processes: commands are printed, and no process is left behind."""
 
 import json
 import os
@@ -16,32 +16,32 @@ from typing import Any, NoReturn
 
 from fedfm.core.errors import UserError, not_installed
 from fedfm.core.locks import lock
-from fedfm.deploy.programs.orphans import MARK, die_with_parent, end_strays
+from fedfm.deploy.programs.orphans import MARK, die_with_parent, end_orphans
 
 POLL = "0.2"
-"""Seconds between two looks of Flower for a process to start (its own default is 1)."""
+"""Seconds between two checks of Flower for a process to start (Flower's default is 1)."""
 GRACE = 8.0
-"""Seconds that a process has to stop by itself."""
+"""Seconds within which a process must stop by itself."""
 
 
 class FlowerError(RuntimeError):
-    """One of Flower's programs failed; the message says which, and what it said last."""
+    """One of Flower's programs failed; the message says which one and quotes its last output."""
 
 
 @dataclass(frozen=True)
-class Crew:
-    """The processes of one command; `crew` makes it and ends them."""
+class Processes:
+    """The processes of one command; `supervise` creates it and ends them."""
 
     folder: Path
-    """Their logs."""
+    """The folder of their logs."""
     environment: Mapping[str, str]
     children: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def start(self, command: Sequence[str], log: str) -> "subprocess.Popen[bytes]":
-        """Start a program that goes on in the background; what it says goes to the file `log`."""
+        """Start a program in the background; its output goes to the file `log`."""
         print(shlex.join(command), flush=True)
         path = self.folder / log
-        path.unlink(missing_ok=True)  # what the last one left running may still write to it
+        path.unlink(missing_ok=True)  # an orphan of an earlier command may still write to it
         with path.open("wb") as file:
             child = subprocess.Popen(
                 command,
@@ -55,93 +55,91 @@ class Crew:
         self.children.append(child)
         return child
 
-    def ask(self, *words: str) -> dict[str, Any]:
-        """What a `flwr` command answers in JSON; raise `FlowerError` where it failed."""
+    def run_flwr(self, *words: str) -> dict[str, Any]:
+        """Return the JSON that a `flwr` command prints; raise `FlowerError` if it fails."""
         command = ["flwr", *words, "--format", "json"]
         print(shlex.join(command), flush=True)
-        answer = subprocess.run(command, capture_output=True, text=True, env=self.environment)
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
         try:
-            found = dict(json.loads(answer.stdout))
+            answer = dict(json.loads(done.stdout))
         except ValueError:
-            found = {"error-message": answer.stdout + answer.stderr}
-        if not found.get("success"):
-            said = str(found.get("error-message", found)).strip()
-            raise FlowerError(f"`{shlex.join(command)}` failed: {said}")
-        return found
+            answer = {"error-message": done.stdout + done.stderr}
+        if not answer.get("success"):
+            reason = str(answer.get("error-message", answer)).strip()
+            raise FlowerError(f"`{shlex.join(command)}` failed: {reason}")
+        return answer
 
 
 @contextmanager
-def crew(folder: Path, variables: Mapping[str, str]) -> Iterator[Crew]:
-    """A crew with `variables` in its environment: its processes end with the block.
+def supervise(folder: Path, variables: Mapping[str, str]) -> Iterator[Processes]:
+    """Manage processes with `variables` in their environment; they end with the block.
 
-    `folder` is its alone: one crew at a time, and first it ends what a killed one left there.
-    Ctrl-C and SIGTERM leave the block by SystemExit. A crew whose own command is killed with
-    SIGKILL ends by itself (Linux).
+    Only one command at a time can use `folder`; it first ends the processes that a killed command
+    left there. Ctrl-C and SIGTERM leave the block by SystemExit. On Linux the processes also end
+    if the command itself is killed with SIGKILL.
     """
-    found = programs()
+    programs = find_flower()
     shown = [f"{key}={shlex.quote(value)}" for key, value in variables.items()]
-    print("export", f'PATH={shlex.quote(str(found))}:"$PATH"', *shown, flush=True)
-    path = f"{found}{os.pathsep}{os.environ.get('PATH', '')}"
-    own = {"PATH": path, MARK: str(folder), "PYTHONUNBUFFERED": "1"}
-    with _alone(folder), _signals(_leave):
-        end_strays(folder, grace=0)
-        made = Crew(folder, {**os.environ, **variables, **own})
+    print("export", f'PATH={shlex.quote(str(programs))}:"$PATH"', *shown, flush=True)
+    path = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
+    ours = {"PATH": path, MARK: str(folder), "PYTHONUNBUFFERED": "1"}
+    with _lock_folder(folder), _handle_signals(_leave):
+        end_orphans(folder, grace=0)
+        processes = Processes(folder, {**os.environ, **variables, **ours})
         try:
-            yield made
+            yield processes
         finally:
-            with _signals(signal.SIG_IGN):
-                for child in reversed(made.children):
+            with _handle_signals(signal.SIG_IGN):
+                for child in reversed(processes.children):
                     _end(child)
-                end_strays(folder, GRACE)
+                end_orphans(folder, GRACE)
 
 
-def programs() -> Path:
-    """The folder of Flower's programs: this Python's own, else the first on the PATH."""
-    own = Path(sys.executable).parent
-    found = shutil.which("flower-superlink", path=f"{own}{os.pathsep}{os.environ.get('PATH', '')}")
-    if found is None:
+def find_flower() -> Path:
+    """Return the folder of Flower's programs: this Python's, else the first on the PATH.
+
+    Raise a `UserError` if Flower is not installed.
+    """
+    here = Path(sys.executable).parent
+    path = f"{here}{os.pathsep}{os.environ.get('PATH', '')}"
+    superlink = shutil.which("flower-superlink", path=path)
+    if superlink is None:
         raise not_installed("Flower is not installed here", "flower")
-    return Path(found).parent
+    return Path(superlink).parent
 
 
-def require_flower() -> None:
-    """Say so where Flower is not installed, before anything is read, written or awaited."""
-    programs()
+def flower_variables(home: Path, telemetry: bool) -> dict[str, str]:
+    """Return the environment variables of all Flower programs.
+
+    Unless `telemetry` is wanted, Flower does not report to its makers.
+    """
+    variables = {"FLWR_HOME": str(home), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL}
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    return variables if telemetry else variables | quiet
 
 
-def quiet(telemetry: bool) -> dict[str, str]:
-    """What keeps Flower from reporting to its makers, unless that is wanted."""
-    return {} if telemetry else {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-
-
-def variables(home: Path, telemetry: bool) -> dict[str, str]:
-    """What all of Flower's programs find in their environment."""
-    polling = {"FLWR_HOME": str(home), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL}
-    return polling | quiet(telemetry)
-
-
-def last_words(log: Path, lines: int = 12) -> str:
-    """The end of a log."""
+def last_lines(log: Path, lines: int = 12) -> str:
+    """Return the end of a log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         file = stack.enter_context((folder / "lock").open("w"))
         try:
             stack.enter_context(lock(file, wait=False))
         except OSError as problem:
-            place = folder.parent
-            said = f"another command is at work in {place}: stop it, or choose another --out"
-            raise UserError(said) from problem
+            raise UserError(
+                f"another command is at work in {folder.parent}: stop it, or choose another --out"
+            ) from problem
         yield
 
 
 @contextmanager
-def _signals(handler: Any) -> Iterator[None]:
-    """What to do on a signal to stop, inside the block."""
+def _handle_signals(handler: Any) -> Iterator[None]:
+    """Use `handler` for signals to stop, inside the block."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

@@ -1,9 +1,9 @@
-"""A gate in front of a superlink: from outside, clients reach what is meant for them, no more.
+"""A proxy in front of a superlink that forwards only the calls that are meant for clients.
 
-Flower 1.41 serves three interfaces on one port: the clients' (Fleet), the one that starts runs
-and admits clients (Control), and the one its own processes use (Runtime). The last two ask
-nobody who they are. So the superlink listens on this machine's loopback only, and the gate,
-which ends TLS with the same certificate, passes on the calls of the first.
+Flower 1.41 serves three interfaces on one port: one for clients (Fleet), one that starts runs and
+admits clients (Control), and one for its own processes (Runtime). Control and Runtime do not
+authenticate callers. So the superlink listens on loopback only. The proxy terminates TLS with the
+superlink's certificate and forwards the calls of Fleet.
 
     python -m fedfm.deploy.programs.proxy HOST:PORT SUPERLINK [ca.pem server.pem server.key]
 """
@@ -22,35 +22,37 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LARGEST = 64 * 2**20
-"""Bytes of a request; Flower cuts arrays into pieces of 5 MiB."""
+"""The largest request in bytes; Flower splits arrays into pieces of 5 MiB."""
 CONNECTIONS = 1000
 PATIENCE = 60.0
-"""Seconds for an answer of the superlink."""
+"""Seconds within which the superlink must answer."""
 _CALL = re.compile(r"[a-z][a-z-]{0,63}")
-_OWN = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
-"""Headers that belong to one connection."""
+_HOP_HEADERS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "accept-encoding"}
+)
+"""Headers of one connection, which are not forwarded."""
 
 
-def make_gate(superlink: "AsyncClient") -> "Starlette":
-    """The gate as a web application; `superlink` knows the address behind it."""
+def make_proxy(superlink: "AsyncClient") -> "Starlette":
+    """Return the proxy as a web application; `superlink` is a client with its base URL."""
     from starlette.applications import Starlette
     from starlette.responses import Response
     from starlette.routing import Route
 
-    async def pass_on(request: "Request") -> "Response":
+    async def forward(request: "Request") -> "Response":
         call = request.path_params["call"]
         if not _CALL.fullmatch(call):
             return Response(status_code=404)
-        body = await _body(request)
+        body = await _read_body(request)
         if body is None:
             return Response(status_code=413)
-        return await _answer(superlink, call, body, request)
+        return await _forward(superlink, call, body, request)
 
-    return Starlette(routes=[Route("/v1/fleet/{call}", pass_on, methods=["POST"])])
+    return Starlette(routes=[Route("/v1/fleet/{call}", forward, methods=["POST"])])
 
 
-async def _body(request: "Request") -> bytes | None:
-    """The request's body, or None where it is too large."""
+async def _read_body(request: "Request") -> bytes | None:
+    """Return the request's body; None if it is too large."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -59,23 +61,23 @@ async def _body(request: "Request") -> bytes | None:
     return bytes(body)
 
 
-async def _answer(
+async def _forward(
     superlink: "AsyncClient", call: str, body: bytes, request: "Request"
 ) -> "Response":
     import httpx
     from starlette.responses import Response
 
-    headers = {key: value for key, value in request.headers.items() if key not in _OWN}
+    headers = {key: value for key, value in request.headers.items() if key not in _HOP_HEADERS}
     try:
         answer = await superlink.post(f"/v1/fleet/{call}", content=body, headers=headers)
     except httpx.TransportError:
         return Response(status_code=503)
-    kept = {key: value for key, value in answer.headers.items() if key not in _OWN}
+    kept = {key: value for key, value in answer.headers.items() if key not in _HOP_HEADERS}
     return Response(answer.content, answer.status_code, kept)
 
 
 def main(outside: str, inside: str, *tls: str) -> None:
-    """Serve until told to stop."""
+    """Serve until a signal ends the process."""
     import httpx
     import uvicorn
 
@@ -90,7 +92,7 @@ def main(outside: str, inside: str, *tls: str) -> None:
     )
     host, port = Address.parse(outside)
     uvicorn.run(
-        make_gate(superlink),
+        make_proxy(superlink),
         host=host,
         port=port,
         ssl_certfile=certificate,

@@ -1,4 +1,4 @@
-"""The server's side of a deployment: a superlink, a gate in front of it, and one run."""
+"""The server's side of a deployment: a superlink, a proxy in front of it, and one run."""
 
 import subprocess
 import sys
@@ -22,56 +22,62 @@ from fedfm.deploy.programs.app_folder import (
     write_connection,
 )
 from fedfm.deploy.programs.keys import ServerKeys
-from fedfm.deploy.programs.log import show
-from fedfm.deploy.programs.processes import Crew, FlowerError, crew, last_words, variables
+from fedfm.deploy.programs.log import follow_log
+from fedfm.deploy.programs.processes import (
+    FlowerError,
+    Processes,
+    flower_variables,
+    last_lines,
+    supervise,
+)
 from fedfm.run.folder import RunFolder
 
 FINISHED = "finished:completed"
 FAILED = "ServerApp raised an exception"
-"""What Flower writes before a traceback; why the run failed is said once it is over."""
+"""What Flower logs before a traceback; the reason is printed when the run is over."""
 REASON = "ServerApp failed with exception: "
-"""How Flower begins to say why."""
+"""How Flower's reason begins."""
 Needed = dict[str, "subprocess.Popen[bytes]"]
-"""The processes without which a run cannot go on, by name."""
+"""The processes that a run needs, by name."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """One run on this machine as the server."""
+    """The settings of one run on this machine as the server."""
 
     config: dict[str, Any]
-    """Resolved, as plain values."""
+    """The resolved config, as plain values."""
     out: Path
     address: Address
-    """Where clients come."""
+    """The address for clients."""
     keys: ServerKeys | None = None
     resume: bool = False
     telemetry: bool = False
     components: Components = FEDFM
 
     @property
-    def guarded(self) -> bool:
-        """Whether a gate stands between the clients and the superlink."""
+    def uses_proxy(self) -> bool:
+        """Whether a proxy is between the clients and the superlink."""
         return self.keys is not None or not self.address.is_loopback
 
     @property
     def flower(self) -> Path:
-        """Flower's files."""
+        """The folder of Flower's files."""
         return self.out.resolve() / "flower"
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the processes find in their environment; the ServerApp inherits it."""
-        return variables(self.flower, self.telemetry) | {
+        """The environment variables of the processes; the ServerApp inherits them."""
+        return flower_variables(self.flower, self.telemetry) | {
             "FEDFM_OUT": str(self.out.resolve()),
-            "FEDFM_RESUME": "1",  # `serve` has seen to it that the folder holds this run
+            "FEDFM_RESUME": "1",  # `serve` has checked that the folder holds this run
         }
 
 
 def superlink_command(address: Address, keys: ServerKeys | None) -> list[str]:
-    """`flower-superlink`, all in memory: with a database a 45 MB model takes twice as long.
+    """Return the `flower-superlink` command; it has no database, which would halve its speed.
 
-    What it forgets when it is restarted is made good: clients are registered anew, and come back.
+    A restarted superlink loses nothing of value: clients are registered again and reconnect.
     """
     return [
         "flower-superlink",
@@ -90,77 +96,76 @@ def _tls(keys: ServerKeys) -> list[str]:
     ]
 
 
-def gate_command(outside: Address, inside: Address, keys: ServerKeys | None) -> list[str]:
-    """The gate between clients and the superlink."""
+def proxy_command(outside: Address, inside: Address, keys: ServerKeys | None) -> list[str]:
+    """Return the command of the proxy between clients and the superlink."""
     files = [str(keys.ca), str(keys.certificate), str(keys.key)] if keys else []
     return [sys.executable, "-m", "fedfm.deploy.programs.proxy", str(outside), str(inside), *files]
 
 
 def serve(serving: Serving) -> None:
-    """Run a superlink and one run on it until that is over; raise `FlowerError` if it failed."""
+    """Start a superlink and one run on it, wait for its end; raise `FlowerError` if it failed."""
     require_free(serving.address)
     RunFolder.open(serving.out, serving.config, serving.resume)
     app = serving.out.resolve() / "app"
     write_app(app, serving.config, serving.components)
-    with crew(serving.flower, serving.variables) as workers:
-        needed = _open(workers, serving)
-        run = workers.ask("run", str(app), CONNECTION)["run-id"]
-        _follow(workers, needed, run)
+    with supervise(serving.flower, serving.variables) as processes:
+        needed = _open(processes, serving)
+        run = processes.run_flwr("run", str(app), CONNECTION)["run-id"]
+        _follow(processes, needed, run)
 
 
-def _open(workers: Crew, serving: Serving) -> Needed:
-    """Start the superlink; clients find it open when it knows whom to let in."""
-    keys, inside = serving.keys, free_address() if serving.guarded else serving.address
-    superlink = workers.start(superlink_command(inside, keys), "superlink.log")
+def _open(processes: Processes, serving: Serving) -> Needed:
+    """Start the superlink, register the clients' keys, and only then let clients connect."""
+    keys, inside = serving.keys, free_address() if serving.uses_proxy else serving.address
+    superlink = processes.start(superlink_command(inside, keys), "superlink.log")
     write_connection(serving.flower, inside, keys.ca if keys else None)
     wait_until_listening(superlink, inside, serving.flower / "superlink.log")
     if keys:
-        _register(workers, keys)
-    if not serving.guarded:
+        _register(processes, keys)
+    if not serving.uses_proxy:
         return {"superlink": superlink}
-    gate = workers.start(gate_command(serving.address, inside, keys), "gate.log")
-    wait_until_listening(gate, serving.address, serving.flower / "gate.log")
-    return {"superlink": superlink, "gate": gate}
+    proxy = processes.start(proxy_command(serving.address, inside, keys), "proxy.log")
+    wait_until_listening(proxy, serving.address, serving.flower / "proxy.log")
+    return {"superlink": superlink, "proxy": proxy}
 
 
-def _register(workers: Crew, keys: ServerKeys) -> None:
-    """Tell the superlink whom to let in."""
+def _register(processes: Processes, keys: ServerKeys) -> None:
+    """Register the clients' public keys with the superlink."""
     try:
-        for name, public_key in keys.clients.items():
-            workers.ask("supernode", "register", str(public_key), CONNECTION, "--name", name)
+        for name, key in keys.clients.items():
+            processes.run_flwr("supernode", "register", str(key), CONNECTION, "--name", name)
     except FlowerError as problem:
         raise FlowerError(
-            f"{problem}\nIs {keys.certificate.name} valid for {LOOPBACK}, too? The server's own "
-            "processes talk over it."
+            f"{problem}\nIs {keys.certificate.name} also valid for {LOOPBACK}? The server's own "
+            "processes connect to it."
         ) from problem
 
 
-def _follow(workers: Crew, needed: Needed, run: str) -> None:
-    """Show the run's log until the run is over."""
+def _follow(processes: Processes, needed: Needed, run: str) -> None:
+    """Print the run's log until the run is over."""
 
     def watch() -> None:
         for name, process in needed.items():
             if process.poll() is not None:
-                said = last_words(workers.folder / f"{name}.log")
-                raise FlowerError(f"the {name} ended (exit code {process.returncode}):\n{said}")
+                end = last_lines(processes.folder / f"{name}.log")
+                raise FlowerError(f"the {name} ended (exit code {process.returncode}):\n{end}")
 
-    said = ""
+    text, path = "", processes.folder / "run.log"
     while True:
-        log = workers.start(["flwr", "log", run, CONNECTION, "--stream"], "run.log")
-        shown = said.splitlines()
-        said = show(log, workers.folder / "run.log", watch, shown, lambda line: FAILED in line)
+        log = processes.start(["flwr", "log", run, CONNECTION, "--stream"], path.name)
+        text = follow_log(log, path, watch, text.splitlines(), lambda line: FAILED in line)
         watch()
-        if _is_over(workers, run):
+        if _is_over(processes, run):
             return
         time.sleep(2)
 
 
-def _is_over(workers: Crew, run: str) -> bool:
-    """Whether the run has finished; raise if it failed."""
-    found = workers.ask("list", CONNECTION, "--run-id", run)["runs"][0]
-    if not found["status"].startswith("finished"):
+def _is_over(processes: Processes, run: str) -> bool:
+    """Return whether the run has finished; raise `FlowerError` if it failed."""
+    record = processes.run_flwr("list", CONNECTION, "--run-id", run)["runs"][0]
+    if not record["status"].startswith("finished"):
         return False
-    if found["status"] != FINISHED:
-        reason = found["status-details"].removeprefix(REASON)
-        raise FlowerError(f"the run ended as {found['status']}: {reason}")
+    if record["status"] != FINISHED:
+        reason = record["status-details"].removeprefix(REASON)
+        raise FlowerError(f"the run ended as {record['status']}: {reason}")
     return True

@@ -1,52 +1,55 @@
-"""Secure sums: the server learns what clients' numbers add up to, and nothing of any one of them.
+"""Secure sums: the server learns the sum of the clients' numbers and nothing about any one client.
 
 Double masking after Bonawitz et al. (2017), "Practical Secure Aggregation for Privacy-Preserving
-Machine Learning". Pure functions on plain values; who carries the messages is another matter.
+Machine Learning". All functions are pure and take plain values; the caller carries the messages.
 
-One set-up serves several sums of a round, the *purposes*, each with masks of its own:
+One setup serves several sums of a round, the *purposes*. Each purpose has its own masks:
 
-    client   session, keys    = opened(["measure", "train"])
+    client   session, keys    = open_session(["measure", "train"])
     server   keys.check(["measure", "train"], client)
-    client   session, letters = shared(session, own, keys of all, threshold)
-    client   session          = accepted(session, letters to this client)
-    client   session, hidden  = masked(session, purpose, encode(bulk, fine, clients, range))
+    client   session, letters = share_secrets(session, client, keys of all, threshold)
+    client   session          = accept_letters(session, letters to this client)
+    client   session, hidden  = mask(session, purpose, encode(bulk, fine, clients, range))
     server   total            = Words.zeros(*sizes(bulk_like, fine_like))
     server   add(total, hidden.pieces(), client)
-    client   session, answer  = revealed(session, purpose, survivors, dropped)
-    server   words            = unmasked(total, purpose, keys of all, survivors, dropped,
-                                         answers by client, threshold)
+    client   session, shares  = reveal_shares(session, purpose, survivors, dropped)
+    server   words            = unmask(total, purpose, keys of all, survivors, dropped,
+                                       shares by client, threshold)
     server   bulk, fine       = decode(words, bulk_like, fine_like, len(survivors), range)
 
-Each step may lose clients, as long as `threshold` are left. Those lost before their letters came
-do not take part at all; `survivors` and `dropped` together are those whose letters were delivered.
-What does not fit raises a `SecureError`, whose `client` is the one to blame where that is known. A
-session must live in memory only, and the one that a step returns must replace the one it was given:
-it remembers what must not be done twice.
+A *letter* is the encrypted message with the shares that one client gives another. Clients may drop
+out at each step as long as `threshold` are left. A client that drops out before its letters are
+delivered does not take part; `survivors` and `dropped` together are the clients whose letters were
+delivered. An input that does not fit raises a `SecureError`. Keep a session in memory only, and
+replace it by the one that each step returns: it records what must not be done twice.
 """
 
-from fedfm.deploy.secure.client import accepted, masked, opened, revealed, shared
-from fedfm.deploy.secure.errors import SecureError
+from fedfm.deploy.secure.client import (
+    accept_letters,
+    mask,
+    open_session,
+    reveal_shares,
+    share_secrets,
+)
 from fedfm.deploy.secure.numbers import decode, encode, sizes, step
-from fedfm.deploy.secure.server import Answers, check_answer, unmasked
+from fedfm.deploy.secure.server import check_shares, unmask
 from fedfm.deploy.secure.session import PublicKeys, Session
 from fedfm.deploy.secure.words import Words, add
 
 __all__ = [
-    "Answers",
     "PublicKeys",
-    "SecureError",
     "Session",
     "Words",
-    "accepted",
+    "accept_letters",
     "add",
-    "check_answer",
+    "check_shares",
     "decode",
     "encode",
-    "masked",
-    "opened",
-    "revealed",
-    "shared",
+    "mask",
+    "open_session",
+    "reveal_shares",
+    "share_secrets",
     "sizes",
     "step",
-    "unmasked",
+    "unmask",
 ]

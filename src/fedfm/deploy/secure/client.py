@@ -1,4 +1,4 @@
-"""The client's side: each step takes a session and gives the next one and what to send."""
+"""The client's side: each step takes a session and returns the next one and what to send."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -6,16 +6,23 @@ from cryptography.fernet import InvalidToken
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 
+from fedfm.deploy.errors import SecureError, insist
 from fedfm.deploy.secure import keys
-from fedfm.deploy.secure.errors import SecureError, insist
-from fedfm.deploy.secure.masks import with_masks
-from fedfm.deploy.secure.session import Letter, Pair, PublicKeys, Session, agreement, position
+from fedfm.deploy.secure.masks import apply_masks
+from fedfm.deploy.secure.session import (
+    Letter,
+    Pair,
+    PublicKeys,
+    Session,
+    digest_setup,
+    share_index,
+)
 from fedfm.deploy.secure.shares import is_share
 from fedfm.deploy.secure.words import Words
 
 
-def opened(purposes: Iterable[str]) -> tuple[Session, PublicKeys]:
-    """Step 1: fresh secrets for each sum of the round, and the public keys for the server."""
+def open_session(purposes: Iterable[str]) -> tuple[Session, PublicKeys]:
+    """Step 1: draw secrets for each sum of the round; return the public keys for the server."""
     secrets = {
         purpose: Pair(seed=keys.fresh_secret(), key=keys.fresh_secret())
         for purpose in sorted(set(purposes))
@@ -24,78 +31,79 @@ def opened(purposes: Iterable[str]) -> tuple[Session, PublicKeys]:
     return session, session.public
 
 
-def shared(
-    session: Session, own: int, public: Mapping[int, PublicKeys], threshold: int
+def share_secrets(
+    session: Session, client: int, public: Mapping[int, PublicKeys], threshold: int
 ) -> tuple[Session, dict[int, bytes]]:
-    """Step 2: this client's secrets in shares, a letter for every other client whose keys came.
+    """Step 2: split this client's secrets into shares; return a letter for every other client.
 
-    Any `threshold` clients together can rebuild a secret, fewer learn nothing.
+    Any `threshold` clients together can rebuild a secret; fewer learn nothing.
     """
-    insist(not session.keys, "this client has sent its shares already")
-    _check_members(session, own, public, threshold)
-    parts = _parts(session, threshold, len(public))
-    mine = parts[position(public, own) - 1]
-    session = session.having(
-        own=own,
-        threshold=threshold,
-        keys=dict(public),
-        agreement=agreement(public, threshold),
-        held={own: mine},
-    )
-    others = (peer for peer in public if peer != own)
-    return session, {peer: _sealed(session, peer, parts) for peer in others}
+    insist(not session.keys, "this client has already sent its shares")
+    _check_members(session, client, public, threshold)
+    parts = _split_secrets(session, threshold, len(public))
+    setup = {
+        "client": client,
+        "threshold": threshold,
+        "keys": dict(public),
+        "agreement": digest_setup(public, threshold),
+        "held": {client: parts[share_index(public, client) - 1]},
+    }
+    session = session.model_copy(update=setup)
+    others = (peer for peer in public if peer != client)
+    return session, {peer: _seal(session, peer, parts) for peer in others}
 
 
-def accepted(session: Session, letters: Mapping[int, bytes]) -> Session:
-    """Step 3: the letters of the others that sent theirs; from now on these and we take part.
+def accept_letters(session: Session, letters: Mapping[int, bytes]) -> Session:
+    """Step 3: read the letters of the other clients; these clients and this one take part.
 
-    May be called again with letters of the same senders, which then changes nothing.
+    A second call with letters of the same senders changes nothing.
     """
-    own = session.own
     insist(bool(session.keys), "this client has not sent its shares yet")
-    strangers = letters.keys() - session.keys.keys() | letters.keys() & {own}
-    insist(not strangers, f"letters from {sorted(strangers)}, which are no other clients' numbers")
+    strangers = letters.keys() - session.keys.keys() | letters.keys() & {session.client}
+    insist(not strangers, f"letters from {sorted(strangers)}, which are not other clients here")
     if len(session.held) > 1:
-        same = letters.keys() | {own} == session.held.keys()
-        insist(same, "this client has accepted the letters of other clients before")
+        same = letters.keys() | {session.client} == session.held.keys()
+        insist(same, "this client has already accepted the letters of other clients")
         return session
     few = f"{len(letters) + 1} clients sent shares, {session.threshold} are needed"
     insist(len(letters) + 1 >= session.threshold, few)
-    read = {sender: _unsealed(session, sender, letter) for sender, letter in letters.items()}
-    return session.having(held={**session.held, **read})
+    shares = {sender: _unseal(session, sender, letter) for sender, letter in letters.items()}
+    return session.model_copy(update={"held": {**session.held, **shares}})
 
 
-def masked(session: Session, purpose: str, words: Words) -> tuple[Session, Words]:
-    """Step 4, once per purpose: the contribution, which without all the masks is noise."""
+def mask(session: Session, purpose: str, words: Words) -> tuple[Session, Words]:
+    """Step 4, once per purpose: hide the contribution; without all the masks it is noise."""
     _check_purpose(session, purpose)
     insist(len(session.held) > 1, "this client has no letters from the others yet")
     used = purpose in session.masked or purpose in session.answered
-    insist(not used, f"this client has masked '{purpose}' before, or that sum is over")
+    insist(not used, f"this client has already masked '{purpose}', or that sum is over")
     secrets = session.secrets[purpose]
     pairs = {
         peer: keys.pair_mask_key(secrets.key, session.keys[peer].masking[purpose], purpose)
         for peer in session.held
-        if peer != session.own
+        if peer != session.client
     }
-    plus = [key for peer, key in pairs.items() if peer > session.own]
-    minus = [key for peer, key in pairs.items() if peer < session.own]
-    hidden = with_masks(words, [keys.self_mask_key(secrets.seed, purpose), *plus], minus)
-    return session.having(masked=session.masked | {purpose}), hidden
+    plus = [key for peer, key in pairs.items() if peer > session.client]
+    minus = [key for peer, key in pairs.items() if peer < session.client]
+    hidden = apply_masks(words, [keys.self_mask_key(secrets.seed, purpose), *plus], minus)
+    return session.model_copy(update={"masked": session.masked | {purpose}}), hidden
 
 
-def revealed(
+def reveal_shares(
     session: Session, purpose: str, survivors: Collection[int], dropped: Collection[int]
 ) -> tuple[Session, dict[int, bytes]]:
-    """Step 5: a share per client: of the seed of a survivor, of the key of one that dropped out.
+    """Step 5: return a share of each survivor's seed and of each dropped client's key.
 
-    Never of both: after the first answer the same purpose has the same survivors or no answer.
+    Never return both for one client: after the first answer, a purpose is answered only for the
+    same survivors.
     """
     _check_purpose(session, purpose)
     left, gone = frozenset(survivors), frozenset(dropped)
     _check_request(session, purpose, left, gone)
-    answer = {peer: session.held[peer][purpose].seed for peer in left}
-    answer |= {peer: session.held[peer][purpose].key for peer in gone - {session.own}}
-    return session.having(answered={**session.answered, purpose: left}), answer
+    shares = {peer: session.held[peer][purpose].seed for peer in left}
+    shares |= {peer: session.held[peer][purpose].key for peer in gone - {session.client}}
+    answered = {**session.answered, purpose: left}
+    return session.model_copy(update={"answered": answered}), shares
 
 
 def _check_purpose(session: Session, purpose: str) -> None:
@@ -104,50 +112,51 @@ def _check_purpose(session: Session, purpose: str) -> None:
 
 
 def _check_members(
-    session: Session, own: int, public: Mapping[int, PublicKeys], threshold: int
+    session: Session, client: int, public: Mapping[int, PublicKeys], threshold: int
 ) -> None:
-    insist(public.get(own) == session.public, "the list of keys has not this client's own", own)
-    for peer, told in public.items():
-        told.check(session.secrets, peer)
+    listed = public.get(client) == session.public
+    insist(listed, "the list of keys does not hold the keys that this client sent", client)
+    for peer, peer_keys in public.items():
+        peer_keys.check(session.secrets, peer)
     safe = 2 <= threshold <= len(public) < 2 * threshold
-    rule = f"more than half of the {len(public)} clients, at least 2, and no more than all"
-    insist(safe, f"a threshold of {threshold} does not do: it must be {rule}")
+    rule = f"more than half of the {len(public)} clients, at least 2 and at most all"
+    insist(safe, f"a threshold of {threshold} is not allowed: it must be {rule}")
 
 
-def _parts(session: Session, threshold: int, clients: int) -> list[dict[str, Pair]]:
-    """The shares by position, then by purpose."""
-    split = {
+def _split_secrets(session: Session, threshold: int, clients: int) -> list[dict[str, Pair]]:
+    """Return the shares by index, then by purpose."""
+    shares = {
         purpose: [
             create_shares(secret, threshold, clients) for secret in (secrets.seed, secrets.key)
         ]
         for purpose, secrets in session.secrets.items()
     }
     return [
-        {purpose: Pair(seed=seed[i], key=key[i]) for purpose, (seed, key) in split.items()}
+        {purpose: Pair(seed=seed[i], key=key[i]) for purpose, (seed, key) in shares.items()}
         for i in range(clients)
     ]
 
 
-def _sealed(session: Session, peer: int, parts: list[dict[str, Pair]]) -> bytes:
+def _seal(session: Session, peer: int, parts: list[dict[str, Pair]]) -> bytes:
     letter = Letter(
-        sender=session.own,
+        sender=session.client,
         receiver=peer,
         agreement=session.agreement,
-        shares=parts[position(session.keys, peer) - 1],
+        shares=parts[share_index(session.keys, peer) - 1],
     )
     return encrypt(_letter_key(session, peer), letter.to_bytes())
 
 
-def _unsealed(session: Session, sender: int, sealed: bytes) -> dict[str, Pair]:
+def _unseal(session: Session, sender: int, sealed: bytes) -> dict[str, Pair]:
     try:
         letter = Letter.from_bytes(decrypt(_letter_key(session, sender), sealed))
     except (InvalidToken, TypeError, SecureError):
-        raise SecureError("its letter cannot be read: it is not as it was sent", sender) from None
-    addressed = (letter.sender, letter.receiver) == (sender, session.own)
-    insist(addressed, "its letter is of or for another client", sender)
+        raise SecureError("its letter cannot be read: it was changed on the way", sender) from None
+    addressed = (letter.sender, letter.receiver) == (sender, session.client)
+    insist(addressed, "its letter is from or for another client", sender)
     same = letter.agreement == session.agreement
-    insist(same, "it was told other keys or another threshold than this client", sender)
-    index = position(session.keys, session.own)
+    insist(same, "it received other keys or another threshold than this client", sender)
+    index = share_index(session.keys, session.client)
     shares = [share for pair in letter.shares.values() for share in (pair.seed, pair.key)]
     whole = letter.shares.keys() == session.secrets.keys()
     insist(whole and all(is_share(s, index) for s in shares), "its letter is incomplete", sender)
@@ -155,7 +164,7 @@ def _unsealed(session: Session, sender: int, sealed: bytes) -> dict[str, Pair]:
 
 
 def _letter_key(session: Session, peer: int) -> bytes:
-    return keys.agreed(session.encryption, session.keys[peer].encryption)
+    return keys.derive_shared_key(session.encryption, session.keys[peer].encryption)
 
 
 def _check_request(
@@ -167,7 +176,7 @@ def _check_request(
     insist(everyone, "asked about other clients than those that take part")
     few = f"{len(left)} clients contributed to '{purpose}', {session.threshold} are needed"
     insist(len(left) >= session.threshold, few)
-    took_part = session.own not in left or purpose in session.masked
-    insist(took_part, f"this client has not contributed to '{purpose}'", session.own)
+    took_part = session.client not in left or purpose in session.masked
+    insist(took_part, f"this client has not contributed to '{purpose}'", session.client)
     before = session.answered.get(purpose, left)
-    insist(before == left, f"'{purpose}' was answered before, for other survivors")
+    insist(before == left, f"'{purpose}' was already answered for other survivors")

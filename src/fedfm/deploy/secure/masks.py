@@ -1,4 +1,4 @@
-"""Masks: streams of AES-256 in counter mode, added to words or taken off."""
+"""Masks: streams of AES-256 in counter mode, added to words or subtracted from them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +17,17 @@ _BLOCK = 16
 _Signed = Sequence[tuple[np.ufunc, bytes]]
 
 
-def with_masks(words: Words, plus: Iterable[bytes], minus: Iterable[bytes]) -> Words:
-    """Words plus the masks of some keys [32 bytes each], minus those of others.
+def apply_masks(words: Words, plus: Iterable[bytes], minus: Iterable[bytes]) -> Words:
+    """Return words plus the masks of the keys `plus` [32 bytes each], minus those of `minus`.
 
-    A key gives one stream per kind of words and must never mask two contributions. The work is done
-    by as many threads as PyTorch may use.
+    A key gives one stream per kind of words. Never mask two contributions with one key. The work
+    uses as many threads as PyTorch may use.
     """
     signed = [(np.add, key) for key in plus] + [(np.subtract, key) for key in minus]
-    return Words(_applied(words.bulk, signed, 0), _applied(words.fine, signed, 1))
+    return Words(_apply(words.bulk, signed, 0), _apply(words.fine, signed, 1))
 
 
-def _applied(words: NDArray[Any], signed: _Signed, kind: int) -> NDArray[Any]:
+def _apply(words: NDArray[Any], signed: _Signed, kind: int) -> NDArray[Any]:
     if not signed:
         return words.copy()
     masked = np.empty_like(words)
@@ -44,7 +44,7 @@ def _applied(words: NDArray[Any], signed: _Signed, kind: int) -> NDArray[Any]:
 
 
 def _span(size: int) -> int:
-    """Bytes for each thread: whole chunks."""
+    """Return the bytes for each thread, a multiple of the chunk size."""
     chunks = -(-size // _CHUNK)
     return max(1, -(-chunks // torch.get_num_threads())) * _CHUNK
 
@@ -53,7 +53,7 @@ _Fill = Callable[[memoryview], object]
 
 
 def _stream(key: bytes, kind: int, offset: int) -> _Fill:
-    """What writes the next bytes of a key's stream, from `offset` on."""
+    """Return a function that writes the next bytes of a key's stream, starting at `offset`."""
     counter = bytes([kind]) + (offset // _BLOCK).to_bytes(_BLOCK - 1, "big")
     cipher = Cipher(algorithms.AES256(key), modes.CTR(counter)).encryptor()
     return lambda out: cipher.update_into(_ZEROS[: len(out)], out)

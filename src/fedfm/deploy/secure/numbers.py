@@ -1,10 +1,10 @@
-"""Trees of numbers as words that add up exactly, and back.
+"""Encode trees of numbers as words that add up exactly, and decode their sum.
 
-Bulk (changes of a model) goes into 32-bit words: fixed point whose step is 2^-31 of a public range,
-the range rounded up to a power of two, so that scaling loses nothing. Fine (class sums, counts,
-weights) goes into 64-bit words with a step of 2^-32; integers are exact. Every client keeps to its
-part of the range, so no sum can wrap around. A last fine word counts the clients: after unmasking
-it must say how many there were.
+Bulk (changes of a model) goes into 32-bit fixed-point words. The step is 2^-31 of a public range,
+which is rounded up to a power of two so that scaling is exact. Fine (class sums, counts, weights)
+goes into 64-bit words with a step of 2^-32; integers are exact. Every client stays within its part
+of the range, so no sum wraps around. The last fine word counts the clients: after unmasking it
+must equal their number.
 """
 
 import math
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfm.core.trees import Tree, complete, flatten, unflatten
-from fedfm.deploy.secure.errors import SecureError, insist
+from fedfm.deploy.errors import SecureError, insist
 from fedfm.deploy.secure.words import Words
 
 _FINE_STEP = 2.0**-32
@@ -26,20 +26,20 @@ _BULK_REMEDY = "raise deployment.range or lower lr"
 
 
 def step(range: float) -> float:
-    """What one unit of a bulk word stands for: a sum is off by at most half of it per client."""
+    """Return the value of one unit of a bulk word: the error per client is at most half of it."""
     insist(math.isfinite(range) and range > 0, f"deployment.range is {range}; it must be positive")
     return math.ldexp(1.0, math.ceil(math.log2(range)) - 31)
 
 
 def sizes(bulk: Tree, fine: Tree) -> tuple[int, int]:
-    """How many words of each kind trees of these shapes take."""
+    """Return how many words of each kind trees of these shapes take."""
     return _numel(bulk), _numel(fine) + 1
 
 
 def encode(bulk: Tree, fine: Tree, clients: int, range: float) -> Words:
-    """A client's contribution; `clients` is the most that may add up.
+    """Return a client's contribution to a sum of at most `clients` clients.
 
-    Raises a `SecureError` that names the leaf where a value is not finite or too large.
+    Raise a `SecureError` that names the leaf if a value is not finite or too large.
     """
     words = Words.zeros(*sizes(bulk, fine))
     unit = step(range)
@@ -52,9 +52,9 @@ def encode(bulk: Tree, fine: Tree, clients: int, range: float) -> Words:
 def decode(
     words: Words, bulk_like: Tree, fine_like: Tree, clients: int, range: float
 ) -> tuple[Tree, Tree]:
-    """The sum of `clients` contributions: trees of the types `like` has; integers become int64."""
+    """Return the sum of `clients` contributions as trees like the given; integers become int64."""
     fits = (len(words.bulk), len(words.fine)) == sizes(bulk_like, fine_like)
-    insist(fits, "the sum has another number of words than the model")
+    insist(fits, "the sum and the model differ in their number of words")
     insist(int(words.fine[-1]) == clients, "the masks do not cancel: the sum is lost")
     bulk = _split(words.bulk.view(np.int32), bulk_like, step(range))
     return bulk, _split(words.fine[:-1].view(np.int64), fine_like, _FINE_STEP)
@@ -67,7 +67,7 @@ def _numel(tree: Tree) -> int:
 def _bulk_leaves(bulk: Tree) -> dict[str, Tensor]:
     leaves = flatten(bulk)
     for name, leaf in leaves.items():
-        insist(leaf.is_floating_point(), f"{name} holds integers, which only fine words keep exact")
+        insist(leaf.is_floating_point(), f"{name} holds integers; only fine words keep them exact")
     return leaves
 
 
@@ -87,7 +87,7 @@ def _fill(
 
 
 def _put_floats(words: NDArray[Any], values: NDArray[Any], scale: float) -> float:
-    """Write values * scale, rounded; gives the largest magnitude, for the caller to judge."""
+    """Write values * scale, rounded; return the largest magnitude for the caller to check."""
     buffer = np.empty(_CHUNK, values.dtype)
     most = [0.0]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,6 +1,6 @@
-"""What a client remembers of a round's secure sums, and what it tells the others.
+"""What a client remembers during a round's secure sums, and what it sends to others.
 
-All of it is JSON as bytes. A session holds private keys: it belongs in memory only.
+Everything is JSON as bytes. A session holds private keys: keep it in memory only.
 """
 
 import hashlib
@@ -9,12 +9,12 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedfm.deploy.errors import SecureError, insist
 from fedfm.deploy.secure import keys
-from fedfm.deploy.secure.errors import SecureError, insist
 
 
-class Message(BaseModel):
-    """A value that travels as bytes."""
+class JsonMessage(BaseModel):
+    """A value that is sent and kept as JSON."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -25,55 +25,54 @@ class Message(BaseModel):
     )
 
     def to_bytes(self) -> bytes:
-        """The value as JSON."""
+        """Return the value as JSON."""
         return self.model_dump_json().encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The inverse of `to_bytes`; anything else is refused."""
+        """Return the value of which `to_bytes` gave `data`; refuse anything else."""
         try:
             return cls.model_validate_json(data)
         except ValidationError:
-            raise SecureError(f"these bytes are no {cls.__name__}") from None
+            raise SecureError(f"these bytes are not a {cls.__name__}") from None
 
     def __repr__(self) -> str:
-        """The class alone: what is inside may be secret."""
+        """Return the class name only: the contents may be secret."""
         return f"{type(self).__name__}(...)"
 
     __str__ = __repr__
 
 
-class PublicKeys(Message):
-    """What a client publishes: a key for letters; by purpose, keys for masks and commitments."""
+class PublicKeys(JsonMessage):
+    """A client's public key for letters and, by purpose, its keys for masks and commitments."""
 
     encryption: bytes
     masking: dict[str, bytes]
     commitments: dict[str, bytes]
 
     def check(self, purposes: Iterable[str], client: int) -> None:
-        """Refuse keys of other purposes and bytes that are no keys."""
+        """Refuse keys for other purposes and bytes that are not keys."""
         named = self.masking.keys() == set(purposes) == self.commitments.keys()
         insist(named, f"its keys are not for {', '.join(sorted(purposes))}", client)
         points = (self.encryption, *self.masking.values())
-        insist(
-            all(map(keys.is_public_key, points)), "a public key is no point of the curve", client
-        )
+        valid = all(map(keys.is_public_key, points))
+        insist(valid, "a public key is not a point of the curve", client)
         sizes = {len(value) for value in self.commitments.values()}
         insist(sizes <= {keys.COMMITMENT_BYTES}, "a commitment has the wrong length", client)
 
 
-class Pair(Message):
+class Pair(JsonMessage):
     """The two secrets of a client for one purpose, or a share of each.
 
-    `seed` gives its own mask, `key` the masks it has in common with every other client.
+    `seed` gives the client's self mask, `key` the masks that it shares with every other client.
     """
 
     seed: bytes
     key: bytes
 
 
-class Letter(Message):
-    """What a client sends another, encrypted: its shares for that one, by purpose."""
+class Letter(JsonMessage):
+    """What a client sends to another one, encrypted: shares of its secrets, by purpose."""
 
     sender: int
     receiver: int
@@ -81,16 +80,16 @@ class Letter(Message):
     shares: dict[str, Pair]
 
 
-class Session(Message):
-    """All a client remembers from `opened` on.
+class Session(JsonMessage):
+    """Everything that a client remembers from `open_session` on.
 
-    `held` has the shares of every client that takes part, `masked` the purposes this one has
-    contributed to, `answered` the survivors it has named shares for, by purpose.
+    `held` holds the shares of every client that takes part, `masked` the purposes that this client
+    has contributed to, and `answered` the survivors for which it has revealed shares, by purpose.
     """
 
     encryption: bytes
     secrets: dict[str, Pair]
-    own: int = -1
+    client: int = -1
     threshold: int = 0
     keys: dict[int, PublicKeys] = {}
     agreement: bytes = b""
@@ -100,27 +99,23 @@ class Session(Message):
 
     @property
     def public(self) -> PublicKeys:
-        """What the others may know of the secrets."""
+        """The public keys and commitments of the secrets."""
         return PublicKeys(
             encryption=keys.public_key(self.encryption),
             masking={name: keys.public_key(pair.key) for name, pair in self.secrets.items()},
             commitments={name: keys.commitment(pair.seed) for name, pair in self.secrets.items()},
         )
 
-    def having(self, **changes: object) -> Self:
-        """The session with some fields changed."""
-        return self.model_copy(update=changes)
 
-
-def agreement(public: Mapping[int, PublicKeys], threshold: int) -> bytes:
-    """A digest of all that the clients of a round must agree on; every letter carries it."""
+def digest_setup(public: Mapping[int, PublicKeys], threshold: int) -> bytes:
+    """Return a digest of the keys and the threshold; every letter carries it, so all must agree."""
     digest = hashlib.sha256(f"{threshold};".encode())
     for client in sorted(public):
-        told = public[client].to_bytes()
-        digest.update(f"{client}:{len(told)}:".encode() + told)
+        keys_of_client = public[client].to_bytes()
+        digest.update(f"{client}:{len(keys_of_client)}:".encode() + keys_of_client)
     return digest.digest()
 
 
-def position(public: Mapping[int, PublicKeys], client: int) -> int:
-    """The number, from 1, of the share that a client gets of every secret."""
+def share_index(public: Mapping[int, PublicKeys], client: int) -> int:
+    """Return the index, from 1, of the share that a client gets of every secret."""
     return sorted(public).index(client) + 1

@@ -1,15 +1,15 @@
-"""Shares of secrets as Flower makes them, and the secret that enough of them give.
+"""Rebuild secrets from Shamir shares as Flower creates them.
 
-A share is its number x and, for each block of 16 bytes, the value at x of a polynomial over
-GF(2^128) whose value at 0 is the block. A server rebuilds a secret per client from the shares of
-the same few: Lagrange's weights, nearly all the work, are the same each time and found once.
+A share is its index x and, for each block of 16 bytes, the value at x of a polynomial over
+GF(2^128) whose value at 0 is the block. The server rebuilds one secret per client from the shares
+of the same few clients. Nearly all the work are the Lagrange weights; they are computed once.
 """
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from operator import xor
 
-from fedfm.deploy.secure.errors import insist
+from fedfm.deploy.errors import insist
 from fedfm.deploy.secure.keys import SECRET_BYTES
 
 _INDEX = slice(0, 4)
@@ -20,23 +20,23 @@ _MODULUS = 1 << _BITS | 0b10000111  # x^128 + x^7 + x^2 + x + 1
 
 
 def is_share(share: bytes, index: int) -> bool:
-    """Whether these bytes can be the share of that number of some secret."""
+    """Return whether these bytes have the form of a share with that index."""
     return len(share) == _SHARE_BYTES and share[_INDEX] == index.to_bytes(4, "little")
 
 
-def combined(
+def rebuild_secret(
     shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool], owner: int
 ) -> bytes:
-    """The secret of `owner` from shares, by client that gave them; `fits` knows the right one."""
-    few = f"{len(shares)} shares of the secret of client {owner} came, {threshold} are needed"
+    """Return the secret of `owner`, given shares by client; `fits` recognises the right secret."""
+    few = f"{len(shares)} shares of client {owner}'s secret arrived, {threshold} are needed"
     insist(len(shares) >= threshold, few)
     chosen = sorted(shares)[:threshold]
-    secret = _interpolated([shares[client] for client in chosen])
-    insist(fits(secret), f"what clients {chosen} gave is not the secret of client {owner}")
+    secret = _interpolate([shares[client] for client in chosen])
+    insist(fits(secret), f"the shares of clients {chosen} do not give client {owner}'s secret")
     return secret
 
 
-def _interpolated(shares: list[bytes]) -> bytes:
+def _interpolate(shares: list[bytes]) -> bytes:
     weights = _weights(tuple(int.from_bytes(share[_INDEX], "little") for share in shares))
     secret = b""
     for block in _BLOCKS:
@@ -47,7 +47,7 @@ def _interpolated(shares: list[bytes]) -> bytes:
 
 @lru_cache(maxsize=64)
 def _weights(indices: tuple[int, ...]) -> tuple[int, ...]:
-    """What the value at each index counts for the value at 0; sums and differences are xor."""
+    """Return the weight of each value in the value at 0; sums and differences are xor."""
     others = [[other for other in indices if other != index] for index in indices]
     above = [reduce(_times, each, 1) for each in others]
     below = [
@@ -63,11 +63,11 @@ def _times(one: int, other: int) -> int:
         product ^= one if other & 1 else 0
         one <<= 1
         other >>= 1
-    return _reduced(product)
+    return _reduce_polynomial(product)
 
 
 def _inverse(element: int) -> int:
-    """Euclid's algorithm for polynomials: `ours * element` stays `left`, up to the modulus."""
+    """Run Euclid's algorithm: modulo the modulus, `ours * element` always equals `left`."""
     left, right, ours, theirs = element, _MODULUS, 1, 0
     while left != 1:
         shift = left.bit_length() - right.bit_length()
@@ -75,10 +75,10 @@ def _inverse(element: int) -> int:
             left, right, ours, theirs, shift = right, left, theirs, ours, -shift
         left ^= right << shift
         ours ^= theirs << shift
-    return _reduced(ours)
+    return _reduce_polynomial(ours)
 
 
-def _reduced(polynomial: int) -> int:
+def _reduce_polynomial(polynomial: int) -> int:
     while (extra := polynomial.bit_length() - _MODULUS.bit_length()) >= 0:
         polynomial ^= _MODULUS << extra
     return polynomial

@@ -1,1 +1,1 @@
-"""The server's side: who takes part, what is asked, and the sums that it learns."""
+"""The server's side: enrolment, questions, sums and scores."""

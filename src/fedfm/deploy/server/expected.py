@@ -1,23 +1,50 @@
-"""What a client's answer must look like: a round of one client, worked through without numbers."""
+"""What the server expects of one client: the form of its answer, and its typical weight."""
 
+import torch
+
+from fedfm.config import Config
 from fedfm.core.client_states import InMemory
-from fedfm.core.trees import to_device
-from fedfm.methods.base import Task
+from fedfm.core.trees import Tree, to_device
+from fedfm.data.batches import batch_sizes
+from fedfm.methods.base import LocalRun, Model, Task
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
 from fedfm.rounds.costs import make_single_client
 from fedfm.rounds.exchange import Request, Sums
+from fedfm.rounds.federation import LocalTraining
+
+SCORES: Tree = {
+    "validation": torch.empty((), dtype=torch.float64, device="meta"),
+    "test": {
+        name: torch.empty((), dtype=torch.int64, device="meta") for name in ("right", "samples")
+    },
+}
+"""A client's evaluation: its validation accuracy, and counts on its test split."""
 
 
-def expected(ask: Request, method: Method, task: Task, guard: Guard | None = None) -> Sums:
-    """The answer of one client to `ask`, all tensors on the meta device."""
-    model = ask.model.map(lambda tree: to_device(tree, "meta"))
+def expect_answer(request: Request, method: Method, task: Task, guard: Guard | None = None) -> Sums:
+    """Return one client's answer to `request` with all tensors on the meta device."""
+    model = request.model.map(lambda tree: to_device(tree, "meta"))
     fed = make_single_client(method, Task(model, task.classes, task.features), guard)
-    blank = ask._replace(cohort=[0], model=model, down=to_device(ask.down, "meta"), kept=InMemory())
-    visit = prepare_group(blank, fed)
-    if ask.kind == "measure":
-        sums = answer_measure(visit, fed, blank)
+    down = to_device(request.down, "meta")
+    blank = request._replace(cohort=[0], model=model, down=down, kept=InMemory())
+    group = prepare_group(blank, fed)
+    if request.kind == "measure":
+        sums = answer_measure(group, fed, blank)
         return sums._replace(total={"reports": sums.total})
-    training = make_job(visit, fed, blank)
-    return answer_train(visit, fed, blank, training, fed.executor.train(training))
+    job = make_job(group, fed, blank)
+    return answer_train(group, fed, blank, job, fed.executor.train(job))
+
+
+def expect_weight(config: Config, model: Model, samples: float) -> float:
+    """Return the weight of a client with this many samples if they are the unit of weights."""
+    training, method = config.training, config.composed
+    size = max(1, round(samples * (1 - training.validation)))
+    steps = training.epochs * len(batch_sizes(size, training.batch_size, training.keep_last))
+    sgd, one = LocalTraining.from_config(training).sgd, torch.ones(1)
+    run = LocalRun(model, model, torch.tensor([steps]), sgd, method.pull, one)
+    weight = one
+    for piece in method.pieces:
+        weight = piece.weights(weight, run)
+    return float(weight)

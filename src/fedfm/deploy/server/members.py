@@ -1,8 +1,7 @@
-"""Who is in a federation: names, numbers, and the nodes behind them.
+"""The members of a federation: their names, numbers and nodes.
 
-A client is known by its name, which gives it a number for good; the node behind it may change when
-its machine is restarted. Numbers and what was agreed are kept in members.json, so that a restarted
-server knows its clients.
+A client is known by its name, which gives it a fixed number; its node may change when its machine
+restarts. Numbers and the agreement are kept in members.json for a restarted server.
 """
 
 import json
@@ -16,50 +15,50 @@ from typing import Any
 
 from fedfm.core.checkpoint import Damaged, write_atomically
 from fedfm.core.errors import UserError, require
-from fedfm.deploy.agreement import Agreement, Introduction, admit, agree
+from fedfm.deploy.agreement import Agreement, Introduction, agree, explain_misfit
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Members:
-    """The clients that were admitted, and how to reach those that are there."""
+    """The clients that were admitted, and the nodes of those that are connected."""
 
     path: Path
     wanted: Sequence[str] = ()
     """The classes that the config names."""
     agreement: Agreement | None = None
     unit: float = 1.0
-    """In what unit clients count their samples."""
+    """The unit in which clients count their samples."""
     settled: bool = False
-    """Whether that unit takes the method into account."""
+    """Whether the unit takes the method into account."""
     own_data: bool = False
-    """Whether a client brought data of its own, and not a share of the config's."""
+    """Whether a client has data of its own, not a share of the config's."""
     numbers: dict[str, int] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
-    """The node of every client that is there, by its number."""
+    """The node of every connected client, by the client's number."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Names this federation, so that no client answers for another."""
+    """Identifies this federation, so that no client answers for another one."""
     refused: dict[int, str] = field(default_factory=dict)
-    """Why nodes were told no; nothing where they said no themselves."""
-    untold: dict[int, str] = field(default_factory=dict)
-    """Of those, what they have not been told yet."""
+    """Why nodes were refused; empty where they refused themselves."""
+    unsent: dict[int, str] = field(default_factory=dict)
+    """Those reasons that have not been sent to their nodes yet."""
     deferred: set[int] = field(default_factory=set)
-    """Nodes whose name another one has, as long as that one is there."""
+    """Nodes that wait because a connected node has the same name."""
     introductions: dict[int, Introduction] = field(default_factory=dict)
-    """Of the nodes that are there, until `closed`."""
+    """The introductions of connected nodes, until `closed`."""
     closed: bool = False
-    """Whether what is agreed stands: until then those who are there agree anew with newcomers."""
+    """Whether the agreement is final; until then all connected nodes agree again at each change."""
 
     @staticmethod
     def load(path: Path, wanted: Sequence[str]) -> "Members":
-        """Those of an earlier start, if there was one."""
+        """Return the members of an earlier start, if there was one."""
         members = Members(path, wanted)
         if path.exists():
             try:
                 known = json.loads(path.read_text())
                 members.numbers = {str(k): int(v) for k, v in known["numbers"].items()}
-                members.agreement = Agreement.of(known["agreement"])
+                members.agreement = Agreement.parse(known["agreement"])
                 members.unit = float(known["unit"])
                 members.settled = bool(known["settled"])
                 members.own_data = bool(known.get("own_data", True))
@@ -70,11 +69,11 @@ class Members:
         return members
 
     def save(self) -> None:
-        """Keep what must survive the server."""
+        """Write what a restarted server needs."""
         assert self.agreement is not None
         known = {
             "numbers": self.numbers,
-            "agreement": self.agreement.values(),
+            "agreement": self.agreement.dump(),
             "unit": self.unit,
             "settled": self.settled,
             "own_data": self.own_data,
@@ -82,31 +81,32 @@ class Members:
         }
         write_atomically(self.path, (json.dumps(known, indent=1) + "\n").encode())
 
-    def strangers(self, nodes: Iterable[int]) -> list[int]:
-        """Nodes that have not introduced themselves; forgets nodes that are gone."""
+    def find_strangers(self, nodes: Iterable[int]) -> list[int]:
+        """Return the nodes that have not introduced themselves; forget nodes that are gone."""
         here = set(nodes)
         self.nodes = {client: node for client, node in self.nodes.items() if node in here}
         self.refused = {node: why for node, why in self.refused.items() if node in here}
         gone = self.introductions.keys() - here
-        self.introductions = {n: told for n, told in self.introductions.items() if n in here}
+        for node in gone:
+            del self.introductions[node]
         if gone and not self.closed:
             self._agree()
         return sorted(here - set(self.nodes.values()) - self.refused.keys())
 
     def admit(
-        self, told: Mapping[int, Any], keys: Mapping[int, str | None] | None = None
+        self, values: Mapping[int, Any], keys: Mapping[int, str | None] | None = None
     ) -> list[int]:
-        """Give those a number who fit, by what their nodes told; the numbers, ascending.
+        """Number the nodes that fit, given the values of their introductions; return the numbers.
 
-        `keys` has the names under which nodes' public keys are registered: nobody has another's.
+        `keys` has the registered names of the nodes' public keys: no node may use another name.
         """
         introductions = {}
-        for node, values in told.items():
+        for node, given in values.items():
             try:
-                introductions[node] = Introduction.of(values)
-                check_name(introductions[node].name, (keys or {}).get(node))
+                introduction = Introduction.parse(given)
+                _check_registered(introduction.name, (keys or {}).get(node))
+                introductions[node] = introduction
             except UserError as reason:
-                introductions.pop(node, None)
                 self._refuse(node, str(reason))
         if self.closed:
             return self._number(introductions)
@@ -114,7 +114,7 @@ class Members:
         return self._agree()
 
     def _agree(self) -> list[int]:
-        """Agree anew over all that are there, as if they had come together."""
+        """Agree again among all connected nodes, as if they had come together."""
         held, before = set(self.nodes.values()), self.refused
         self.refused = {n: why for n, why in before.items() if n not in self.introductions}
         self.agreement, self.numbers, self.nodes, self.own_data = None, {}, {}, False
@@ -129,64 +129,61 @@ class Members:
         return self._number(fitting)
 
     def close(self) -> None:
-        """What is agreed by now stands."""
+        """Make the agreement final."""
         if not self.closed:
             self.closed, self.introductions = True, {}
             for name, client in self.numbers.items():
-                self._say(client, name)
+                self._log_number(client, name)
 
     def _number(self, introductions: Mapping[int, Introduction]) -> list[int]:
-        in_order = sorted(introductions.items(), key=lambda item: natural(item[1].name))
-        return sorted(
-            client for node, one in in_order if (client := self._admitted(node, one)) is not None
-        )
+        in_order = sorted(introductions.items(), key=lambda item: natural_key(item[1].name))
+        numbers = (self._number_one(node, introduction) for node, introduction in in_order)
+        return sorted(client for client in numbers if client is not None)
 
-    def _admitted(self, node: int, told: Introduction) -> int | None:
+    def _number_one(self, node: int, introduction: Introduction) -> int | None:
         assert self.agreement is not None
-        try:
-            admit(self.agreement, told)
-        except UserError as reason:
-            self._refuse(node, str(reason))
+        name = introduction.name
+        if reason := explain_misfit(self.agreement, introduction):
+            self._refuse(node, reason)
             return None
-        if self.numbers.get(told.name) in self.nodes:
-            self._defer(node, told.name)
+        if self.numbers.get(name) in self.nodes:
+            self._defer(node, name)
             return None
-        client = self.numbers.setdefault(told.name, len(self.numbers))
+        client = self.numbers.setdefault(name, len(self.numbers))
         self.nodes[client] = node
-        self.own_data |= not told.share
+        self.own_data |= not introduction.share
         if self.closed:
-            self._say(client, told.name)
+            self._log_number(client, name)
         return client
 
-    def _say(self, client: int, name: str) -> None:
+    def _log_number(self, client: int, name: str) -> None:
         logger.info("client %d is '%s', node %d", client, name, self.nodes[client])
 
     def _refuse(self, node: int, reason: str, known: bool = False) -> None:
         self.refused[node] = reason
         if not known:
-            self.untold[node] = reason
+            self.unsent[node] = reason
             logger.warning("node %d is refused: %s", node, reason)
 
     def _defer(self, node: int, name: str) -> None:
-        """A node of a name that another one has: perhaps the same client, restarted; ask later."""
+        """Let a node wait whose name is taken; it may be the same client after a restart."""
         if node not in self.deferred:
             logger.warning("node %d waits: there is a client '%s' already", node, name)
         self.deferred.add(node)
 
-    def lose(self, client: int) -> None:
-        """A client's node is to introduce itself anew."""
+    def forget_node(self, client: int) -> None:
+        """Forget a client's node, so that it introduces itself again."""
         self.nodes.pop(client, None)
 
 
-def check_name(name: str, registered: str | None) -> None:
-    """Refuse a client under another name than its key has."""
+def _check_registered(name: str, registered: str | None) -> None:
     require(
         registered in (None, name),
-        f"it calls itself '{name}', but its key is registered as '{registered}'; use that name",
+        f"its name is '{name}', but its key is registered as '{registered}'; use that name",
     )
 
 
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts the numbers in names by value: c2 before c10."""
+def natural_key(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts numbers in names by value: c2 before c10."""
     parts = re.findall(r"\d+|\D+", name)
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -1,7 +1,7 @@
-"""Questions to clients and their answers, whatever happens on the way.
+"""Questions to clients and their answers, whatever happens in between.
 
-Who does not answer in time, answers something else, or says that it cannot, is left out: a line in
-the log says why, once. The others' answers are what the caller gets.
+A node that does not answer in time, answers something else, or reports an error is left out, and
+the log says why once. The caller gets the answers of the others.
 """
 
 import logging
@@ -16,23 +16,18 @@ from flwr.serverapp import Grid
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import UserError, require
 from fedfm.deploy.packets import Packet
-from fedfm.deploy.validation import in_a_line
-from fedfm.deploy.wire import Arrays, packed, unpacked
+from fedfm.deploy.validation import to_one_line
+from fedfm.deploy.wire import Arrays, pack, unpack
 
 logger = logging.getLogger(__name__)
 PAUSE = 0.2
-"""Seconds between two looks for answers."""
+"""Seconds between two checks for answers."""
 TYPES = {"train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
-"""Flower's types of messages; all other questions are queries."""
+"""Flower's message types by kind of question; all other questions are queries."""
 
 
-def message_type(kind: str) -> str:
-    """Flower's message type of a kind of question."""
-    return TYPES.get(kind, f"{MessageType.QUERY}.{kind}")
-
-
-class Post:
-    """Delivers questions to nodes and collects their answers."""
+class Messenger:
+    """Sends questions to nodes and collects their answers."""
 
     def __init__(
         self, grid: Grid, deployment: Deployment, token: str, pause: float = PAUSE
@@ -40,24 +35,24 @@ class Post:
         self.grid, self.deployment, self.token, self.pause = grid, deployment, token, pause
         self.asked = 0
         self.lost: set[int] = set()
-        """Nodes that said that they have lost what they kept."""
+        """Nodes that reported that they have lost their state."""
         self.silent: set[int] = set()
         """Nodes that did not answer the last question in time."""
 
     def nodes(self) -> list[int]:
-        """The nodes that are connected now."""
+        """Return the connected nodes."""
         return sorted(self.grid.get_node_ids())
 
     def names(self) -> dict[int, str | None]:
-        """The nodes that are connected now, and the names that their public keys have."""
+        """Return the connected nodes with the registered names of their public keys."""
         return {info.node_id: info.name or None for info in self.grid.get_nodes()}
 
-    def tell(self, kind: str, news: Mapping[int, Packet]) -> None:
-        """Say something to nodes, and not wait for what they say to it."""
-        self._push(kind, news, {"token": self.token, "kind": kind, "number": 0})
+    def tell(self, kind: str, packets: Mapping[int, Packet]) -> None:
+        """Send packets to nodes without waiting for answers."""
+        self._push(kind, packets, {"token": self.token, "kind": kind, "number": 0})
 
     def ask(self, kind: str, questions: Mapping[int, Packet]) -> dict[int, Packet]:
-        """The answers of those nodes, by number, that gave a proper one in time."""
+        """Return the valid answers that come in time, by node."""
         self.asked += 1
         self.silent = set()
         stamp = {"token": self.token, "kind": kind, "number": self.asked}
@@ -65,32 +60,32 @@ class Post:
         answers: dict[int, Packet] = {}
         for node, content in self._replies(sent):
             try:
-                answers[node] = self._checked(node, content, stamp)
+                answers[node] = self._read_answer(node, content, stamp)
             except UserError as reason:
-                logger.warning("node %d is left out of '%s': %s", node, kind, in_a_line(reason))
+                logger.warning("node %d is left out of '%s': %s", node, kind, to_one_line(reason))
         return dict(sorted(answers.items()))
 
     def _push(
         self, kind: str, questions: Mapping[int, Packet], stamp: Mapping[str, Any]
     ) -> dict[str, int]:
-        """Send the questions; which message went to which node."""
+        """Send the questions; return the node of each message."""
         arrays: Arrays = {}
         messages = [
             Message(
-                packed(Packet({**facts, **stamp}, trees), arrays),
+                pack(Packet({**facts, **stamp}, trees), arrays),
                 node,
-                message_type(kind),
+                TYPES.get(kind, f"{MessageType.QUERY}.{kind}"),
                 ttl=self.deployment.timeout,
             )
             for node, (facts, trees) in questions.items()
         ]
         ids = list(self.grid.push_messages(messages)) if messages else []
-        lost = [node for node, id in zip_longest(questions, ids) if not id]
-        self._miss(lost, "the question could not be sent")
+        unsent = [node for node, id in zip_longest(questions, ids) if not id]
+        _log_missing(unsent, "the question could not be sent")
         return {id: node for node, id in zip(questions, ids, strict=False) if id}
 
     def _replies(self, sent: Mapping[str, int]) -> Iterator[tuple[int, RecordDict]]:
-        """The replies as they come, the first of each node; those that never come are logged."""
+        """Yield the first reply of each node as it comes; log the nodes without one."""
         waiting = dict(sent)
         deadline = time.monotonic() + self.deployment.timeout
         while waiting:
@@ -98,34 +93,34 @@ class Post:
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is None:
                     sender = reply.metadata.src_node_id
-                    logger.warning("node %d answers what nobody waits for: ignored", sender)
+                    logger.warning("node %d sent an unexpected answer: ignored", sender)
                 elif reply.has_error():
-                    self._miss([node], reason_of(reply))
+                    _log_missing([node], _last_line_of_error(reply))
                 elif node != reply.metadata.src_node_id:
-                    self._miss([node], "another node answered in its name")
+                    _log_missing([node], "another node answered in its name")
                 else:
                     yield node, reply.content
             if time.monotonic() > deadline:
                 break
             time.sleep(self.pause if waiting else 0)
         self.silent = set(waiting.values())
-        self._miss(self.silent, f"no answer within {self.deployment.timeout:g} s")
+        _log_missing(self.silent, f"no answer within {self.deployment.timeout:g} s")
 
-    def _miss(self, nodes: Iterable[int], reason: str) -> None:
-        for node in nodes:
-            logger.warning("node %d is left out: %s", node, in_a_line(reason))
-
-    def _checked(self, node: int, content: RecordDict, stamp: Mapping[str, Any]) -> Packet:
-        answer = unpacked(content, self.deployment.largest)
+    def _read_answer(self, node: int, content: RecordDict, stamp: Mapping[str, Any]) -> Packet:
+        answer = unpack(content, self.deployment.largest)
         if answer.facts.get("lost") is True:
             self.lost.add(node)
-        told = {key: answer.facts.get(key) for key in stamp}
         require("error" not in answer.facts, str(answer.facts.get("error")))
-        require(told == dict(stamp), "it answers another question, or one of another round")
+        same = {key: answer.facts.get(key) for key in stamp} == dict(stamp)
+        require(same, "it answers another question, or one of another round")
         return answer
 
 
-def reason_of(reply: Message) -> str:
-    """Why there is an error instead of an answer, in a line."""
+def _log_missing(nodes: Iterable[int], reason: str) -> None:
+    for node in nodes:
+        logger.warning("node %d is left out: %s", node, to_one_line(reason))
+
+
+def _last_line_of_error(reply: Message) -> str:
     lines = (reply.error.reason or "").strip().splitlines()
     return lines[-1] if lines else f"error {reply.error.code}"

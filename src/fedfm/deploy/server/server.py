@@ -1,7 +1,7 @@
-"""The server: the simulation's rounds with real clients, from the first hello to the last model.
+"""The server: the simulation's rounds with real clients, from enrolment to the final model.
 
-The model after a round travels with the first question of the next one, and is evaluated there;
-so evaluation costs no handshake, and a round's record is complete when the next one has begun.
+The model after a round is sent with the first question of the next round and evaluated then. So
+evaluation needs no handshake, and a round's record is complete once the next round has begun.
 """
 
 import logging
@@ -17,20 +17,19 @@ from fedfm.core.client_states import OnClients
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.deploy.checks import check_deployable
+from fedfm.deploy.errors import SecureError
 from fedfm.deploy.packets import Packet
-from fedfm.deploy.secure import SecureError
-from fedfm.deploy.server.enrolment import Gathering
-from fedfm.deploy.server.expected import expected
+from fedfm.deploy.server.enrolment import Enrolment
+from fedfm.deploy.server.expected import SCORES, expect_answer, expect_weight
 from fedfm.deploy.server.messaging import PAUSE
-from fedfm.deploy.server.scale import typical_weight
-from fedfm.deploy.server.scores import SCORES, judge, score_of
-from fedfm.deploy.server.sums import Collected, Collector, InTheClear, Masked
+from fedfm.deploy.server.scores import make_score, make_scorer
+from fedfm.deploy.server.sums import Collected, Collector, PlainSums, SecureSums
 from fedfm.engine.networks import copy_model
 from fedfm.methods.base import Model, Task
 from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import draw_cohort
-from fedfm.rounds.round import RoundLog, serve_round
+from fedfm.rounds.round import serve_round
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.bookkeeper import Bookkeeper, Watcher
 from fedfm.run.folder import RunFolder, finished
@@ -40,13 +39,13 @@ from fedfm.run.records import Best, Progress, Result, Score
 logger = logging.getLogger(__name__)
 
 
-class TooFew(UserError):
+class TooFewClients(UserError):
     """Fewer clients than a sum needs are left."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason}. The state before this round is kept: mend what the log says of those that "
-            "were left out, or bring more clients, and go on with --resume."
+            f"{reason}. The state before this round is kept: fix what the log says about clients "
+            "that were left out, or start more clients, and continue with --resume."
         )
 
 
@@ -59,112 +58,118 @@ class Server:
         check_deployable(config)
         self.config, self.folder, self.method = config, folder, config.composed
         self.keeper = Bookkeeper(config, folder, watch, deployed=True)
-        self.clients = Gathering(grid, config, folder.path / "members.json", pause)
+        self.clients = Enrolment(grid, config, folder.path / "members.json", pause)
         ask = self.clients.ask
         self.collector: Collector = (
-            Masked(ask, config.deployment) if config.deployment.secure else InTheClear(ask)
+            SecureSums(ask, config.deployment) if config.deployment.secure else PlainSums(ask)
         )
 
     @cached_property
     def guard(self) -> Guard | None:
-        """What the clients' privacy means for their sums."""
+        """The effect of the clients' privacy on their sums."""
         return self.config.guard(secret_sources)
 
     @property
     def population(self) -> int:
-        """N, all clients that were ever admitted."""
+        """N, the number of all clients that were ever admitted."""
         return len(self.clients.members.numbers)
 
     def cohort(self, round: int) -> list[int]:
-        """The clients to be asked in a round, of those that are there."""
+        """Return the clients to ask in a round, drawn from those that are present."""
         share, seed = self.config.training.participation, self.config.seed
         return draw_cohort(self.clients.present, share, self.population, seed, round)
 
     def run(self) -> Result:
-        """Every round that is left.
-
-        Of a run that has ended already, those get the model who are there.
-        """
+        """Run all remaining rounds; of a finished run, deliver the model to present clients."""
         if finished(self.folder.path):
             self.clients.minimum = 0
-        self.clients.gather(self.collector)
-        self.start = self._start()
-        self.judge = judge(self.config, self.clients.agreement)
+        self.clients.form_federation(self.collector)
+        self.start = self._initial_state()
+        self.scorer = make_scorer(self.config, self.clients.agreement)
         progress = self.keeper.begin(self.start)
         if progress.state.round:
-            logger.info("going on after round %d", progress.state.round)
+            logger.info("continuing after round %d", progress.state.round)
         while progress.state.round < self.config.training.rounds:
             progress = self._round(progress)
-            self._keep(progress)
+            self._save(progress)
         if progress.pending:
-            progress = self._scored(progress, self._final_score(progress.state))
-            self._keep(progress)
+            progress = self._add_score(progress, self._final_score(progress.state))
+            self._save(progress)
         result = self.keeper.finish(progress)
         self._deliver(result.best.model)
         return result
 
-    def _start(self) -> State:
+    def _initial_state(self) -> State:
         agreement = self.clients.agreement
         network = build_model(self.config, agreement)
         features = models.feature_dim(network, agreement.shape)
         self.task = Task(copy_model(network), len(agreement.classes), features)
-        self.clients.settle(typical_weight(self.config, self.task.model, self.clients.unit))
+        weight = expect_weight(self.config, self.task.model, self.clients.unit)
+        self.clients.settle_unit(weight)
         return initial_state(self.task.model, self.method, self.task, OnClients())
 
     def _round(self, progress: Progress) -> Progress:
-        """One more round; scores the model it began with."""
+        """Run one more round, and score the model that it began with."""
         began = time.perf_counter()
-        self.clients.welcome()
-        talk = serve_round(progress.state, self)
-        ask = next(talk)
-        purposes = [ask.kind] if ask.kind == "train" else ["measure", "train"]
+        self.clients.admit_newcomers()
+        conversation = serve_round(progress.state, self)
+        request = next(conversation)
+        purposes = [request.kind] if request.kind == "train" else ["measure", "train"]
         while True:
-            sums, score = self._answered(ask, purposes, self._to_be_scored(progress))
+            clients_score = progress.pending is not None and self.scorer is None
+            sums, score = self._ask_cohort(request, purposes, clients_score)
             if score:
-                progress = self._scored(progress, score)
+                progress = self._add_score(progress, score)
             try:
-                ask = talk.send(sums)
+                request = conversation.send(sums)
             except StopIteration as end:
                 state, log = end.value
-                return self._advanced(progress, state, log, time.perf_counter() - began)
+                progress = progress.add_round(state, log, time.perf_counter() - began)
+                if self.scorer:
+                    progress = self._add_score(progress, self.scorer(state.model))
+                return progress
 
-    def _answered(
-        self, ask: Request, purposes: Sequence[str], scored: bool
+    def _ask_cohort(
+        self, request: Request, purposes: Sequence[str], evaluate: bool
     ) -> tuple[Sums, Score | None]:
-        """What the cohort answers, and how good it finds the model."""
-        like = expected(ask, self.method, self.task, self.guard)
-        wanted = like.total | ({"scores": SCORES} if scored else {})
-        model = ask.model._asdict()
-        questions = {client: self._question(ask, client, scored, model) for client in ask.cohort}
-        total, clients, extra = self._collected(ask.kind, questions, wanted, purposes)
-        kept = self._kept(ask, like, clients)
+        """Return the sums of the cohort's answers and, with `evaluate`, the model's score."""
+        like = expect_answer(request, self.method, self.task, self.guard)
+        wanted = like.total | ({"scores": SCORES} if evaluate else {})
+        model = request.model._asdict()
+        questions = {
+            client: self._question(request, client, evaluate, model) for client in request.cohort
+        }
+        total, clients, extra = self._collect(request.kind, questions, wanted, purposes)
+        kept = self._update_kept(request, like, clients)
         traffic = sum([like.traffic] * len(clients), extra)
-        score = score_of(total.pop("scores"), clients) if scored else None
-        found = total["reports"] if ask.kind == "measure" else total
+        score = make_score(total.pop("scores"), clients) if evaluate else None
+        sums = total["reports"] if request.kind == "measure" else total
         if "weight" in total:
-            self.clients.weighed(float(total["weight"]) / len(clients))
-        return Sums(found, clients, clients, kept, traffic, like.held), score
+            self.clients.rescale_unit(float(total["weight"]) / len(clients))
+        return Sums(sums, clients, clients, kept, traffic, like.held), score
 
-    def _collected(
+    def _collect(
         self, kind: str, questions: dict[int, Packet], like: Tree, purposes: Sequence[str]
     ) -> Collected:
         try:
-            found = self.collector.collect(kind, questions, like, purposes)
+            collected = self.collector.collect(kind, questions, like, purposes)
         except SecureError as reason:
-            raise TooFew(str(reason)) from reason
-        clients, minimum = len(found.clients), self.config.deployment.minimum
+            raise TooFewClients(str(reason)) from reason
+        clients, minimum = len(collected.clients), self.config.deployment.minimum
         if clients < minimum:
-            raise TooFew(f"'{kind}': {clients} clients answered, deployment.minimum is {minimum}")
-        return found
+            counts = f"{clients} clients answered, deployment.minimum is {minimum}"
+            raise TooFewClients(f"'{kind}': {counts}")
+        return collected
 
-    def _question(self, ask: Request, client: int, scored: bool, model: Tree) -> Packet:
-        facts = self._facts(ask.round) | {
-            "kept": ask.kept.rounds.get(client) if isinstance(ask.kept, OnClients) else None,
-            "sharing": ask.sharing,
-            "evaluate": scored,
+    def _question(self, request: Request, client: int, evaluate: bool, model: Tree) -> Packet:
+        kept = request.kept
+        facts = self._facts(request.round) | {
+            "kept": kept.rounds.get(client) if isinstance(kept, OnClients) else None,
+            "sharing": request.sharing,
+            "evaluate": evaluate,
         }
-        sent = {"down": ask.down} if ask.down else {}
-        if client in ask.newcomers:
+        sent = {"down": request.down} if request.down else {}
+        if client in request.newcomers:
             sent["model"] = model
         return Packet(facts, sent)
 
@@ -177,58 +182,49 @@ class Server:
             "unit": self.clients.unit,
         }
 
-    def _kept(self, ask: Request, like: Sums, clients: Sequence[int]) -> OnClients:
-        """What clients keep on their machines from now on, as far as the server knows."""
-        assert isinstance(ask.kept, OnClients)
-        before = ask.kept.without(self.clients.forgetful())
-        if ask.kind == "measure":
+    def _update_kept(self, request: Request, like: Sums, clients: Sequence[int]) -> OnClients:
+        """Return what clients keep on their machines from now on, as far as the server knows."""
+        assert isinstance(request.kept, OnClients)
+        before = request.kept.without(self.clients.drop_lost())
+        if request.kind == "measure":
             return before
-        if self.method.share_every > 1 and ask.sharing:
+        if self.method.share_every > 1 and request.sharing:
             return before.clear()
         new: dict[int, Tree] = {client: {} for client in clients if [*like.kept]}
-        return before.update(new, ask.round + 1)
-
-    def _to_be_scored(self, progress: Progress) -> bool:
-        """Whether the model of the last round waits for the clients' judgement."""
-        return progress.pending is not None and self.judge is None
+        return before.update(new, request.round + 1)
 
     def _final_score(self, state: State) -> Score:
         facts = self._facts(state.round) | {"kept": None, "sharing": False, "evaluate": True}
         model = {"model": state.model._asdict()}
         questions = {client: Packet(facts, model) for client in self.clients.present}
-        found = self._collected("evaluate", questions, {"scores": SCORES}, ["evaluate"])
-        return score_of(found.total["scores"], found.clients)
+        collected = self._collect("evaluate", questions, {"scores": SCORES}, ["evaluate"])
+        return make_score(collected.total["scores"], collected.clients)
 
     def _deliver(self, model: Model) -> None:
-        """Every client gets the model that the run has come to."""
+        """Send the run's final model to every client."""
         trees = {"model": model._asdict()}
         self.clients.ask("deliver", {client: Packet({}, trees) for client in self.clients.present})
 
-    def _scored(self, progress: Progress, score: Score) -> Progress:
-        """The progress with a record of the round that was waiting for its score.
+    def _add_score(self, progress: Progress, score: Score) -> Progress:
+        """Return the progress with the record of the round that waited for its score.
 
-        The server has one split only: it cannot both choose a round and judge the choice, so with
-        it the last model counts.
+        With the server's scores the last model counts: the server has only one split and cannot
+        both choose a round and measure the choice on it.
         """
         best = progress.best
-        better = best is None or self.judge is not None or self._better(score, best)
+        better = best is None or self.scorer is not None or self._is_better(score, best)
         return progress.add_score(score, better)
 
-    def _better(self, score: Score, best: Best) -> bool:
-        """Whether a model takes the best one's place, also where the two cannot be compared.
+    def _is_better(self, score: Score, best: Best) -> bool:
+        """Return whether a model replaces the best one.
 
-        What other clients measured cannot: it may be higher since one that is hard to please was
-        away. Where rounds have some of the clients by design, it must do.
+        It does so too if other clients measured it, because such scores cannot be compared: a score
+        may rise only because a low-scoring client was absent. With partial participation clients
+        differ by design, and scores are compared.
         """
-        alike = self.config.training.participation < 1 or score.judges == best.judges
-        return not alike or score.validation > best.val_accuracy
+        comparable = self.config.training.participation < 1 or score.judges == best.judges
+        return not comparable or score.validation > best.val_accuracy
 
-    def _advanced(
-        self, progress: Progress, state: State, log: RoundLog, seconds: float
-    ) -> Progress:
-        progress = progress.add_round(state, log, seconds)
-        return self._scored(progress, self.judge(state.model)) if self.judge else progress
-
-    def _keep(self, progress: Progress) -> None:
+    def _save(self, progress: Progress) -> None:
         self.keeper.save(progress)
         self.keeper.notify(progress)

@@ -1,9 +1,9 @@
-"""How the server gets a sum over clients: from answers in the clear, or from masked ones."""
+"""Sums over clients: of plain answers, or of masked ones that the server cannot read."""
 
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,91 +13,65 @@ from fedfm.core import trees
 from fedfm.core.errors import UserError, require
 from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree, flatten
-from fedfm.deploy.masking import as_pieces, divided, reunited
-from fedfm.deploy.packets import Packet, fitted
-from fedfm.deploy.secure import (
-    PublicKeys,
-    SecureError,
-    Words,
-    add,
-    check_answer,
-    decode,
-    sizes,
-    unmasked,
-)
-from fedfm.deploy.secure.errors import insist
-from fedfm.deploy.validation import in_a_line
+from fedfm.deploy import secure
+from fedfm.deploy.errors import SecureError, insist
+from fedfm.deploy.masking import merge_answer, split_answer, tree_to_pieces
+from fedfm.deploy.packets import Packet, match_tree
+from fedfm.deploy.secure import PublicKeys, Words
+from fedfm.deploy.validation import to_one_line
 
 logger = logging.getLogger(__name__)
 Questions = Mapping[int, Packet]
-Asking = Callable[[str, Questions], dict[int, Packet]]
+Ask = Callable[[str, Questions], dict[int, Packet]]
 """Asks clients, by number, a kind of question."""
 
 
 class Collected(NamedTuple):
-    """A sum, who is in it, and what it took beyond the question and the answers themselves."""
+    """A sum, the clients in it, and the traffic beyond the question and the answers."""
 
     total: Tree
     clients: list[int]
     extra: Traffic = Traffic()
 
 
-class Collector(Protocol):
-    """Gets sums of the clients' answers."""
+class PlainSums:
+    """Collects sums of answers that the server reads and checks."""
 
-    def collect(
-        self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
-    ) -> Collected:
-        """The sum of the answers, which must each look `like` that.
-
-        `purposes` are all the sums of this round from this one on.
-        """
-        ...
-
-
-def left_out(client: int, kind: str, reason: object) -> None:
-    """Say once why a client is not in a sum."""
-    logger.warning("client %d is left out of '%s': %s", client, kind, in_a_line(reason))
-
-
-class InTheClear:
-    """Every answer is seen, checked and added."""
-
-    def __init__(self, ask: Asking) -> None:
+    def __init__(self, ask: Ask) -> None:
         self.ask = ask
 
     def collect(
         self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
     ) -> Collected:
-        """The sum of all answers that are whole and finite."""
-        sound: dict[int, Tree] = {}
+        """Return the sum of all answers that look like `like` and are finite."""
+        valid: dict[int, Tree] = {}
         for client, answer in self.ask(kind, questions).items():
             try:
-                sound[client] = checked(answer, like)
+                valid[client] = read_sum(answer, like)
             except UserError as reason:
-                left_out(client, kind, reason)
-        clients = sorted(sound)
-        return Collected(added([sound[client] for client in clients]), clients)
+                _log_exclusion(client, kind, reason)
+        clients = sorted(valid)
+        return Collected(add_answers([valid[client] for client in clients]), clients)
 
 
-def checked(answer: Packet, like: Tree) -> Tree:
-    """The tree of an answer, if it has the right form and every number is finite."""
+def read_sum(answer: Packet, like: Tree) -> Tree:
+    """Return the tree of an answer; refuse another form and numbers that are not finite."""
     require("sum" in answer.trees, "the answer holds no sum")
-    tree = fitted(answer.trees["sum"], like)
+    tree = match_tree(answer.trees["sum"], like)
     for name, leaf in flatten(tree).items():
         require(_is_finite(leaf), f"'{name}' is not finite")
     return tree
 
 
 def _is_finite(leaf: Tensor) -> bool:
-    """Whether every number is finite: the extremes tell, in one pass that writes nothing."""
+    """Return whether every number is finite; looking at the extremes allocates no memory."""
     if not leaf.is_floating_point() or not leaf.numel():
         return True
     return all(math.isfinite(extreme) for extreme in torch.aminmax(leaf))
 
 
-def added(answers: Sequence[Tree]) -> Tree:
-    """The sum of the clients' answers; of counters, the largest."""
+def add_answers(answers: Sequence[Tree]) -> Tree:
+    """Return the sum of the clients' answers; of counters, the largest."""
     if not answers:
         return {}
     total = trees.tree_map(torch.clone, answers[0])
@@ -109,65 +83,74 @@ def added(answers: Sequence[Tree]) -> Tree:
     return total
 
 
-class Masked:
-    """No answer is seen: masks hide each of them, and cancel in the sum."""
+class SecureSums:
+    """Collects sums of masked answers: the masks hide each answer and cancel in the sum."""
 
-    def __init__(self, ask: Asking, deployment: Deployment) -> None:
+    def __init__(self, ask: Ask, deployment: Deployment) -> None:
         self.ask, self.deployment = ask, deployment
         self.public: dict[int, PublicKeys] = {}
         self.letters: dict[int, dict[str, str]] = {}
+        """The letters to every client that takes part, by sender."""
         self.threshold, self.ready = 0, False
 
     def collect(
         self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
     ) -> Collected:
-        """The sum, as long as `threshold` clients stay."""
+        """Return the sum of answers like `like`, as long as `threshold` clients stay.
+
+        `purposes` are this sum and all later sums of the round.
+        """
         extra = Traffic()
         if not self.ready:
-            self._prepare(sorted(questions), purposes)
+            self._set_up(sorted(questions), purposes)
             extra += Traffic(handshakes=2)
-        survivors, total = self._masked(kind, questions, like)
+        survivors, total = self._add_masked(kind, questions, like)
         dropped = sorted(self.letters.keys() - set(survivors))
         facts = {"purpose": kind, "survivors": survivors, "dropped": dropped}
-        found = self.ask("reveal", {client: Packet(facts) for client in survivors})
-        answers = self._shares(found, survivors, dropped)
-        words = unmasked(total, kind, self.public, survivors, dropped, answers, self.threshold)
-        parts = decode(words, *divided(like), len(survivors), self.deployment.range)
+        answers = self.ask("reveal", {client: Packet(facts) for client in survivors})
+        shares = self._read_shares(answers, survivors, dropped)
+        words = secure.unmask(total, kind, self.public, survivors, dropped, shares, self.threshold)
+        parts = secure.decode(words, *split_answer(like), len(survivors), self.deployment.range)
         self.ready = kind != purposes[-1]
-        result = trees.complete(reunited(*parts), like)
-        return Collected(
-            mean_counters(result, len(survivors)), survivors, extra + Traffic(handshakes=1)
-        )
+        result = average_counters(trees.complete(merge_answer(*parts), like), len(survivors))
+        return Collected(result, survivors, extra + Traffic(handshakes=1))
 
-    def _prepare(self, clients: Sequence[int], purposes: Sequence[str]) -> None:
-        """Keys and letters: afterwards `letters` has what goes to every client that takes part."""
-        found = self.ask("keys", {k: Packet({"purposes": list(purposes)}) for k in clients})
-        self.public = {}
-        for client, answer in found.items():
-            try:
-                keys = PublicKeys.from_bytes(str(answer.facts.get("public")).encode())
-                keys.check(set(purposes), client)
-                self.public[client] = keys
-            except SecureError as reason:
-                left_out(client, "keys", reason)
+    def _set_up(self, clients: Sequence[int], purposes: Sequence[str]) -> None:
+        """Exchange the clients' keys and letters."""
+        self.public = self._collect_keys(clients, purposes)
         self.threshold = self._threshold(len(self.public))
         few = f"{len(self.public)} clients sent keys, {self.threshold} are needed"
         insist(len(self.public) >= self.threshold, few)
         texts = {str(client): keys.to_bytes().decode() for client, keys in self.public.items()}
         facts = {"public": texts, "threshold": self.threshold}
-        sent = self.ask("shares", {k: Packet(facts | {"client": k}) for k in self.public})
-        self.letters = _delivered({k: answer.facts.get("letters") for k, answer in sent.items()})
+        answers = self.ask("shares", {k: Packet(facts | {"client": k}) for k in self.public})
+        self.letters = _sort_letters(
+            {k: answer.facts.get("letters") for k, answer in answers.items()}
+        )
         self.ready = True
 
+    def _collect_keys(
+        self, clients: Sequence[int], purposes: Sequence[str]
+    ) -> dict[int, PublicKeys]:
+        answers = self.ask("keys", {k: Packet({"purposes": list(purposes)}) for k in clients})
+        public = {}
+        for client, answer in answers.items():
+            try:
+                keys = PublicKeys.from_bytes(str(answer.facts.get("public")).encode())
+                keys.check(set(purposes), client)
+                public[client] = keys
+            except SecureError as reason:
+                _log_exclusion(client, "keys", reason)
+        return public
+
     def _threshold(self, clients: int) -> int:
-        """How many must help: a sum of fewer than the minimum is of no use, and never unmasked."""
+        """Return how many clients must reveal shares; never fewer than the minimum of a sum."""
         wanted = self.deployment.threshold or -(-2 * clients // 3)
         return max(2, wanted, self.deployment.minimum)
 
-    def _masked(self, kind: str, questions: Questions, like: Tree) -> tuple[list[int], Words]:
-        """Ask those that take part, and add up what they send."""
-        bulk, fine = divided(like)
-        total, survivors = Words.zeros(*sizes(bulk, fine)), []
+    def _add_masked(self, kind: str, questions: Questions, like: Tree) -> tuple[list[int], Words]:
+        """Ask the clients that take part; return those that answer, and the sum of their words."""
+        total, survivors = Words.zeros(*secure.sizes(*split_answer(like))), []
         asked = {
             client: Packet(
                 {**facts, "letters": self.letters[client], "range": self.deployment.range}, sent
@@ -177,47 +160,56 @@ class Masked:
         }
         for client, answer in self.ask(kind, asked).items():
             try:
-                add(total, as_pieces(answer.trees.get("words", {})), client)
+                secure.add(total, tree_to_pieces(answer.trees.get("words", {})), client)
                 survivors.append(client)
             except (ValueError, AttributeError, TypeError) as reason:
-                left_out(client, kind, reason)
+                _log_exclusion(client, kind, reason)
         return sorted(survivors), total
 
-    def _shares(
-        self, found: Mapping[int, Packet], survivors: Sequence[int], dropped: Sequence[int]
+    def _read_shares(
+        self, answers: Mapping[int, Packet], survivors: Sequence[int], dropped: Sequence[int]
     ) -> dict[int, dict[int, bytes]]:
-        answers = {}
-        for client, packet in found.items():
+        shares = {}
+        for client, answer in answers.items():
             try:
-                told = {int(k): bytes.fromhex(v) for k, v in packet.facts["shares"].items()}
-                check_answer(client, told, self.public, survivors, dropped)
-                answers[client] = told
+                given = {int(k): bytes.fromhex(v) for k, v in answer.facts["shares"].items()}
+                secure.check_shares(client, given, self.public, survivors, dropped)
+                shares[client] = given
             except (SecureError, LookupError, ValueError, TypeError, AttributeError) as reason:
-                left_out(client, "reveal", reason)
-        return answers
+                _log_exclusion(client, "reveal", reason)
+        return shares
 
 
-def _delivered(letters: Mapping[int, object]) -> dict[int, dict[str, str]]:
-    """The letters to every client that sent a whole set of its own."""
+Collector = PlainSums | SecureSums
+
+
+def _sort_letters(letters: Mapping[int, object]) -> dict[int, dict[str, str]]:
+    """Return by receiver the letters, given by sender; leave out incomplete senders."""
     everyone = set(letters)
-    whole = {
+    complete = {
         sender: written
         for sender, written in letters.items()
         if isinstance(written, dict) and {str(k) for k in everyone - {sender}} <= written.keys()
     }
-    for client in sorted(everyone - set(whole)):
-        left_out(client, "shares", "it has not written a letter to every other client")
+    for client in sorted(everyone - set(complete)):
+        _log_exclusion(client, "shares", "it has not written a letter to every other client")
     return {
         client: {
-            str(sender): str(whole[sender][str(client)]) for sender in whole if sender != client
+            str(sender): str(complete[sender][str(client)])
+            for sender in complete
+            if sender != client
         }
-        for client in whole
+        for client in complete
     }
 
 
-def mean_counters(total: Tree, clients: int) -> Tree:
-    """Counters of a masked sum: their mean, since a sum does not show the largest."""
+def average_counters(total: Tree, clients: int) -> Tree:
+    """Replace the counters of a masked sum by their mean: a sum does not show the largest."""
     if "counters" not in total:
         return total
     mean = trees.tree_map(lambda leaf: leaf // clients, total["counters"])
     return total | {"counters": mean}
+
+
+def _log_exclusion(client: int, kind: str, reason: object) -> None:
+    logger.warning("client %d is left out of '%s': %s", client, kind, to_one_line(reason))

@@ -16,10 +16,10 @@ from fedfm.core.errors import UserError
 from fedfm.data import partition as partitions
 from fedfm.data.batches import plan_batches
 from fedfm.data.holdout import hold_out, hold_out_client
-from fedfm.deploy.agreement import Agreement, agree, introduce, localised
-from fedfm.deploy.client.site import load_site, own_data, own_moments, parse_site
+from fedfm.deploy.agreement import Agreement, agree, apply_agreement, introduce
+from fedfm.deploy.client.site import load_site, parse_site
 from fedfm.deploy.client.sources import CsvSource
-from fedfm.deploy.normalisation import normalisation
+from fedfm.deploy.normalisation import compute_normalisation
 from tests.data.samples import pixels, png, tree
 from tests.test_docs import ROOT, blocks
 
@@ -69,14 +69,14 @@ def test_the_documented_site_files_work_as_they_are(folder, monkeypatch, capsys)
         name = text.split('"')[1]
         (folder / f"{name}.toml").write_text(text)
         sites[name] = load_site(Path(f"{name}.toml"))
-    loaded = {name: own_data(site, Config()) for name, site in sites.items()}
+    loaded = {name: site.load_data(Config()) for name, site in sites.items()}
     assert loaded["hospital-a"].shape == loaded["hospital-c"].shape == (1, 16, 16)
     assert loaded["hospital-a"].classes == loaded["hospital-c"].classes == ("healthy", "ill")
     assert loaded["hospital-b"].classes == ("no", "yes")
     assert sites["hospital-a"].out == folder / "runs/hospital-a"
     assert sites["hospital-a"].config == str(folder / "federation.toml")
     assert sites["hospital-b"].out == folder / "runs/hospital-b"
-    assert sites["hospital-b"].columns == ("age", "pressure")
+    assert sites["hospital-b"].data.columns == ("age", "pressure")
     assert len(loaded["digits-0"].test) == 36
     exec(show, {})
     said = capsys.readouterr().out
@@ -107,7 +107,7 @@ def test_paths_are_relative_to_the_site_file(tmp_path):
         ({"nmae": "b"}, "unknown key 'nmae': did you mean 'name'"),
         ({"name": ""}, "1 to 64 letters"),
         ({"name": "a/b"}, "not 'a/b'"),
-        ({"name": "..", "out": "x"}, "starts with a letter or digit"),
+        ({"name": "..", "out": "x"}, "start with a letter or digit"),
         ({"name": "a" * 65}, "1 to 64 letters"),
         ({"name": 3}, "name: .* string"),
         ({"threads": -1}, "threads: .* greater than or equal to 0"),
@@ -146,7 +146,7 @@ def test_a_client_may_hold_images_of_one_class(folder):
     image = png(pixels(1, 6, 6))
     tree(folder / "scans", {"train/ill/1.png": image, "test/ill/2.png": image})
     site = parse_site({"name": "a", "data": {"source": "folder", "path": "scans"}}, folder)
-    assert own_data(site, Config()).classes == ("ill",)
+    assert site.load_data(Config()).classes == ("ill",)
 
 
 # --- the Python entry point -----------------------------------------------------------------------
@@ -155,31 +155,31 @@ def test_a_client_may_hold_images_of_one_class(folder):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("made = 3", "'own:made' is no function"),
+        ("made = 3", "'own:made' is not a function"),
         ("other = 3", "'own' has no function 'made'"),
         ("import nothing_of_this_name", "'own' cannot be imported .*nothing_of_this_name"),
         ("def made(:", r"'own' cannot be imported \(SyntaxError"),
-        ("def made(): return 3", r"gave a int; it must return a fedfm\.data\.Dataset"),
+        ("def made(): return 3", r"returned a int; it must return a fedfm\.data\.Dataset"),
         ("def made(path): pass", "'own:made' failed: TypeError"),
         ("def made(): return 1 / 0", "'own:made' failed: ZeroDivisionError: division by zero"),
     ],
 )
 def test_an_entry_point_that_gives_no_data_says_why(folder, code, said):
     with pytest.raises(UserError, match=said):
-        own_data(python_site(folder, code), Config())
+        python_site(folder, code).load_data(Config())
 
 
 def test_a_module_that_is_nowhere_is_wanted_beside_the_site_file(folder):
     site = python_site(folder, "", entry="nowhere_at_all.inner:made")
     with pytest.raises(UserError, match=rf"put nowhere_at_all\.py into {folder}"):
-        own_data(site, Config())
+        site.load_data(Config())
     assert str(folder) not in sys.path
 
 
 def test_a_module_may_import_its_neighbours_when_it_is_called(folder):
     (folder / "neighbour.py").write_text("from fedfm import data\ngiven = data.load('digits')\n")
     code = "def made():\n    from neighbour import given\n    return given\n"
-    assert len(own_data(python_site(folder, code), Config()).classes) == 10
+    assert len(python_site(folder, code).load_data(Config()).classes) == 10
 
 
 # --- shares ---------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_shares_train_and_validate_on_the_simulations_samples(kind):
     shards = partitions.deal_labels(labels, 10, clients, config.partition, seed)
     expected = zip(*hold_out(shards, 0.2, seed), strict=True)
     for client, simulated in enumerate(expected):
-        own = own_data(share_of(config, client), config)
+        own = share_of(config, client).load_data(config)
         for places, samples in zip(
             hold_out_client(client, np.arange(len(own.train)), 0.2, seed), simulated, strict=True
         ):
@@ -244,14 +244,14 @@ def test_places_in_a_shard_stand_for_its_samples(samples, client, seed, keep_las
 def test_shares_together_have_the_whole_test_set_and_its_normalisation():
     config, whole = config_of("niid3", clients=5), data.load("digits")
     sites = [share_of(config, client) for client in range(5)]
-    shares = [own_data(site, config) for site in sites]
+    shares = [site.load_data(config) for site in sites]
     assert sum(len(share.test) for share in shares) == len(whole.test)
     for client, share in enumerate(shares):
         assert torch.equal(share.test.inputs, whole.test.inputs[client::5])
         assert torch.equal(share.test.labels, whole.test.labels[client::5])
         assert (share.mean, share.std) == (whole.mean, whole.std)
-    told = [own_moments(site, share) for site, share in zip(sites, shares, strict=True)]
-    mean, std = normalisation({key: sum(each[key] for each in told) for key in told[0]})
+    told = [site.compute_moments(share) for site, share in zip(sites, shares, strict=True)]
+    mean, std = compute_normalisation({key: sum(each[key] for each in told) for key in told[0]})
     assert mean == pytest.approx(whole.mean, rel=1e-14)
     assert std == pytest.approx(whole.std, rel=1e-14)
 
@@ -261,14 +261,14 @@ def test_shares_agree_on_the_data_sets_own_classes_in_their_order(monkeypatch):
     whole = replace(data.load("digits"), classes=names)
     monkeypatch.setattr("fedfm.run.prepare.load_data", lambda config: whole)
     config = config_of()
-    shares = [own_data(share_of(config, client), config) for client in range(4)]
+    shares = [share_of(config, client).load_data(config) for client in range(4)]
     agreement, refused = agree({k: introduce(f"c{k}", d) for k, d in enumerate(shares)})
     assert agreement == Agreement(classes=names, shape=(1, 8, 8), dtype="uint8")
     assert not refused
     for share in shares:
-        assert torch.equal(localised(share, agreement).train.labels, share.train.labels)
+        assert torch.equal(apply_agreement(share, agreement).train.labels, share.train.labels)
 
 
 def test_a_share_of_another_number_of_clients_is_refused():
     with pytest.raises(UserError, match=r"a share of 4, .* of = 3 in the site file"):
-        own_data(share_of(config_of(clients=4), 1), config_of(clients=3))
+        share_of(config_of(clients=4), 1).load_data(config_of(clients=3))

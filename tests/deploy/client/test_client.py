@@ -17,10 +17,10 @@ import fedfm
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, leaves
 from fedfm.deploy.client import runtime
-from fedfm.deploy.client.client import Client, explained
-from fedfm.deploy.client_app import reply
+from fedfm.deploy.client.client import Client
+from fedfm.deploy.client_app import explain_to_server, reply
 from fedfm.deploy.packets import Packet
-from fedfm.deploy.wire import FACTS, TREES, packed, unpacked
+from fedfm.deploy.wire import FACTS, TREES, pack, unpack
 from fedfm.run.prepare import device_of
 from tests.deploy.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
 
@@ -126,7 +126,11 @@ def test_no_text_of_an_error_in_training_leaves_a_client(table_sites, warnings, 
 
 
 def test_only_refusals_are_told():
-    assert explained(UserError("/home/me")) == explained(OSError("/home/me")) == GENERIC
+    assert (
+        explain_to_server(UserError("/home/me"))
+        == explain_to_server(OSError("/home/me"))
+        == GENERIC
+    )
 
 
 # --- what a client takes --------------------------------------------------------------------------
@@ -134,7 +138,7 @@ def test_only_refusals_are_told():
 
 def test_nothing_is_unpickled():
     source = Path(fedfm.__file__).parent
-    for file in [*source.glob("flower/**/*.py"), *source.glob("core/**/*.py")]:
+    for file in [*source.glob("deploy/**/*.py"), *source.glob("core/**/*.py")]:
         text = file.read_text()
         assert not re.search(r"\b(pickle|marshal|shelve|torch\.load|eval|exec)\b\(?", code(text)), (
             file
@@ -162,7 +166,7 @@ def test_a_pickle_is_refused(federation, kind):
     content = RecordDict({FACTS: ConfigRecord({"json": text})})
     content[TREES] = ArrayRecord(array_dict={"model": array})
     answer = asked(run, content)
-    assert answer["error"].startswith("the message is no packet of ours")
+    assert answer["error"].startswith("the message is not a packet")
 
 
 def asked(run: Federation, content: RecordDict, client: int = 1) -> dict[str, Any]:
@@ -221,9 +225,9 @@ def test_a_config_that_changes_between_hello_and_join(federation, warnings):
     own["training"] |= {"lr": 0.5}
 
     def other_config(message, answer):
-        asked = unpacked(message.content, LIMIT)
+        asked = unpack(message.content, LIMIT)
         facts = {**asked.facts, "config": json.dumps(own)}
-        message.content = packed(Packet(facts, asked.trees))
+        message.content = pack(Packet(facts, asked.trees))
         return answer()
 
     run.run(Fault("join", other_config, at=range(9)))
@@ -248,14 +252,14 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedfm.config import load_config
 from fedfm.deploy.client_app import reply
-from fedfm.deploy.packets import MESSAGES
+from fedfm.deploy.packets import PROTOCOL_VERSION as VERSION
 from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 config = json.dumps(load_config("digits").as_toml())
 context = Context(1, 7, {"site": sys.argv[1]}, RecordDict(), {})
 for megabytes in (1, 2000, 1):
     (Path(sys.argv[1]).parent / "much").write_text(str(megabytes))
-    facts = {"kind": "hello", "config": config, "token": "t", "number": 1, "messages": MESSAGES}
+    facts = {"kind": "hello", "config": config, "token": "t", "number": 1, "messages": VERSION}
     content = RecordDict({"facts": ConfigRecord({"json": json.dumps(facts)})})
     answer = reply(Message(content, 7, "query.hello", ttl=10), context)
     print(answer.content.config_records["facts"]["json"])
@@ -283,7 +287,7 @@ def test_a_client_that_wants_more_memory_than_it_may_take(tmp_path):
     little, much, little_again = map(json.loads, done.stdout.splitlines())
     assert "introduction" in little
     assert "introduction" in little_again
-    assert "its memory is not enough" in much["error"]
+    assert "it does not have enough memory" in much["error"]
 
 
 @pytest.mark.parametrize("method", ["fedfm", "fedfm-lite", "fedproto", "scaffold"])

@@ -1,4 +1,4 @@
-"""Processes that end with their command, addresses, and the gate that lets only clients in."""
+"""Processes that end with their command, addresses, and the proxy for clients' calls."""
 
 import asyncio
 import os
@@ -20,10 +20,10 @@ from fedfm.deploy.programs.addresses import (
     require_free,
     wait_until_listening,
 )
-from fedfm.deploy.programs.log import show
-from fedfm.deploy.programs.orphans import strays
-from fedfm.deploy.programs.processes import FlowerError, crew, quiet
-from fedfm.deploy.programs.proxy import LARGEST, make_gate
+from fedfm.deploy.programs.log import follow_log
+from fedfm.deploy.programs.orphans import find_orphans
+from fedfm.deploy.programs.processes import FlowerError, flower_variables, supervise
+from fedfm.deploy.programs.proxy import LARGEST, make_proxy
 
 DETACHED = ["sh", "-c", "setsid sleep 300 & sleep 300"]
 """A program that starts another in a session of its own, as Flower's do."""
@@ -38,16 +38,16 @@ def folder(tmp_path, monkeypatch) -> Path:
 def wait_for(count: int, folder: Path) -> None:
     """Wait until so many processes of a crew run."""
     end = time.monotonic() + 10
-    while len(strays(folder)) != count:
+    while len(find_orphans(folder)) != count:
         assert time.monotonic() < end
         time.sleep(0.02)
 
 
 def test_all_processes_end_with_the_block(folder):
-    with crew(folder, {}) as workers:
+    with supervise(folder, {}) as workers:
         workers.start(DETACHED, "log")
         wait_for(3, folder)
-    assert strays(folder) == []
+    assert find_orphans(folder) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -56,12 +56,12 @@ def test_all_processes_end_on_a_signal(folder, number):
     with pytest.raises(SystemExit) as left:
         _told_to_stop(folder, number)
     assert left.value.code == 128 + number
-    assert strays(folder) == []
+    assert find_orphans(folder) == []
     assert signal.getsignal(number) == before
 
 
 def _told_to_stop(folder: Path, number: int) -> None:
-    with crew(folder, {}) as workers:
+    with supervise(folder, {}) as workers:
         workers.start(DETACHED, "log")
         wait_for(3, folder)
         os.kill(os.getpid(), number)
@@ -70,17 +70,17 @@ def _told_to_stop(folder: Path, number: int) -> None:
 
 def test_a_process_that_does_not_listen_is_killed(folder):
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('on'); time.sleep(99)"
-    with crew(folder, {}) as workers:
+    with supervise(folder, {}) as workers:
         workers.start([sys.executable, "-c", stubborn], "log")
         while "on" not in (folder / "log").read_text():
             time.sleep(0.02)
-    assert strays(folder) == []
+    assert find_orphans(folder) == []
 
 
 def test_what_a_killed_command_left_is_ended_by_the_next(folder):
     code = (
-        "import sys; from pathlib import Path; from fedfm.deploy.programs.processes import crew\n"
-        f"with crew(Path({str(folder)!r}), {{}}) as workers:\n"
+        "from pathlib import Path; from fedfm.deploy.programs.processes import supervise\n"
+        f"with supervise(Path({str(folder)!r}), {{}}) as workers:\n"
         f"    workers.start({DETACHED!r}, 'log').wait()"
     )
     command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
@@ -88,17 +88,21 @@ def test_what_a_killed_command_left_is_ended_by_the_next(folder):
     command.kill()
     command.wait()
     wait_for(2, folder)  # the first process went with its parent: Linux told it
-    with crew(folder, {}):
-        assert strays(folder) == []
+    with supervise(folder, {}):
+        assert find_orphans(folder) == []
 
 
-def test_a_folder_has_one_crew_at_a_time(folder):
-    with crew(folder, {}), pytest.raises(UserError, match="another command"), crew(folder, {}):
+def test_a_folder_has_one_command_at_a_time(folder):
+    with (
+        supervise(folder, {}),
+        pytest.raises(UserError, match="another command"),
+        supervise(folder, {}),
+    ):
         pass
 
 
 def test_the_commands_can_be_copied(folder, capsys):
-    with crew(folder, {"FLWR_HOME": "/a b"}) as workers:
+    with supervise(folder, {"FLWR_HOME": "/a b"}) as workers:
         workers.start(["true", "a b"], "log").wait()
     export, command = capsys.readouterr().out.splitlines()
     assert export.startswith("export PATH=")
@@ -110,29 +114,33 @@ def test_what_flwr_says_when_it_fails(folder, tmp_path, monkeypatch):
     for name in ("flwr", "flower-superlink"):
         (tmp_path / name).write_text("#!/bin/sh\necho no such thing\n")
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setattr(processes, "programs", lambda: tmp_path)
-    with crew(folder, {}) as workers, pytest.raises(FlowerError, match="no such thing"):
-        workers.ask("list")
+    monkeypatch.setattr(processes, "find_flower", lambda: tmp_path)
+    with supervise(folder, {}) as workers, pytest.raises(FlowerError, match="no such thing"):
+        workers.run_flwr("list")
 
 
 def test_without_the_extra_it_says_what_to_install(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"pip install '\.\[flower\]'"), crew(folder, {}):
+    with (
+        pytest.raises(UserError, match=r"pip install '\.\[flower\]'"),
+        supervise(folder, {}),
+    ):
         pass
 
 
-def test_telemetry_is_off_unless_asked_for():
-    assert quiet(False) == {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    assert quiet(True) == {}
+def test_telemetry_is_off_unless_asked_for(folder):
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    assert flower_variables(folder, False) == flower_variables(folder, True) | quiet
+    assert not flower_variables(folder, True).keys() & quiet.keys()
 
 
 def test_a_log_is_shown_without_noise_and_colours(folder, capsys):
-    with crew(folder, {}) as workers:
+    with supervise(folder, {}) as workers:
         said = "\\033[92mINFO \\033[0m:      \\nINFO:     Uvicorn\\n\\033[92mround 1\\033[0m\\nend"
         log = workers.start(["printf", said], "log")
         capsys.readouterr()
-        assert "Uvicorn" in show(log, folder / "log")
+        assert "Uvicorn" in follow_log(log, folder / "log")
     assert capsys.readouterr().out.splitlines() == ["round 1", "end"]
 
 
@@ -156,7 +164,7 @@ def test_addresses(text, host, port, loopback):
 
 @pytest.mark.parametrize("text", ["", "127.0.0.1", ":9092", "host:", "host:0", "host:99999", "h:x"])
 def test_what_is_no_address(text):
-    with pytest.raises(UserError, match="no HOST:PORT"):
+    with pytest.raises(UserError, match="not HOST:PORT"):
         Address.parse(text)
 
 
@@ -170,14 +178,14 @@ def test_a_port_in_use():
 
 
 def test_a_program_that_ends_before_it_listens(folder):
-    with crew(folder, {}) as workers:
+    with supervise(folder, {}) as workers:
         failed = workers.start(["sh", "-c", "echo out of order; exit 1"], "superlink.log")
         with pytest.raises(FlowerError, match="superlink did not start:\nout of order"):
             wait_until_listening(failed, free_address(), folder / "superlink.log")
 
 
-def through_the_gate(path: str, content: bytes = b"", alive: bool = True) -> httpx.Response:
-    """What a caller gets from a gate whose superlink echoes the request."""
+def through_the_proxy(path: str, content: bytes = b"", alive: bool = True) -> httpx.Response:
+    """What a caller gets from a proxy whose superlink echoes the request."""
 
     def superlink(request: httpx.Request) -> httpx.Response:
         if not alive:
@@ -189,15 +197,15 @@ def through_the_gate(path: str, content: bytes = b"", alive: bool = True) -> htt
         inside = httpx.AsyncClient(
             transport=httpx.MockTransport(superlink), base_url="http://inside"
         )
-        gate = httpx.ASGITransport(make_gate(inside))
-        async with inside, httpx.AsyncClient(transport=gate, base_url="http://gate") as outside:
+        proxy = httpx.ASGITransport(make_proxy(inside))
+        async with inside, httpx.AsyncClient(transport=proxy, base_url="http://proxy") as outside:
             return await outside.post(path, content=content, headers={"flwr-signature": "mine"})
 
     return asyncio.run(call())
 
 
 def test_the_gate_passes_on_what_clients_say():
-    answer = through_the_gate("/v1/fleet/pull-messages", b"\0\1")
+    answer = through_the_proxy("/v1/fleet/pull-messages", b"\0\1")
     assert (answer.status_code, answer.content) == (200, b"\0\1")
     assert answer.headers["said"] == "mine"
 
@@ -218,12 +226,12 @@ def test_the_gate_passes_on_what_clients_say():
     ],
 )
 def test_the_gate_lets_nothing_else_through(path):
-    assert through_the_gate(path).status_code == 404
+    assert through_the_proxy(path).status_code == 404
 
 
 def test_the_gate_refuses_what_is_too_large():
-    assert through_the_gate("/v1/fleet/push-object", bytes(LARGEST + 1)).status_code == 413
+    assert through_the_proxy("/v1/fleet/push-object", bytes(LARGEST + 1)).status_code == 413
 
 
 def test_a_client_may_try_again_while_the_superlink_is_away():
-    assert through_the_gate("/v1/fleet/pull-messages", alive=False).status_code == 503
+    assert through_the_proxy("/v1/fleet/pull-messages", alive=False).status_code == 503

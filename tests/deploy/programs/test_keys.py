@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.programs.keys import client_keys, make_keys, server_keys
+from fedfm.deploy.programs.keys import load_client_keys, load_server_keys, make_keys
 
 HOSTS, CLIENTS = ["fl.example.org", "192.0.2.7"], ["hospital-a", "hospital-b"]
 
@@ -25,7 +25,7 @@ def keys(tmp_path) -> Path:
 
 def verify(keys: Path, name: str) -> None:
     """Whether a client that asks for `name` takes the server's certificate."""
-    server = server_keys(keys / "server")
+    server = load_server_keys(keys / "server")
     store = Store(x509.load_pem_x509_certificates(server.ca.read_bytes()))
     try:
         subject: x509.DNSName | x509.IPAddress = x509.IPAddress(ip_address(name))
@@ -47,16 +47,16 @@ def test_the_certificate_is_for_nobody_else(keys, name):
 
 
 def test_the_certificate_ends_when_it_was_told_to(keys):
-    pem = server_keys(keys / "server").certificate.read_bytes()
+    pem = load_server_keys(keys / "server").certificate.read_bytes()
     left = x509.load_pem_x509_certificate(pem).not_valid_after_utc - datetime.now(UTC)
     assert timedelta(days=29) < left <= timedelta(days=30)
 
 
 def test_a_client_has_the_private_key_of_the_public_key_that_the_server_has(keys):
-    known = server_keys(keys / "server").clients
+    known = load_server_keys(keys / "server").clients
     assert list(known) == CLIENTS
     for name in CLIENTS:
-        private = load_ssh_private_key(client_keys(keys / name, name).key.read_bytes(), None)
+        private = load_ssh_private_key(load_client_keys(keys / name, name).key.read_bytes(), None)
         public = load_ssh_public_key(known[name].read_bytes())
         assert isinstance(private, ec.EllipticCurvePrivateKey)
         assert isinstance(private.curve, ec.SECP384R1)
@@ -88,10 +88,10 @@ def test_keys_are_never_overwritten(keys):
     ("hosts", "clients", "said"),
     [
         (HOSTS, ["a", "a"], "same name"),
-        (HOSTS, ["server"], "cannot be called 'server'"),
+        (HOSTS, ["server"], "cannot have the name 'server'"),
         (HOSTS, ["../a"], "a client's name"),
-        (["fl.example.org:9092/x"], ["a"], "no host name or address"),
-        (["-rf"], ["a"], "no host name or address"),
+        (["fl.example.org:9092/x"], ["a"], "not a host name or address"),
+        (["-rf"], ["a"], "not a host name or address"),
     ],
 )
 def test_names_that_cannot_be(tmp_path, hosts, clients, said):
@@ -102,16 +102,17 @@ def test_names_that_cannot_be(tmp_path, hosts, clients, said):
 
 def test_what_is_missing_is_named(keys):
     with pytest.raises(UserError, match=r"not there: hospital-b.key"):
-        client_keys(keys / "hospital-a", "hospital-b")
+        load_client_keys(keys / "hospital-a", "hospital-b")
     with pytest.raises(UserError, match=r"not there: server.pem, server.key"):
-        server_keys(keys / "hospital-a")
+        load_server_keys(keys / "hospital-a")
     for public in (keys / "server").glob("*.pub"):
         public.unlink()
-    with pytest.raises(UserError, match="nobody could join"):
-        server_keys(keys / "server")
+    with pytest.raises(UserError, match="no client could join"):
+        load_server_keys(keys / "server")
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "fedfm.deploy.programs.certificates", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(UserError, match=r"pip install '\.\[flower\]'"):
         make_keys(tmp_path / "keys", HOSTS, CLIENTS, days=30)

@@ -1,7 +1,7 @@
-"""A Flower grid inside one process: every message goes straight to the client's app.
+"""A Flower grid in one process: every message goes directly to the client's app.
 
-For tests and benchmarks: no network, no processes, no waiting; all bytes are written and read as
-they would be on a wire.
+For tests and benchmarks: no network, no processes, no waiting. All messages are packed and unpacked
+as for a network.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,11 +15,11 @@ from flwr.supercore.task_identity import TaskIdentity
 
 RUN = 1
 Tamper = Callable[[Message, Callable[[], Message]], Message | None]
-"""What happens on the way: sees a question, may ask the client for its answer, gives another."""
+"""Gets a question and a function that returns the client's answer; returns an answer or None."""
 
 
 class InProcessGrid(Grid):
-    """Nodes by id, each with its own context; `tamper` stands for everything that goes wrong."""
+    """Nodes by id, each with its own context; `tamper` causes faults."""
 
     def __init__(
         self, app: ClientApp, sites: Mapping[int, str], tamper: Tamper | None = None
@@ -34,31 +34,31 @@ class InProcessGrid(Grid):
         return Context(RUN, node, {"site": site}, RecordDict(), {})
 
     def set_run(self, run: Any) -> None:
-        """There is one run only."""
+        """Do nothing: there is only one run."""
 
     @property
     def run(self) -> Any:
-        """There is one run only."""
+        """None: there is only one run."""
         return None
 
     def create_message(self, *args: Any, **options: Any) -> Message:
-        """Messages are made by their constructor."""
+        """Raise an error: messages are made by their constructor."""
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes."""
+        """Return all nodes."""
         return list(self.contexts)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """The same; nobody has a key, or a name by it."""
+        """Return all nodes; none has a registered key."""
         return [NodeInfo(node_id=node) for node in self.contexts]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Let every client answer."""
-        return [self._delivered(message) for message in messages]
+        return [self._deliver(message) for message in messages]
 
-    def _delivered(self, message: Message) -> str:
-        """The message's id; empty where there is no such node."""
+    def _deliver(self, message: Message) -> str:
+        """Let the node answer; return the message's id, empty if there is no such node."""
         context = self.contexts.get(message.metadata.dst_node_id)
         if context is None:
             return ""
@@ -75,11 +75,11 @@ class InProcessGrid(Grid):
         return id
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers that are there."""
+        """Return the answers to these messages."""
         return [self.replies.pop(id) for id in message_ids if id in self.replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Both at once."""
+        """Send messages and return the answers."""
         return self.pull_messages(self.push_messages(messages))

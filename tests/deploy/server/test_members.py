@@ -8,7 +8,7 @@ import pytest
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.server.members import Members, natural
+from fedfm.deploy.server.members import Members, natural_key
 from tests.deploy.conftest import NODES, Fault, Federation, facts_of, silent, write_site
 
 KINDS = ("apple", "brick", "cloud")
@@ -100,7 +100,7 @@ def test_classes_are_agreed_by_name(meeting, warnings, wanted):
         (
             table_of("odd", "apple", shown={"apple": "pear"}),
             ("deployment.classes=['apple', 'brick', 'cloud']",),
-            "client 'odd' has class pear, which is none of the federation's 3",
+            "client 'odd' has class pear, which is not one of the federation's 3",
         ),
         (table_of("one", "apple"), (), "there is another client 'one'"),
     ],
@@ -185,7 +185,7 @@ def test_numbers_follow_names_as_people_count(tmp_path):
     told = {node: introduction(name) for node, name in enumerate(["c10", "c2", "c1"])}
     assert members.admit(told) == [0, 1, 2]
     assert members.numbers == {"c1": 0, "c2": 1, "c10": 2}
-    assert sorted(["b", "a10", "a9", "10", "9"], key=natural) == ["9", "10", "a9", "a10", "b"]
+    assert sorted(["b", "a10", "a9", "10", "9"], key=natural_key) == ["9", "10", "a9", "a10", "b"]
 
 
 def test_numbers_are_for_good(tmp_path):
@@ -208,16 +208,16 @@ def test_a_refused_node_is_asked_again_when_it_has_been_away(tmp_path, caplog):
     members = Members(tmp_path / "members.json")
     with caplog.at_level(logging.WARNING):
         members.admit({1: introduction("x"), 2: {"name": "?"}})
-    assert members.strangers([1, 2]) == []
-    assert members.strangers([1]) == []
-    assert members.strangers([1, 2]) == [2]
+    assert members.find_strangers([1, 2]) == []
+    assert members.find_strangers([1]) == []
+    assert members.find_strangers([1, 2]) == [2]
 
 
 def test_a_node_that_is_gone_is_forgotten_and_its_number_kept(tmp_path):
     members = Members(tmp_path / "members.json")
     members.admit({1: introduction("x"), 2: introduction("y")})
     members.close()
-    assert members.strangers([2, 3]) == [3]
+    assert members.find_strangers([2, 3]) == [3]
     assert members.nodes == {1: 2}
     assert members.admit({3: introduction("x")}) == [0]
 
@@ -240,7 +240,7 @@ def test_nobody_takes_part_under_the_name_of_anothers_key(meeting, warnings, mon
     monkeypatch.setattr(met.grid, "get_nodes", lambda: next(looks, nodes[:2]))
     met.run()
     assert set(met.server.clients.members.numbers) == {"one", "two"}
-    assert [line for line in warnings() if "calls itself 'three'" in line]
+    assert [line for line in warnings() if "its name is 'three'" in line]
 
 
 def test_who_was_refused_at_the_start_mends_it_and_comes_again(meeting, caplog):
@@ -273,17 +273,17 @@ def test_until_it_begins_those_who_are_there_agree(tmp_path, caplog):
     assert members.admit({1: introduction("c1", columns=swapped)}) == [0]
     members.admit({2: introduction("c2", columns=right)})
     assert members.nodes == {0: 1}
-    assert "has column 'a' where the federation has 'b'" in members.untold[2]
+    assert "has column 'a' where the federation has 'b'" in members.unsent[2]
     assert members.admit({3: introduction("c3", columns=right)}) == [0, 1]
     assert members.nodes == {0: 2, 1: 3}
-    assert "has column 'b' where the federation has 'a'" in members.untold[1]
-    members.untold.clear()
-    assert members.strangers([2, 3, 4]) == [4]
-    assert members.strangers([3, 4]) == [4]
+    assert "has column 'b' where the federation has 'a'" in members.unsent[1]
+    members.unsent.clear()
+    assert members.find_strangers([2, 3, 4]) == [4]
+    assert members.find_strangers([3, 4]) == [4]
     assert members.nodes == {0: 3}
-    assert members.untold == {}, "nobody hears anything twice"
+    assert members.unsent == {}, "nobody hears anything twice"
     members.close()
-    assert members.strangers([4]) == [4]
+    assert members.find_strangers([4]) == [4]
     members.admit({4: introduction("c4", columns=swapped)})
     assert list(members.refused) == [4], "what was agreed stands"
 
@@ -305,6 +305,6 @@ def test_a_namesake_is_admitted_when_the_other_has_gone(tmp_path):
     members.admit({3: introduction("x"), 4: introduction("y")})
     assert members.nodes == {0: 7, 1: 4}
     assert "another client 'x'" in members.refused[3]
-    members.strangers([3, 4])
+    members.find_strangers([3, 4])
     assert members.nodes == {0: 3, 1: 4}
     assert members.refused == {}

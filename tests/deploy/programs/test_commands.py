@@ -21,11 +21,11 @@ from fedfm.deploy.programs import processes
 from fedfm.deploy.programs.addresses import free_address
 from fedfm.deploy.programs.join import data_section
 from fedfm.deploy.programs.keys import make_keys
-from fedfm.deploy.programs.orphans import strays
-from fedfm.deploy.programs.processes import crew
+from fedfm.deploy.programs.orphans import find_orphans
+from fedfm.deploy.programs.processes import supervise
 from tests.cli.tools import Command, sets
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIG = ("digits", *sets("rounds=1"))
 
 
@@ -56,7 +56,7 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
     [
         ((*SERVE, "--host", "0.0.0.0"), "without --keys anybody"),
         ((*SERVE, "--keys", "nowhere"), "not there: ca.pem, server.pem, server.key"),
-        ((*SERVE, "--keys", "x", "--insecure"), "exclude each other"),
+        ((*SERVE, "--keys", "x", "--insecure"), "not both"),
         ((*SERVE, "--set", "round=1"), "did you mean 'training.rounds'"),
         ((*SERVE, *sets("model.name=mpl")), "unknown model 'mpl': did you mean 'mlp'"),
         ((*SERVE, *sets("model.hiden=[3]")), "unknown option 'hiden'"),
@@ -67,18 +67,18 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
             "cannot read",
         ),
         ((*SERVE, "--set", "privacy.noise=1.0"), "set evaluate = 'server' in [deployment]"),
-        ((*SERVE, *sets("privacy.noise=1.0", "deployment.evaluate=server")), "give mean and std"),
+        ((*SERVE, *sets("privacy.noise=1.0", "deployment.evaluate=server")), "set mean and std"),
         ((*SERVE, *PRIVATE, "--set", "method=fednova"), "weighs clients by their own work"),
         ((*SERVE, *PRIVATE, "--set", "fedfm.anchors=uniform"), "anchors must be 'weighted'"),
         ((*SERVE, *PRIVATE, "--set", "deployment.minimum=11"), "rounds have 10"),
         ((*SERVE, *SECURE, "--set", "deployment.threshold=3"), "more than half of the 10 clients"),
-        ((*SERVE, *SECURE, "--set", "deployment.threshold=11"), "no more than all"),
+        ((*SERVE, *SECURE, "--set", "deployment.threshold=11"), "at most all"),
         ((*JOIN, "--superlink", "192.0.2.7:9092"), "without --keys anybody"),
-        ((*JOIN, "--superlink", "127.0.0.1"), "no HOST:PORT"),
+        ((*JOIN, "--superlink", "127.0.0.1"), "not HOST:PORT"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "not there: ca.pem, a.key"),
         ((*JOIN[:4], "--superlink", "127.0.0.1:1"), "--name and --data"),
-        ((*JOIN, "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site holds the name"),
-        ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "data and the folder"),
+        ((*JOIN, "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site has them"),
+        ((*JOIN[:4], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "--site has them"),
         ((*JOIN[:2], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "no site file"),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_client_that_is_at_work_keeps_its_data(command: Command, fake, tmp_pat
     assert command(*join).code == 1
     files = {path: path.read_bytes() for path in (tmp_path / "out").glob("*.toml")}
     assert len(files) == 2
-    with crew(tmp_path / "out" / "flower", {}):
+    with supervise(tmp_path / "out" / "flower", {}):
         answer = command(*JOIN[:-1], "share:1/10", "--superlink", "127.0.0.1:1")
     assert answer.code == 2
     assert "another command is at work in" in answer.err
@@ -204,7 +204,7 @@ def fake(tmp_path, monkeypatch) -> Callable[[str, str], None]:
     """Put a program of ours in the place of one of Flower's."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setattr(processes, "programs", lambda: folder)
+    monkeypatch.setattr(processes, "find_flower", lambda: folder)
 
     def write(name: str, text: str, status: str = "") -> None:
         (folder / name).write_text(text.format(python=sys.executable, status=status))
@@ -223,11 +223,11 @@ def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):
     serve = (*SERVE, *sets("seed=5"), "--port", free_address().port)
     answer = command(*serve)
     assert answer.code == code, answer.err
-    assert "go on with --resume" in command(*serve).err
+    assert "already holds a run: resume it" in command(*serve).err
     assert command(*serve, "--resume").code == code
     assert f"round 1 of {tmp_path / 'out'} resume 1" in answer.out
     assert ("an unlucky seed" in answer.err) == bool(code)
-    assert strays(tmp_path / "out" / "flower") == []
+    assert find_orphans(tmp_path / "out" / "flower") == []
     app = tomllib.loads((tmp_path / "out" / "app" / "pyproject.toml").read_text())["tool"]["flwr"]
     assert parse(json.loads(app["app"]["config"]["config"])) == load_config("digits", ["seed=5"])
     assert app["app"]["components"]["serverapp"] == "fedfm.deploy.server_app:app"
@@ -290,8 +290,8 @@ def test_a_client_ends_when_it_has_the_model_and_the_server_is_gone(
     answer = command(*JOIN, "--superlink", "127.0.0.1:1")
     assert answer.code == 0, answer.err
     assert answer.out.count("Connection attempt failed") == 2 + 3
-    assert answer.out.endswith(f"its server gone; the model is in {result}\n")
-    assert strays(tmp_path / "out" / "flower") == []
+    assert answer.out.endswith(f"its server has stopped; the model is in {result}\n")
+    assert find_orphans(tmp_path / "out" / "flower") == []
 
 
 def test_a_supernode_that_fails_is_not_a_server_that_refuses(command: Command, fake):
@@ -309,7 +309,7 @@ def test_a_client_that_does_not_trust_the_server(command: Command, fake, said):
     fake("flower-supernode", f"#!/bin/sh\necho '{said}'\nexit 1\n")
     answer = command(*JOIN, "--superlink", "127.0.0.1:1")
     assert answer.code == 1
-    assert "its certificate is for another name" in answer.err
+    assert "the certificate is not for the name" in answer.err
     assert "public key" not in answer.err
 
 
@@ -322,7 +322,7 @@ def test_a_certificate_that_the_server_itself_does_not_trust(
     fake("flwr", "#!/bin/sh\necho Connection to the SuperLink is unavailable.\nexit 1\n")
     answer = command(*SERVE, "--port", free_address().port, "--keys", "keys/server")
     assert answer.code == 1
-    assert "Is server.pem valid for 127.0.0.1, too?" in answer.err
+    assert "Is server.pem also valid for 127.0.0.1?" in answer.err
 
 
 def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
@@ -333,7 +333,7 @@ def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
         out = ("--out", f"out{clients}", "--port", free_address().port)
         answer = command("serve", "digits", *out, *secure, *sets(f"clients={clients}"))
         assert answer.code == 0, answer.err
-        assert ("each can take its own part off the sum" in answer.err) == warned
+        assert ("each can subtract its own part" in answer.err) == warned
 
 
 def test_noise_for_fewer_clients_than_there_are(command: Command, fake):
@@ -433,6 +433,6 @@ def test_a_federation_with_tls_and_authentication(standin, tmp_path):
     assert f"out {tmp_path / 'server'} resume 1" in said
     assert re.search(r"round 0: a, b in \d", said)
     folders = [tmp_path / name / "flower" for name in ("server", "a", "b", "c")]
-    assert [stray for folder in folders for stray in strays(folder)] == []
+    assert [stray for folder in folders for stray in find_orphans(folder)] == []
     kept = [path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()]
     assert not any(b"site.toml" in content for content in kept)

@@ -2,14 +2,22 @@
 
 import pytest
 import torch
+from flwr.app import RecordDict
 
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree, flatten, to_device, unflatten
-from fedfm.deploy.masking import HIDING, Hiding, as_pieces, as_tree, divided, reunited
+from fedfm.deploy.masking import (
+    MASKING,
+    Masker,
+    merge_answer,
+    split_answer,
+    tree_to_pieces,
+    words_to_tree,
+)
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.secure import Words
-from fedfm.deploy.server.sums import InTheClear, Masked, added, checked, mean_counters
+from fedfm.deploy.server.sums import PlainSums, SecureSums, add_answers, average_counters, read_sum
 
 CLIENTS = range(4)
 
@@ -32,24 +40,11 @@ def answer_of(client: int) -> Tree:
 LIKE = to_device(answer_of(0), "meta")
 
 
-class Drawer:
-    """Where a client keeps the session of a sum."""
-
-    def __init__(self):
-        self.session = None
-
-    def take(self):
-        return self.session
-
-    def put(self, session):
-        self.session = session
-
-
 class Clients:
     """Clients without a network: `spoil` may change what they say, or take it away."""
 
     def __init__(self, spoil=lambda kind, client, packet: packet, secure=True):
-        self.hidings = {client: Hiding(Drawer()) for client in CLIENTS}
+        self.maskers = {client: Masker(RecordDict()) for client in CLIENTS}
         self.spoil, self.secure = spoil, secure
         self.seen = []
 
@@ -63,17 +58,17 @@ class Clients:
         return said
 
     def say(self, kind, client, question):
-        hiding = self.hidings[client]
-        if kind in HIDING:
-            return getattr(hiding, kind)(question)
+        masker = self.maskers[client]
+        if kind in MASKING:
+            return getattr(masker, MASKING[kind])(question)
         tree = answer_of(client)
-        return hiding.masked(kind, question, tree) if self.secure else Packet({}, {"sum": tree})
+        return masker.mask(kind, question, tree) if self.secure else Packet({}, {"sum": tree})
 
 
 def collected(clients, kinds=("train",), **settings):
     """The last sum of a round."""
     deployment = Deployment(secure=True, **settings)
-    collector = Masked(clients.ask, deployment) if clients.secure else InTheClear(clients.ask)
+    collector = SecureSums(clients.ask, deployment) if clients.secure else PlainSums(clients.ask)
     questions = {client: Packet({}) for client in CLIENTS}
     for kind in kinds:
         found = collector.collect(kind, questions, LIKE, list(kinds))
@@ -81,7 +76,7 @@ def collected(clients, kinds=("train",), **settings):
 
 
 def assert_sum_of(found, clients, atol=1e-6):
-    wanted = added([answer_of(client) for client in clients])
+    wanted = add_answers([answer_of(client) for client in clients])
     assert found.clients == list(clients)
     ours, theirs = flatten(found.total), flatten(wanted)
     assert ours.keys() == theirs.keys()
@@ -138,14 +133,14 @@ def test_nobody_answers_in_the_clear():
 
 def test_an_answer_without_a_sum():
     with pytest.raises(UserError, match="holds no sum"):
-        checked(Packet({}, {"words": {}}), LIKE)
+        read_sum(Packet({}, {"words": {}}), LIKE)
 
 
 def test_counters_are_the_largest_and_in_a_masked_sum_the_mean():
     trees = [{"counters": {"n": torch.tensor(n)}, "x": torch.tensor(1.0)} for n in (3, 9, 5)]
-    assert int(added(trees)["counters"]["n"]) == 9
-    assert int(mean_counters({"counters": {"n": torch.tensor(17)}}, 3)["counters"]["n"]) == 5
-    assert mean_counters({"x": 1}, 3) == {"x": 1}
+    assert int(add_answers(trees)["counters"]["n"]) == 9
+    assert int(average_counters({"counters": {"n": torch.tensor(17)}}, 3)["counters"]["n"]) == 5
+    assert average_counters({"x": 1}, 3) == {"x": 1}
 
 
 # --- masked ---------------------------------------------------------------------------------------
@@ -153,7 +148,7 @@ def test_counters_are_the_largest_and_in_a_masked_sum_the_mean():
 
 def test_keys_serve_all_sums_of_a_round_and_none_of_the_next():
     clients = Clients()
-    collector = Masked(clients.ask, Deployment(secure=True))
+    collector = SecureSums(clients.ask, Deployment(secure=True))
     questions = {client: Packet({}) for client in CLIENTS}
     for _ in range(2):
         for kind in ("measure", "train"):
@@ -257,23 +252,23 @@ def test_too_large_a_number_is_refused_by_the_client_itself():
 
 def test_answers_are_divided_and_reunited():
     tree = answer_of(1)
-    bulk, fine = divided(tree)
+    bulk, fine = split_answer(tree)
     assert [*flatten(bulk)] == ["change/large"]
-    assert flatten(reunited(bulk, fine)).keys() == flatten(tree).keys()
+    assert flatten(merge_answer(bulk, fine)).keys() == flatten(tree).keys()
 
 
 def test_the_order_in_which_an_answer_was_written_does_not_matter():
     tree = answer_of(1)
     other = unflatten(dict(reversed(flatten(tree).items())))
-    for ours, theirs in zip(divided(tree), divided(other), strict=True):
+    for ours, theirs in zip(split_answer(tree), split_answer(other), strict=True):
         assert [*flatten(ours)] == [*flatten(theirs)]
 
 
 def test_words_travel_as_tensors():
     words = Words.zeros(5, 3)
     words.bulk[:], words.fine[:] = 2**32 - 1, 2**64 - 1
-    tree = as_tree(words)
+    tree = words_to_tree(words)
     assert {leaf.dtype for leaf in tree.values()} == {torch.int32, torch.int64}
-    for ours, theirs in zip(as_pieces(tree), words.pieces(), strict=True):
+    for ours, theirs in zip(tree_to_pieces(tree), words.pieces(), strict=True):
         assert ours.dtype == theirs.dtype
         assert (ours == theirs).all()
