@@ -163,7 +163,9 @@ def _list_configs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
         {
             "setting": setting.title if len(settings) > 1 else "",
             "entry": entry,
-            "text": tomli_w.dumps(entry.runs[0].config),
+            "text": tomli_w.dumps(config := entry.runs[0].config),
+            "code": [name.removeprefix("model.") for name in config.get("code", {})],
+            "from_python": any("digest" in config.get(key, {}) for key in ("data", "model")),
             "runs": [(run, _inside(run, common)) for run in entry.runs],
         }
         for setting in settings
