@@ -71,7 +71,7 @@ def test_at_most_so_many_points_are_placed(tmp_path, monkeypatch):
 
 def test_a_hundred_classes_have_a_hundred_looks_and_no_legend_of_names(tmp_path, monkeypatch):
     assert len({tuple(features._class_style(label).values()) for label in range(100)}) == 100
-    monkeypatch.setattr(features, "embedded", lambda f, seed: f[:, :2])
+    monkeypatch.setattr(features, "embed", lambda f, seed: f[:, :2])
     many = panel("many", classes=100, samples=400)
     path = draw_methods([many] * 5, [f"class {c}" for c in range(100)], tmp_path / "p.png")
     with Image.open(path) as image:

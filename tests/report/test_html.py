@@ -533,7 +533,7 @@ def test_a_model_costs_what_was_sent_until_its_round(tmp_path, counts, expected)
     path.write_text("".join(json.dumps(line) + "\n" for line in changed))
     change(folder, test_accuracy=counts)
     (found,) = discover_runs([folder]).runs
-    assert found.reached.tolist() == expected
+    assert found.best_so_far.tolist() == expected
     (setting,) = group_by_setting([found])
     assert tables.find_common_accuracy(setting) == pytest.approx(100 * max(expected))
 

@@ -74,9 +74,8 @@ class Verdict:
     @property
     def row(self) -> list[str]:
         """Return the cells under `HEADS`."""
-        decimals = self.better.measure.decimals
         differences = (
-            "" if value is None else f"{value:+,.{decimals}f}"
+            "" if value is None else self.better.measure.text(value, "+")
             for value in (self.papers, self.difference)
         )
         deviations = "" if self.deviations is None else f"{self.deviations:+.1f}"

@@ -12,7 +12,6 @@ from fedfm.paper.catalogue import load_recipe
 from fedfm.paper.plan import Section
 from fedfm.report.tables.choice import choose_settings
 from fedfm.report.tables.formats import escape_markdown, format_markdown_row
-from fedfm.report.tables.statistics import Measure
 from fedfm.report.tables.table import Entry, Table
 
 NOT_RUN = "not run"
@@ -98,20 +97,13 @@ def _format_row(recipe: Recipe, entries: Sequence[Entry], words: Sequence[str]) 
 
 def _format_numbers(entry: Entry) -> list[str]:
     """Return the paper's number, ours and the difference."""
-    measure = entry.measure
-    theirs = (
-        ""
-        if entry.paper is None
-        else _format_spread(measure, entry.paper.mean, entry.paper.deviation)
-    )
-    ours = NOT_RUN if entry.mean is None else _format_spread(measure, entry.mean, entry.deviation)
-    less = "" if entry.difference is None else f"{entry.difference:+,.{measure.decimals}f}"
+    measure, paper = entry.measure, entry.paper
+    theirs = "" if paper is None else measure.text(paper.mean) + measure.spread(paper.deviation)
+    ours = NOT_RUN
+    if entry.mean is not None:
+        ours = measure.text(entry.mean) + measure.spread(entry.deviation)
+    less = "" if entry.difference is None else measure.text(entry.difference, "+")
     return [theirs, ours, less]
-
-
-def _format_spread(measure: Measure, mean: float, deviation: float | None) -> str:
-    exact = deviation is None or (not measure.decimals and not deviation)
-    return measure.text(mean) + ("" if exact else f" ± {measure.text(deviation or 0.0)}")
 
 
 def _format_command(recipe: Recipe, entry: Entry, words: Sequence[str]) -> str:

@@ -76,7 +76,7 @@ def draw_over_rounds(entries: Sequence[MethodGroup], name: str) -> Chart | None:
 
 def draw_against_bytes(entries: Sequence[MethodGroup], name: str) -> Chart | None:
     """Draw test accuracy of the best round so far against all bytes sent."""
-    curves = [(e, curve) for e in entries if (curve := e.reached)]
+    curves = [(e, curve) for e in entries if (curve := e.best_curve)]
     most = max((curve.sent[-1] for _, curve in curves), default=0.0)
     size, unit = choose_unit(most)
     lines = [ChartLine(e, curve.sent / size, curve) for e, curve in curves]

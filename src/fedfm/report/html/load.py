@@ -43,7 +43,7 @@ class LoadedRun:
     versions: dict[str, str]
     accuracy: Floats = field(default_factory=lambda: np.empty(0))
     """Test accuracy after every round; empty if only the line among the results is there."""
-    reached: Floats = field(default_factory=lambda: np.empty(0))
+    best_so_far: Floats = field(default_factory=lambda: np.empty(0))
     """That of the best round so far; where the last one counts, the same."""
     sent: Floats = field(default_factory=lambda: np.empty(0))
     """Bytes sent until then, up and down."""
@@ -106,7 +106,7 @@ def load_run(folder: Path) -> LoadedRun:
         finished=f"{written:%Y-%m-%d %H:%M}",
         versions=_to_texts(summary.get("versions", {})),
         accuracy=np.array([_to_finite(line["test_accuracy"]) for line in rounds]),
-        reached=np.array(_track_best(rounds, _to_finite(summary["test_accuracy"]))),
+        best_so_far=np.array(_track_best(rounds, _to_finite(summary["test_accuracy"]))),
         sent=np.cumsum([float(line["bytes_up"] + line["bytes_down"]) for line in rounds]),
         client_accuracies=tuple(map(_to_finite, summary.get("client_accuracies") or ())),
         own_data=bool(_read_optional(folder / MEMBERS).get("own_data")),
