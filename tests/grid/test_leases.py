@@ -18,7 +18,6 @@ from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store
 from fedfm.grid.worker import Stopped, Watch, run_job
 from fedfm.grid.workers import InProcess
-from fedfm.run import runner
 from fedfm.run.records import RoundRecord
 from tests.grid.grids import found, jobs_of, recipe, run, timeless
 
@@ -156,14 +155,14 @@ def test_a_user_who_stops_waits_for_the_checkpoint():
 
 @pytest.mark.parametrize("name", ["home", "home.tgz"])
 def test_after_every_job_its_small_files_are_home(tmp_path, whole, name, monkeypatch):
-    home, seen, real = tmp_path / name, list[int](), runner.run_together
+    home, seen, real = tmp_path / name, list[int](), worker.run_configs
 
     def looking(*arguments, **options):
         merged = tmp_path / f"seen-{len(seen)}"
         seen.append(merge(home, merged).results if home.exists() else 0)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(worker, "run_together", looking)
+    monkeypatch.setattr(worker, "run_configs", looking)
     grid(tmp_path / "there", Budget(whole=True), home).run(jobs_of(recipe()))
     assert seen == [0, 2, 4, 6], "a machine that is taken away loses the running job only"
     monkeypatch.undo()

@@ -102,8 +102,7 @@ def _warn_of_conflicts(
     places = {summary.place: summary for summary in there}
     for each in new:
         if each.place in places and places[each.place].digest != each.digest:
-            cell = f"{each.recipe} {' / '.join(each.cell.values())}, seed {each.seed}"
-            logger.warning("%s: %s is of another config; tables use the newest", source, cell)
+            logger.warning("%s: %s has another config; tables use the newest", source, each.title)
     for repeat in repeated:
         if not repeat.same:
             logger.warning("%s: %s; what is here stays", source, repeat)

@@ -81,6 +81,11 @@ class Summary:
         return digest(self.config)
 
     @property
+    def title(self) -> str:
+        """Return the recipe, the labels and the seed, for people."""
+        return f"{self.recipe} {' / '.join(self.cell.values())}, seed {self.seed}"
+
+    @property
     def key(self) -> tuple[str, int]:
         """Return what identifies a run: the config's digest and the seed."""
         return self.digest, self.seed

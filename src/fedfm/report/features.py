@@ -102,8 +102,8 @@ def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
     placed = embed(np.vstack([panel.features[some], means]), seed)
     size = float(np.clip(16_000 / len(some), 6, 26))
     for label in present:
-        points_of_class = placed[: len(some)][labels == label].T
-        axes.scatter(*points_of_class, s=size, alpha=0.75, linewidths=0, **_class_style(label))
+        x, y = placed[: len(some)][labels == label].T
+        axes.scatter(x, y, size, alpha=0.75, linewidths=0, **_class_style(label))
     for label, (x, y) in zip(present, placed[len(some) :], strict=True):
         look = _class_style(label) | {"marker": "*"}
         axes.scatter(x, y, 230, edgecolors=INK, linewidths=1.1, zorder=3, **look)
