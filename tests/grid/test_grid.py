@@ -10,7 +10,7 @@ from fedfm.core.errors import UserError
 from fedfm.grid import progress, worker
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import find_missing, select_current
-from fedfm.grid.progress import Lines, describe_outcome
+from fedfm.grid.progress import LineDisplay, describe_outcome
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, read_summary
 from fedfm.grid.worker import JobOutcome, claim_seeds, run_job
@@ -221,7 +221,7 @@ def test_several_processes_give_the_same(tmp_path, whole):
     budget = Budget()
     engine = LocalProcesses(tmp_path, budget, slots=2)
     try:
-        outcomes = Grid(tmp_path, budget, engine, Lines(8, budget)).run(jobs_of(recipe()))
+        outcomes = Grid(tmp_path, budget, engine, LineDisplay(8, budget)).run(jobs_of(recipe()))
     finally:
         engine.close()
     assert sum(outcome.finished for outcome in outcomes) == 8

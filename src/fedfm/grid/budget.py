@@ -54,7 +54,7 @@ class Speed:
     @staticmethod
     def of(summaries: Iterable[Summary], device: str) -> "Speed":
         """Measure runs on such a device, with set-up, checkpoints and measures."""
-        found: dict[Kind, list[float]] = {}
+        rates: dict[Kind, list[float]] = {}
         for each in summaries:
             if each.device == device and "seconds" in each.totals:
                 try:
@@ -62,8 +62,8 @@ class Speed:
                 except UserError:  # of a method or a version that is not known here
                     continue
                 taken = each.clock or UNCOUNTED * each.totals["seconds"]
-                found.setdefault((kind, each.together), []).append(taken / work)
-        return Speed({kind: median(rates) for kind, rates in found.items()})
+                rates.setdefault((kind, each.together), []).append(taken / work)
+        return Speed({kind: median(several) for kind, several in rates.items()})
 
     def seconds(self, config: Config, runs: int = 1) -> float | None:
         """Estimate how long `runs` runs take together; None if nothing similar has been run.

@@ -60,8 +60,8 @@ def extract_identity(config: dict[str, Any]) -> dict[str, Any]:
         kept["fewest"] = config.get("deployment", {}).get("minimum")
     if "method" in kept:
         settings = {
-            name: _drop_defaults(f"method.{name}", own, usual.get("method", {}).get(name, {}))
-            for name, own in kept["method"].items()
+            name: _drop_defaults(f"method.{name}", table, usual.get("method", {}).get(name, {}))
+            for name, table in kept["method"].items()
         }
         kept["method"] = settings
     return {

@@ -48,9 +48,9 @@ def read_points(folder: Path) -> Points | None:
     """Return the points of a run, if it has any."""
     if not (folder / POINTS_FILE).exists():
         return None
-    with np.load(folder / POINTS_FILE) as found:
-        classes = tuple(map(str, found["classes"]))
-        return Points(found["features"].astype(np.float32), found["labels"], classes)
+    with np.load(folder / POINTS_FILE) as arrays:
+        classes = tuple(map(str, arrays["classes"]))
+        return Points(arrays["features"].astype(np.float32), arrays["labels"], classes)
 
 
 def _write_points(path: Path, points: Points) -> None:

@@ -98,8 +98,8 @@ def _judge(
     for rivals in [others] if claim.best else [[other] for other in others]:
         words: dict[str, Iterable[str]] = {"at": at.values(), "better": better.values()}
         words["than"] = [rivals[0].labels[axis] for axis in claim.than]
-        said = claim.says.format(**{name: ", ".join(each) for name, each in words.items()})
-        yield Verdict(said, ours, rivals, claim.within)
+        statement = claim.says.format(**{name: ", ".join(each) for name, each in words.items()})
+        yield Verdict(statement, ours, rivals, claim.within)
 
 
 def _find_entry(table: Table, claim: Claim, labels: Mapping[str, str]) -> Entry:

@@ -87,7 +87,7 @@ def write_document(made: Document) -> list[Path]:
     drawn = []
     for part in made.plan.parts:
         picture = made.picture(part.recipe)
-        if draw_picture(part.known, made.tables[part.recipe], made.results, False, picture):
+        if draw_picture(part.selection, made.tables[part.recipe], made.results, False, picture):
             drawn.append(picture)
         else:
             picture.unlink(missing_ok=True)

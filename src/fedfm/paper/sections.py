@@ -30,9 +30,9 @@ def render_section(part: Section, table: Table, words: Sequence[str], picture: P
             (_format_row(recipe, entries, words) for entries in group_entries(table).values()),
         ),
     ]
-    if part.known.output == "choice":
-        found = [each.words for each in choose_settings(part.known, table)] or ["nothing yet"]
-        lines.append(f"Chosen: {'; '.join(found)}.\n")
+    if part.selection.output == "choice":
+        choices = [each.words for each in choose_settings(part.selection, table)] or ["nothing yet"]
+        lines.append(f"Chosen: {'; '.join(choices)}.\n")
     if picture.exists():
         lines.append(f"![{table.title}]({picture.name})\n")
     return "\n".join(lines)
@@ -50,10 +50,10 @@ def format_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def group_entries(table: Table) -> Cells:
     """Return the cells of a table."""
-    found: Cells = {}
+    cells: Cells = {}
     for entry in table.entries.values():
-        found.setdefault(tuple(entry.labels.values()), []).append(entry)
-    return found
+        cells.setdefault(tuple(entry.labels.values()), []).append(entry)
+    return cells
 
 
 def sum_seconds(runs: Iterable[Summary]) -> float:

@@ -30,17 +30,17 @@ def simulate(
     inputs, sums = start.shape[1], problem.shares[..., None] * problem.means
     step = np.eye(inputs) - rate * problem.hessians
     fixed, noise = np.tile(problem.targets, (1, repeats, 1)), rate * problem.sigma * problem.noise
-    point, found = np.tile(start, (repeats, 1)), np.empty((rounds, repeats))
+    point, norms = np.tile(start, (repeats, 1)), np.empty((rounds, repeats))
     for t in range(rounds):
         anchors = point @ problem.class_means.T
         constant = fixed + 2 * problem.strength * (anchors @ sums)
         gradient = problem.mean(point @ problem.hessians - constant)
-        found[t] = np.sum(gradient.reshape(repeats, -1) ** 2, 1)
+        norms[t] = np.sum(gradient.reshape(repeats, -1) ** 2, 1)
         local: Array = np.broadcast_to(point, constant.shape)
         for draw in rng.normal(size=(tau, len(sums), repeats, 1, 1)):
             local = local @ step + rate * constant - (draw * noise).reshape(constant.shape)
         point = problem.mean(local)
-    return found
+    return norms
 
 
 def compute_expectation(
@@ -64,15 +64,15 @@ def compute_expectation(
     keep = problem.mean(powers[:, -1] + (problem.hessians - problem.slopes) @ total)
     shift = problem.mean(problem.targets @ total)
     fresh = _compute_noise(problem, rate * powers[:, :-1], shared_noise)
-    point, spread, found = start, np.zeros_like(keep), np.empty((2, rounds))
+    point, spread, moments = start, np.zeros_like(keep), np.empty((2, rounds))
     target = problem.mean(problem.targets)
     for t in range(rounds):
         bias, noise = point @ problem.slope - target, problem.slope @ spread @ problem.slope
         along = problem.profile @ bias
-        found[0, t] = np.sum(bias**2) + np.trace(noise)
-        found[1, t] = np.sqrt(4 * along @ noise @ along + 2 * np.sum(noise**2))
+        moments[0, t] = np.sum(bias**2) + np.trace(noise)
+        moments[1, t] = np.sqrt(4 * along @ noise @ along + 2 * np.sum(noise**2))
         point, spread = point @ keep + shift, keep.T @ spread @ keep + fresh
-    return found[0], found[1]
+    return moments[0], moments[1]
 
 
 def _compute_noise(problem: Problem, carried: Array, shared: bool) -> Array:

@@ -78,10 +78,10 @@ def check_bounds(
     constants, most = problem.constants(start), max(ends)
     exact, deviation = compute_expectation(problem, start, rounds=most, tau=tau, rate=rate)
     runs = simulate(problem, start, rounds=most, tau=tau, rate=rate, repeats=REPEATS)
-    found: list[BoundCheck] = []
+    checks: list[BoundCheck] = []
     for rounds in ends:
         at = int(np.argmin(exact[:rounds]))
-        found.append(
+        checks.append(
             BoundCheck(
                 tau,
                 rounds,
@@ -93,7 +93,7 @@ def check_bounds(
                 bound=compute_bound(constants, rounds=rounds, tau=tau, rate=rate),
             )
         )
-    return found
+    return checks
 
 
 def check_fixed_rate(problem: Problem, start: Array) -> list[BoundCheck]:

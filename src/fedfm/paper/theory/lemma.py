@@ -105,7 +105,7 @@ def track_updates(
 
     A state holds the model after its round and the anchors from before it: w(t+1) and A(t).
     """
-    found: list[AnchorUpdate] = []
+    updates: list[AnchorUpdate] = []
     state, _ = run_round(state, fed)
     for _ in range(rounds):
         following, _ = run_round(state, fed)
@@ -114,9 +114,9 @@ def track_updates(
         before, after = compute_objective(state, fed, piece.strength, samples, old, new)
         moved = (old["anchors"] - new["anchors"]).square().sum(-1) * old["seen"]
         predicted = piece.strength * float(moved[labels[torch.cat(samples)]].mean())
-        found.append(AnchorUpdate(state.round, before, after, predicted))
+        updates.append(AnchorUpdate(state.round, before, after, predicted))
         state = following
-    return found
+    return updates
 
 
 def compute_objective(

@@ -42,11 +42,11 @@ def draw_theory(
 def _draw_bounds(axes: Axes, cells: Sequence[BoundCheck], title: str) -> None:
     """For each tau: the exact expectation (line), repeated runs (marks), the bound (dashed)."""
     for i, tau in enumerate(sorted({each.tau for each in cells})):
-        own = [each for each in cells if each.tau == tau]
-        rounds = [each.rounds for each in own]
-        axes.plot(rounds, [each.bound.total for each in own], "--", color=_COLOURS[i], lw=1.6)
-        axes.plot(rounds, [each.smallest for each in own], color=_COLOURS[i], lw=1.8)
-        axes.plot(rounds, [each.sampled for each in own], _MARKS[i], color=_COLOURS[i], ms=6)
+        of_tau = [each for each in cells if each.tau == tau]
+        rounds = [each.rounds for each in of_tau]
+        axes.plot(rounds, [each.bound.total for each in of_tau], "--", color=_COLOURS[i], lw=1.6)
+        axes.plot(rounds, [each.smallest for each in of_tau], color=_COLOURS[i], lw=1.8)
+        axes.plot(rounds, [each.sampled for each in of_tau], _MARKS[i], color=_COLOURS[i], ms=6)
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("rounds T", color=INK)
     axes.set_title(title, color=INK, fontsize=11, loc="left")
