@@ -21,7 +21,7 @@ def simulate(
     repeats: int,
     seed: int = 0,
 ) -> Array:
-    """|grad Phi(W(t); A(t))|^2 of every repeat, for t = 0 .. T-1 [T, R], from W(0) = start.
+    """Return |grad Phi(W(t); A(t))|^2 for t = 0 .. T-1 of every repeat [T, R], from W(0) = start.
 
     A round: anchors from W(t) (Eq. 9), tau steps of SGD at every client (Eq. 10), the mean of the
     clients' models (Eq. 11). All repeats are stacked: W is [R d, m], anchors [R d, C].
@@ -52,7 +52,7 @@ def compute_expectation(
     rate: float,
     shared_noise: bool = False,
 ) -> tuple[Array, Array]:
-    """The mean and the deviation of |grad Phi(W(t); A(t))|^2 for t = 0 .. T-1 [T], no sampling.
+    """Return mean and deviation of |grad Phi(W(t); A(t))|^2 for t = 0 .. T-1 [T], exactly.
 
     With G_k = I - eta H_k, a round is W -> W P + Q + u z' for a Gaussian z [m], u being the
     noise's profile over the rows. `shared_noise`: all clients draw the same noise (the theorem's
@@ -76,7 +76,7 @@ def compute_expectation(
 
 
 def _compute_noise(problem: Problem, carried: Array, shared: bool) -> Array:
-    """The covariance [m, m] that a round adds, given how far each step's noise is carried.
+    """Return the covariance [m, m] that a round adds, given how far each step's noise is carried.
 
     `carried` [K, tau, m, m]: eta G_k^j.
     """
