@@ -19,14 +19,14 @@ from fedfm.metrics.feature_space import (
 )
 
 POINTS = 2000
-"""As many as a picture shows."""
+"""The number of points that a picture shows."""
 
 
 class Points(NamedTuple):
     """Principal components of some samples' features, with their classes."""
 
     features: NDArray[Any]
-    """[N, 50 at most], at most 1: t-SNE looks at ratios of distances only."""
+    """[N, 50 at most], scaled to at most 1, since t-SNE uses only ratios of distances."""
     labels: NDArray[Any]
     classes: tuple[str, ...]
 

@@ -21,7 +21,7 @@ def describe_outcome(outcome: JobOutcome) -> str:
     if outcome.problem:
         return f"failed: {outcome.problem}"
     if outcome.stopped:
-        return "stopped after a round, can go on"
+        return "stopped after a round; can be resumed"
     if not outcome.finished:
         return "being run elsewhere" if outcome.elsewhere else "was there already"
     return f"done in {format_duration(outcome.seconds)}"

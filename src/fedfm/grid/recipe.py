@@ -18,8 +18,8 @@ from fedfm.core.errors import UserError, require, unknown
 Settings = dict[str, Any]
 """A nested table of a config, whole or in part."""
 Output = Literal["table", "curve", "features", "clients", "partitions", "choice"]
-"""What people look at: numbers, lines along the columns' axis, feature spaces, who holds what; or
-which settings of methods did best, and so are chosen."""
+"""What a recipe shows: numbers, curves over the columns' axis, feature spaces, local models of
+clients, partitions; or the best settings of each method, which are then chosen."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def expand_cells(
     """Yield the cells of a recipe, after 'key=value' changes to all of them."""
     recipe = recipe.reduced if quick else recipe
     changes = [_parse_change(text) for text in overrides]
-    if recipe.output == "choice":  # between settings of methods, so nobody else sets them
+    if recipe.output == "choice":  # the recipe itself sets what is compared
         changes = [(path, change) for path, change in changes if path[0] != "method"]
     for combination in product(*recipe.axes.values()):
         labels = dict(zip(recipe.axes, combination, strict=True))

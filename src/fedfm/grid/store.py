@@ -24,7 +24,7 @@ from fedfm.run.folder import finished
 logger = logging.getLogger(__name__)
 FORMAT = 1
 POINTS_FILE = "points.npz"
-"""Holds a run's test features in small (points.py)."""
+"""Holds a sample of a run's test features (points.py)."""
 KEPT = (
     "seed",
     "method",
@@ -61,7 +61,7 @@ class Summary:
     cell: dict[str, str] = field(default_factory=dict)
     """The labels along the recipe's axes, e.g. {"method": "FedFM", "data": "CIFAR-10"}."""
     quick: bool = False
-    """Whether it is a reduced one, which shows that a recipe works and nothing else."""
+    """Whether the run is of reduced size and only shows that the recipe works."""
     measures: dict[str, float] = field(default_factory=dict)
     """Further numbers of the best model, e.g. nmi and silhouette."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class Summary:
     finished: str = ""
     """When, in UTC."""
     clock: float = 0.0
-    """Its share of the job's seconds by the clock: set-up, checkpoints and measures are in it,
-    which `totals` leaves out. 0: unknown, as for a run that was resumed."""
+    """Its share of the job's seconds by the clock, with set-up, checkpoints and measures, which
+    `totals` leaves out. 0: unknown, as for a resumed run."""
     together: int = 0
     """How many runs that job trained together; 0: unknown."""
     format: int = FORMAT
@@ -140,7 +140,7 @@ class Store:
 
 
 def _end_line(file: IO[bytes]) -> None:
-    """End a line that a crash left open, so that it does not spoil the next."""
+    """End a line that a crash cut off, so that the next line stays readable."""
     if file.seek(0, os.SEEK_END):
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":

@@ -42,7 +42,7 @@ class JobOutcome:
     finished: int = 0
     """Runs whose results are in the store now."""
     elsewhere: int = 0
-    """Runs that another runner is at."""
+    """Runs that another runner works on."""
     stopped: bool = False
     problem: str = ""
     seconds: float = 0.0
@@ -66,7 +66,7 @@ def run_job(
         try:
             try:
                 _run(left, results, budget, threads, on_round, stop)
-            finally:  # seeds may have finished that others did not keep from it
+            finally:  # some seeds may have finished before another one failed
                 outcome = replace(
                     outcome, finished=_record_finished(left, results, began if fresh else None)
                 )

@@ -18,7 +18,7 @@ class Verdict:
     says: str
     better: Entry
     rivals: Sequence[Entry]
-    """The cells to beat; all of them have to be run."""
+    """The cells to beat; a verdict needs runs of all of them."""
     within: float = 0.0
 
     @property
@@ -68,7 +68,7 @@ class Verdict:
         return HOLDS if self.difference > -self.within else FAILS
 
     def _worth(self, value: float | None) -> float:
-        """Return a value for which more is better; a cell without runs is worth least."""
+        """Return the value with a sign so that more is better; -inf for a cell without runs."""
         return -inf if value is None else self.better.measure.better * value
 
     @property

@@ -43,7 +43,7 @@ class Section:
     def jobs(self, quick: bool, seeds: int | None, overrides: Iterable[str]) -> list[Job]:
         """Return all its jobs."""
         recipe = load_recipe(self.recipe)
-        only = () if quick else self.only  # which has labels of its own
+        only = () if quick else self.only  # the reduced recipe has other labels
         return plan_jobs(recipe, quick, range(seeds or recipe.seeds), overrides, only)
 
 
@@ -53,7 +53,7 @@ class ReproductionStep(Section):
 
     seeds: int = 1
     tuned: bool = False
-    """Whether it is about methods whose settings are chosen first."""
+    """Whether it uses the settings that an earlier step chooses."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Claim:
     best: bool = False
     """Whether the best of `than` is the one to beat, instead of each of them."""
     within: float = 0.0
-    """So much worse is still as claimed."""
+    """The claim still holds if the difference is worse by at most this."""
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from fedfm.run.records import best_so_far
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 """By the label of a line and the label on the axis, a value for each seed."""
 WIDE = 20
-"""From this ratio of the largest to the smallest value on an axis is logarithmic."""
+"""An axis is logarithmic if its largest value is at least so many times its smallest."""
 Run = Sequence[Mapping[str, Any]]
 """The fields of `fedfm.run.records.RoundRecord` for each round."""
 Runs = Mapping[str, Sequence[Run]]
 """By label, a run for each seed."""
 SCALES = ((1e3, "thousand floats"), (1e6, "million floats"), (1e9, "billion floats"))
 BELOW = 2
-"""The axis goes so many times as far below the lowest end of a line as the ends lie apart."""
+"""The axis starts this many times the spread of the final values below the lowest one."""
 SEPARATOR = " / "
 
 

@@ -22,8 +22,8 @@ COLOURS = (
 )  # fmt: skip
 """Tol's muted colours and a grey, which colour-blind people can tell apart."""
 MARKS = "os^DvPX<>h"
-"""A class's mark, which also greyscale keeps; after ten classes the pairs shift, so none repeats
-within a hundred."""
+"""Markers of classes, for greyscale. After ten classes the pairs of colour and marker shift, so
+that a hundred classes look different."""
 NAMED = 20
 """More classes than so many are not named in a legend."""
 PER_ROW = 4

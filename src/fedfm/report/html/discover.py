@@ -17,7 +17,7 @@ KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 NOT_RUNS = {"checkpoint", "clients", "flower", "app"}
 """Folders within a run's."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError)
-"""What reading a file raises that another version, or a person, has written."""
+"""What reading a file of another version, or one edited by hand, may raise."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Discovery:
     left_out: list[LeftOut] = field(default_factory=list)
     pictures: list[Path] = field(default_factory=list)
     quick: set[tuple[str, int]] = field(default_factory=set)
-    """Identities of runs of reduced size, which are no evidence."""
+    """Identities of runs of reduced size, which must not be compared."""
 
 
 def discover_runs(places: Sequence[Path]) -> Discovery:

@@ -19,7 +19,7 @@ from fedfm.run.records import best_so_far
 
 Floats = NDArray[np.float64]
 MEMBERS, DEPLOYED = "members.json", " (deployed)"
-"""What the folder of a federation of real machines has, and how its method is called."""
+"""A file that only the folder of a deployment has, and the suffix of its method's label."""
 OWN_DATA = "clients' own data"
 TOTALS = ("floats_up", "floats_down", "bytes_up", "bytes_down", "handshakes", "seconds")
 
@@ -42,12 +42,12 @@ class LoadedRun:
     accuracy: Floats = field(default_factory=lambda: np.empty(0))
     """Test accuracy after every round; empty if only the line among the results is there."""
     best_so_far: Floats = field(default_factory=lambda: np.empty(0))
-    """That of the best round so far; where the last one counts, the same."""
+    """That of the best round so far, or of the same round if the last one counts."""
     sent: Floats = field(default_factory=lambda: np.empty(0))
     """Bytes sent until then, up and down."""
     client_accuracies: tuple[float, ...] = ()
     own_data: bool = False
-    """Whether real clients brought theirs: what the config names was not trained on."""
+    """Whether real clients brought their own data, so that the config's was not used."""
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
     """By recipe, the labels of the cell that the run fills."""
     machine: dict[str, Any] = field(default_factory=dict)

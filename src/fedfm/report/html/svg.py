@@ -22,7 +22,7 @@ MARKERS = (
 )
 """Diamond, square, triangles, bars and a star, as corners."""
 WIDTH = 560.0
-"""Of all charts; style.css sets larger letters on narrow screens, where charts shrink."""
+"""The width of all charts; style.css enlarges letters on narrow screens, where charts shrink."""
 LETTER, LEGEND_MARK, LEGEND_ROW, GAP = 10.5, 46.0, 26.0, 14.0
 """The width of a letter at most, and the sizes of a legend's entry."""
 LONGEST_LABEL = 46
