@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.progress import TimeElapsedColumn
 
 from fedfm.core.errors import UserError
 from fedfm.grid import progress, worker
@@ -289,7 +290,7 @@ def test_a_stopped_outcome_in_words():
 
 def test_the_bar_of_all_runs_shows_the_time_left():
     (job,) = jobs_of(recipe(), seeds=1, only=("FedAvg", "E = 1"))
-    bars = make_bars()
+    bars = make_bars(TimeElapsedColumn())
     display = BarDisplay(1, Budget.parse("10m"), bars)
     display.begin(job)
     display.end(JobOutcome(job, finished=1))
