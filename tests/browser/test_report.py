@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bench.report import write_run
 from PIL import Image
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from fedfm.report.html import write_report
+from tests.report.runs import write_run
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 
@@ -204,20 +204,30 @@ def test_every_chart_is_saved_as_it_is_shown(page, tmp_path):
     assert "fedavg" not in texts, "the filter hides it"
 
 
-def test_on_a_phone_only_tables_scroll_sideways(page):
+def test_on_a_phone_nothing_is_cut_off(page):
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     assert page.execute_script("return innerWidth") == 390
     assert page.execute_script("return document.documentElement.scrollWidth") <= 390
-    for table in every(page, ".scroll"):
-        page.execute_script("arguments[0].scrollLeft = 10000", table)
-        last = table.find_elements(By.CSS_SELECTOR, "tr:first-child > :last-child")[0]
-        assert last.rect["x"] + last.rect["width"] <= 390
-    assert page.execute_script("return arguments[0].scrollWidth", one(page, ".scroll")) > 390
+    for cell in every(page, ".scroll tbody td"):
+        assert cell.get_attribute("data-head"), "its column's name stands above it"
+        assert cell.rect["x"] >= 0
+        assert cell.rect["x"] + cell.rect["width"] <= 390
+        assert page.execute_script(
+            "return arguments[0].scrollWidth <= arguments[0].clientWidth", cell
+        )
     size = page.execute_script(
         "const text = document.querySelector('svg.chart text');"
         "return parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a"
     )
     assert size > 10
+
+
+def test_a_table_sorts_on_a_phone(page):
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    head = one(page, "table.sortable th:nth-child(3)")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", head)
+    head.find_element(By.TAG_NAME, "button").click()
+    assert head.get_attribute("aria-sort") == "descending"
 
 
 def test_it_prints_light_and_without_controls(page):

@@ -1,8 +1,22 @@
+from html import unescape
 from pathlib import Path
 
-from bench.report import write_run
-
+from fedfm.grid.store import read_rounds
 from tests.cli.tools import TINY
+from tests.report.runs import write_run
+
+METHOD = '''
+from fedfm.methods import PIECES, Piece
+
+
+class Mine(Piece):
+    """FedAvg under another name."""
+
+    name = "mine"
+
+
+PIECES["mine"] = Mine
+'''
 
 
 def test_a_report_about_real_runs(command):
@@ -39,3 +53,17 @@ def test_a_folder_is_no_place_for_a_file(command, tmp_path):
     answer = command("report", write_run(tmp_path / "run"), "-o", tmp_path)
     assert answer.code == 2
     assert "is a folder" in answer.err
+
+
+def test_the_command_of_the_report_repeats_a_run_of_ones_own_method(command):
+    Path("mine.py").write_text(METHOD)
+    changes = [*TINY, "--set", "rounds=2", "--set", "method=mine"]
+    assert command("--methods", "mine.py", "run", "digits", *changes, "--out", "runs/one").code == 0
+    assert command("report", "runs").code == 0
+    page = unescape(Path("report.html").read_text())
+    words = page.split('<code class="command">')[1].split("</code>")[0].split()
+    Path("my.toml").write_text(page.split('<pre tabindex="0">')[1].split("</pre>")[0])
+    words[words.index("FILE")] = "mine.py"
+    assert command(*words[1:], "--out", "runs/two").code == 0
+    first, second = (read_rounds(Path("runs") / name) for name in ("one", "two"))
+    assert [each["test_accuracy"] for each in first] == [each["test_accuracy"] for each in second]

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import Job, plan_jobs
-from fedfm.grid.progress import Lines
+from fedfm.grid.progress import LineDisplay
 from fedfm.grid.recipe import Recipe
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, Summary
@@ -43,7 +43,7 @@ def jobs_of(
 def run(jobs: list[Job], results: Path, budget: Budget | None = None) -> list[JobOutcome]:
     """Run what is missing, in this process."""
     budget = budget or Budget()
-    return Grid(results, budget, InProcess(results, budget), Lines(0, budget)).run(jobs)
+    return Grid(results, budget, InProcess(results, budget), LineDisplay(0, budget)).run(jobs)
 
 
 def found(results: Path) -> dict[tuple[Any, ...], Summary]:

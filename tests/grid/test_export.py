@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.grid.export import export, to_frame
+from fedfm.grid.export import collect_round_rows, collect_run_rows, export, to_frame
 from fedfm.grid.store import Store
 from tests.grid.results import results, store_of
 
@@ -73,7 +73,7 @@ def test_bad_input(store, tmp_path, monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", nothing_installed)
-    for attempt in (lambda: export(store, tmp_path / "r.parquet"), lambda: to_frame(store)):
+    for attempt in (lambda: export(store, tmp_path / "r.parquet"), lambda: to_frame([])):
         with pytest.raises(UserError, match=r"pip install '\.\[parquet\]'"):
             attempt()
     assert not (tmp_path / "r.parquet").exists()
@@ -81,7 +81,7 @@ def test_bad_input(store, tmp_path, monkeypatch):
 
 def test_a_frame_keeps_types(store):
     pytest.importorskip("pandas")
-    frame = to_frame(store)
+    frame = to_frame(collect_run_rows(store))
     assert len(frame) == 3
     assert str(frame["seed"].dtype) == "Int64"
     assert str(frame["test_accuracy"].dtype) == "Float64"
@@ -91,14 +91,19 @@ def test_a_frame_keeps_types(store):
     assert frame.groupby("cell.method")["test_accuracy"].mean().to_dict() == pytest.approx(
         {"FedAvg": 0.705, "FedFM": 0.75}
     )
-    assert to_frame(store, rounds=True)["floats_up"].sum() == 3 * 4 * 1000
+    assert to_frame(collect_round_rows(store))["floats_up"].sum() == 3 * 4 * 1000
 
 
 def test_values_of_several_types_in_one_column_become_texts(store):
     pytest.importorskip("pandas")
     (first, *_) = store.summaries()
     store.append([replace(first, config={"training": {"lr": "auto"}})])
-    assert list(to_frame(store)["config.training.lr"]) == ["0.1", "0.1", "1", "auto"]
+    assert list(to_frame(collect_run_rows(store))["config.training.lr"]) == [
+        "0.1",
+        "0.1",
+        "1",
+        "auto",
+    ]
 
 
 @pytest.mark.parametrize("reader", ["pandas", "polars"])

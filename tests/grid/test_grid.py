@@ -5,17 +5,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.progress import TimeElapsedColumn
 
 from fedfm.core.errors import UserError
 from fedfm.grid import progress, worker
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import find_missing, select_current
-from fedfm.grid.progress import Lines, describe_outcome
+from fedfm.grid.progress import BarDisplay, LineDisplay, describe_outcome
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, read_summary
 from fedfm.grid.worker import JobOutcome, claim_seeds, run_job
 from fedfm.grid.workers import LocalProcesses
 from fedfm.run import prepare, runner
+from fedfm.run.console import make_bars
+from fedfm.run.runner import run_configs
 from tests.grid.grids import METHODS, found, jobs_of, recipe, run, timeless
 
 
@@ -23,13 +26,13 @@ from tests.grid.grids import METHODS, found, jobs_of, recipe, run, timeless
 def trained(monkeypatch) -> list[int]:
     """How many runs were trained together, each time."""
     counts = []
-    real = runner.run_together
+    real = run_configs
 
     def counting(runs, *rest, **options):
         counts.append(len(runs))
         return real(runs, *rest, **options)
 
-    monkeypatch.setattr(worker, "run_together", counting)
+    monkeypatch.setattr(worker, "run_configs", counting)
     return counts
 
 
@@ -117,7 +120,7 @@ def test_seeds_that_finish_are_kept_where_one_diverges(tmp_path, monkeypatch):
                 parameter.mul_(1e30 if config.seed == 1 else 1)
         return model
 
-    monkeypatch.setattr(prepare, "build_model", broken)
+    monkeypatch.setattr(runner, "build_model", broken)
     (outcome,) = run(jobs_of(recipe(), seeds=3, only=("FedAvg", "E = 1")), tmp_path)
     assert outcome.finished == 2
     assert outcome.problem.startswith("seed 1, round 1: the training of every client diverged")
@@ -134,14 +137,14 @@ def test_a_cell_that_fails_is_named_and_the_rest_runs(tmp_path):
 
 
 def test_what_nobody_foresaw_stops_one_cell_only_and_is_shown_whole(tmp_path, monkeypatch, caplog):
-    real, runs = runner.run_together, iter(range(9))
+    real, runs = run_configs, iter(range(9))
 
     def broken(*arguments, **options):
         if next(runs) == 0:
             raise ZeroDivisionError("a fault of ours")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(worker, "run_together", broken)
+    monkeypatch.setattr(worker, "run_configs", broken)
     outcomes = run(jobs_of(recipe()), tmp_path)
     assert [outcome.problem for outcome in outcomes] == [
         "ZeroDivisionError: a fault of ours", "", "", "",
@@ -221,7 +224,7 @@ def test_several_processes_give_the_same(tmp_path, whole):
     budget = Budget()
     engine = LocalProcesses(tmp_path, budget, slots=2)
     try:
-        outcomes = Grid(tmp_path, budget, engine, Lines(8, budget)).run(jobs_of(recipe()))
+        outcomes = Grid(tmp_path, budget, engine, LineDisplay(8, budget)).run(jobs_of(recipe()))
     finally:
         engine.close()
     assert sum(outcome.finished for outcome in outcomes) == 8
@@ -280,6 +283,17 @@ def test_without_a_terminal_a_long_job_gives_signs_of_life(tmp_path, monkeypatch
 
 def test_a_stopped_outcome_in_words():
     job = jobs_of(recipe())[0]
-    assert "can go on" in describe_outcome(JobOutcome(job, stopped=True))
+    assert "resumed" in describe_outcome(JobOutcome(job, stopped=True))
     assert describe_outcome(JobOutcome(job, problem="no data")) == "failed: no data"
     assert describe_outcome(JobOutcome(job, elsewhere=2)) == "being run elsewhere"
+
+
+def test_the_bar_of_all_runs_shows_the_time_left():
+    (job,) = jobs_of(recipe(), seeds=1, only=("FedAvg", "E = 1"))
+    bars = make_bars(TimeElapsedColumn())
+    display = BarDisplay(1, Budget.parse("10m"), bars)
+    display.begin(job)
+    display.end(JobOutcome(job, finished=1))
+    (whole,) = bars.tasks
+    assert whole.completed == 1
+    assert "left of the budget" in whole.fields["status"]

@@ -8,7 +8,7 @@ import pytest
 from fedfm.core.errors import UserError
 from fedfm.grid.budget import Budget, Speed, estimate_cost, format_duration
 from fedfm.grid.jobs import plan_jobs, sort_jobs
-from fedfm.grid.progress import Lines
+from fedfm.grid.progress import LineDisplay
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store
 from fedfm.grid.worker import run_job
@@ -123,7 +123,7 @@ def test_a_job_that_does_not_fit_waits_for_those_that_do(tmp_path, whole):
     )
     rate = Speed.of(Store(tmp_path).summaries(), "cpu").seconds(jobs[0].config) or 0
     budget = Budget(time.time() + 0.75 * rate)
-    grid = Grid(tmp_path, budget, InProcess(tmp_path, budget), Lines(0, budget))
+    grid = Grid(tmp_path, budget, InProcess(tmp_path, budget), LineDisplay(0, budget))
     dear_first = sorted(jobs, key=lambda job: -job.cost)
     assert dear_first[grid._next(dear_first) or 0].labels[0]["epochs"] == "E = 1"
     assert grid._next(dear_first[:1]) == 0, "what does not fit is begun if there is nothing else"

@@ -12,21 +12,21 @@ from fedfm.grid import worker
 from fedfm.grid.budget import MARGIN, UNCOUNTED, Budget, Speed
 from fedfm.grid.merge import collect_results, merge
 from fedfm.grid.points import read_points
-from fedfm.grid.progress import Lines
+from fedfm.grid.progress import LineDisplay
 from fedfm.grid.repeats import find_repeats
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store
 from fedfm.grid.worker import Stopped, Watch, run_job
 from fedfm.grid.workers import InProcess
-from fedfm.run import runner
 from fedfm.run.records import RoundRecord
+from fedfm.run.runner import run_configs
 from tests.grid.grids import found, jobs_of, recipe, run, timeless
 
 SMALL = {"config.toml", "machine.json", "rounds.csv", "rounds.jsonl", "summary.json"}
 
 
 def grid(results, budget, collect=None) -> Grid:
-    return Grid(results, budget, InProcess(results, budget), Lines(0, budget), collect)
+    return Grid(results, budget, InProcess(results, budget), LineDisplay(0, budget), collect)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def after(number: int, seconds: float = 1.0) -> RoundRecord:
     ],
 )
 def test_runs_stop_at_a_checkpoint_if_there_is_no_time_for_the_next(number, every, seconds, stops):
-    assert watch(every, Budget(time.time() + seconds))._enough(after(number)) is stops
+    assert watch(every, Budget(time.time() + seconds))._should_stop(after(number)) is stops
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_runs_stop_at_a_checkpoint_if_there_is_no_time_for_the_next(number, ever
 )
 def test_half_a_job_is_given_up_early_or_not_at_all(number, seconds, stops):
     watched = watch(10, Budget(time.time() + seconds, whole=True))
-    watched._enough(after(number - 1))
-    assert watched._enough(after(number)) is stops
+    watched._should_stop(after(number - 1))
+    assert watched._should_stop(after(number)) is stops
 
 
 def test_a_round_with_compilation_in_it_says_nothing_about_the_others():
     watched = watch(10, Budget(time.time() + 300, whole=True))
-    assert not watched._enough(after(1, seconds=60.0))
-    assert not watched._enough(after(2))
-    assert not watched._enough(after(3, seconds=5.0))
+    assert not watched._should_stop(after(1, seconds=60.0))
+    assert not watched._should_stop(after(2))
+    assert not watched._should_stop(after(3, seconds=5.0))
 
 
 def test_the_first_run_that_has_a_round_speaks_for_all():
@@ -147,8 +147,8 @@ def test_the_first_run_that_has_a_round_speaks_for_all():
 
 
 def test_a_user_who_stops_waits_for_the_checkpoint():
-    assert not watch(10, Budget(), stop=True)._enough(after(7))
-    assert watch(10, Budget(), stop=True)._enough(after(10))
+    assert not watch(10, Budget(), stop=True)._should_stop(after(7))
+    assert watch(10, Budget(), stop=True)._should_stop(after(10))
 
 
 # ---- home ----------------------------------------------------------------------------------------
@@ -156,14 +156,14 @@ def test_a_user_who_stops_waits_for_the_checkpoint():
 
 @pytest.mark.parametrize("name", ["home", "home.tgz"])
 def test_after_every_job_its_small_files_are_home(tmp_path, whole, name, monkeypatch):
-    home, seen, real = tmp_path / name, list[int](), runner.run_together
+    home, seen, real = tmp_path / name, list[int](), run_configs
 
     def looking(*arguments, **options):
         merged = tmp_path / f"seen-{len(seen)}"
         seen.append(merge(home, merged).results if home.exists() else 0)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(worker, "run_together", looking)
+    monkeypatch.setattr(worker, "run_configs", looking)
     grid(tmp_path / "there", Budget(whole=True), home).run(jobs_of(recipe()))
     assert seen == [0, 2, 4, 6], "a machine that is taken away loses the running job only"
     monkeypatch.undo()

@@ -135,7 +135,7 @@ def test_models_come_on_request_also_later(machines, tmp_path):
 def test_other_configs_and_other_outcomes_are_named(machines, tmp_path, caplog):
     run(jobs_of(recipe(), "lr=0.02", only=("FedAvg", "E = 1")), tmp_path / "here")
     merge(machines / "one", tmp_path / "here")
-    assert "tiny FedAvg / E = 1, seed 0 is of another config" in caplog.text
+    assert "tiny FedAvg / E = 1, seed 0 has another config" in caplog.text
     caplog.clear()
     changed = Store(tmp_path / "changed")
     changed.append(replace(each, test_accuracy=0.5) for each in Store(machines / "one").summaries())

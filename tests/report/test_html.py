@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from bench.report import write_run
 
 from fedfm import FedAvg, Training, data, models, simulate
 from fedfm.config import load_config, parse
@@ -24,6 +23,7 @@ from fedfm.report.html.discover import Discovery, discover_runs
 from fedfm.report.html.group import POINTS, group_by_setting
 from fedfm.report.html.page import render_page, write_report
 from fedfm.report.html.svg import Scale
+from tests.report.runs import write_run
 
 VOID = {"meta", "input", "img", "br"}
 PICTURE = b"\x89PNG invented"
@@ -208,6 +208,18 @@ def test_a_config_can_be_run_again(runs):
     assert isinstance(text, str)
     assert parse(tomllib.loads(text)) == load_config(str(runs / "fedfm-0" / "config.toml"))
     assert "in fedfm-2" in configs[1].text
+
+
+def test_the_command_of_a_config_names_a_file_for_methods_of_ones_own(runs):
+    own = tomllib.loads((runs / "fedfm-0" / "config.toml").read_text())
+    own |= {"method": {"mine": {}}, "code": {"mine": "0123456789ab"}}
+    folder = write_run(runs / "own")
+    (folder / "config.toml").write_text(tomli_w.dumps(own))
+    change(folder, method="mine")
+    configs = page_of(runs).every("details", class_="config")
+    commands = [config.every("code", class_="command")[0].text for config in configs]
+    assert commands == [*["fedfm run my.toml"] * 2, "fedfm --methods FILE run my.toml"]
+    assert "your own mine as FILE" in configs[2].text
 
 
 def test_profile_and_pictures_are_shown(runs):
@@ -521,7 +533,7 @@ def test_a_model_costs_what_was_sent_until_its_round(tmp_path, counts, expected)
     path.write_text("".join(json.dumps(line) + "\n" for line in changed))
     change(folder, test_accuracy=counts)
     (found,) = discover_runs([folder]).runs
-    assert found.reached.tolist() == expected
+    assert found.best_so_far.tolist() == expected
     (setting,) = group_by_setting([found])
     assert tables.find_common_accuracy(setting) == pytest.approx(100 * max(expected))
 
@@ -552,6 +564,8 @@ def test_a_run_from_python_is_shown_and_its_seeds_belong_together(tmp_path):
     page = page_of(tmp_path)
     assert [row[:2] for row in rows(page)] == [["fedavg", "2"]]
     assert "the run was given its data in Python" in page.every("section")[0].text
+    (config,) = page.every("details", class_="config")
+    assert config.every("code", class_="command") == []
 
 
 def test_data_that_are_not_at_hand_leave_a_note(tmp_path, monkeypatch):

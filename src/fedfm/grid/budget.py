@@ -17,11 +17,11 @@ from fedfm.grid.store import Summary
 MODELS = {"mlp": 0.001, "cnn": 0.01, "resnet18": 1.0, "resnet50": 35.0}
 """Multiplications per sample in units of ResNet18 on 32x32 images, in orders of magnitude."""
 MARGIN = 1.1
-"""A job may take so much longer than jobs like it took."""
+"""Factor by which a job may take longer than similar jobs took."""
 UNCOUNTED = 1.2
-"""What the clock shows per second of rounds, for runs of which only that is known."""
+"""Seconds by the clock per second of rounds, for runs that recorded only their rounds."""
 SAMPLES = 50_000
-"""Training samples of data whose size is known only once they are read."""
+"""Assumed training samples of data sets whose size is unknown before they are read."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -54,16 +54,16 @@ class Speed:
     @staticmethod
     def of(summaries: Iterable[Summary], device: str) -> "Speed":
         """Measure runs on such a device, with set-up, checkpoints and measures."""
-        found: dict[Kind, list[float]] = {}
+        rates: dict[Kind, list[float]] = {}
         for each in summaries:
             if each.device == device and "seconds" in each.totals:
                 try:
                     kind, work = _parse_kind_and_cost(json.dumps(each.config | {"seed": 0}))
-                except UserError:  # of a method or a version that is not known here
+                except UserError:  # an unknown method, or a config of another version
                     continue
                 taken = each.clock or UNCOUNTED * each.totals["seconds"]
-                found.setdefault((kind, each.together), []).append(taken / work)
-        return Speed({kind: median(rates) for kind, rates in found.items()})
+                rates.setdefault((kind, each.together), []).append(taken / work)
+        return Speed({kind: median(several) for kind, several in rates.items()})
 
     def seconds(self, config: Config, runs: int = 1) -> float | None:
         """Estimate how long `runs` runs take together; None if nothing similar has been run.
@@ -83,7 +83,7 @@ class Budget:
     end: float = inf
     """By the clock of all machines (seconds since 1970)."""
     whole: bool = False
-    """Whether half a job is worth nothing: nobody goes on with it when the time is over."""
+    """Whether an unfinished job is lost, since nobody resumes it after the end."""
 
     @staticmethod
     def parse(text: str | None, whole: bool = False) -> "Budget":

@@ -1,7 +1,7 @@
 """Export results as flat tables: CSV always, Parquet with the extra `parquet`.
 
 One row per result: a run, and a cell of a table that shows it. Nested values, such as the config,
-have flatten_keys names such as `config.training.lr`. The rounds are a table of their own, joined by
+have dotted names such as `config.training.lr`. The rounds are a table of their own, joined by
 `folder`.
 """
 
@@ -33,13 +33,10 @@ def export(store: Store, path: Path, rounds: bool = False) -> list[Path]:
         tables[path.with_stem(f"{path.stem}-rounds")] = collect_round_rows(store)
     path.parent.mkdir(parents=True, exist_ok=True)
     for each, rows in tables.items():
-        write_atomically(each, _to_csv(rows) if path.suffix == ".csv" else _to_parquet(rows))
+        write_atomically(
+            each, to_csv(rows).encode() if path.suffix == ".csv" else _to_parquet(rows)
+        )
     return list(tables)
-
-
-def to_frame(store: Store, rounds: bool = False) -> Any:
-    """Return the runs, or with `rounds` their rounds, as a `pandas.DataFrame`."""
-    return _build_frame(collect_round_rows(store) if rounds else collect_run_rows(store))
 
 
 def collect_run_rows(store: Store) -> list[Row]:
@@ -60,34 +57,28 @@ def _flatten_run(summary: Summary) -> Row:
 def collect_round_rows(store: Store) -> list[Row]:
     """Return a row for every round of every run; a run that recipes share counts once."""
     runs = {summary.folder: summary for summary in store.summaries()}
-    rows = []
-    for run, rounds in read_rounds_of_runs(store.folder, runs.values()):
-        own = {"folder": run.folder, "digest": run.digest, "seed": run.seed, "method": run.method}
-        rows += [own | each for each in rounds]
-    return rows
-
-
-def _list_columns(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _to_csv(rows: Sequence[Row]) -> bytes:
-    return to_csv(rows).encode()
+    return [
+        {"folder": run.folder, "digest": run.digest, "seed": run.seed, "method": run.method} | each
+        for run, rounds in read_rounds_of_runs(store.folder, runs.values())
+        for each in rounds
+    ]
 
 
 def _to_parquet(rows: Sequence[Row]) -> bytes:
     _import_optional("pyarrow")
-    found: bytes = _build_frame(rows).to_parquet(index=False, engine="pyarrow")
-    return found
+    content: bytes = to_frame(rows).to_parquet(index=False, engine="pyarrow")
+    return content
 
 
-def _build_frame(rows: Sequence[Row]) -> Any:
+def to_frame(rows: Sequence[Row]) -> Any:
+    """Return rows as a `pandas.DataFrame`; a column of several types becomes text."""
     pandas = _import_optional("pandas")
-    columns = {name: [row.get(name) for row in rows] for name in _list_columns(rows)}
-    return pandas.DataFrame({name: _build_series(pandas, each) for name, each in columns.items()})
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return pandas.DataFrame({name: _to_series(pandas, each) for name, each in columns.items()})
 
 
-def _build_series(pandas: Any, values: Sequence[Any]) -> Any:
+def _to_series(pandas: Any, values: Sequence[Any]) -> Any:
     """Return a column in which values of any type may be missing."""
     kinds = {type(value) for value in values} - {type(None)}
     for types, name in KINDS:

@@ -25,7 +25,7 @@ MACHINE = (
     "checkpoint_every",
     "deployment",
 )
-"""Keys of a config that say how a run is done, and not what it is; so does data.dir."""
+"""Keys of a config that say how to run it, not what it computes; data.dir is another."""
 
 _MATCHING = ("strength", "start_round", "temperature", "guide", "anchors")
 FIRST_KEYS: Mapping[str, Collection[str]] = {
@@ -56,12 +56,12 @@ def extract_identity(config: dict[str, Any]) -> dict[str, Any]:
         tuple(config.get("method", {})), config.get("model", {}).get("name", "")
     )
     kept = {key: value for key, value in config.items() if key not in MACHINE}
-    if config.get("privacy"):  # the least number of clients says how large the noise is
+    if config.get("privacy"):  # the smallest number of clients decides the noise
         kept["fewest"] = config.get("deployment", {}).get("minimum")
     if "method" in kept:
         settings = {
-            name: _drop_defaults(f"method.{name}", own, usual.get("method", {}).get(name, {}))
-            for name, own in kept["method"].items()
+            name: _drop_defaults(f"method.{name}", table, usual.get("method", {}).get(name, {}))
+            for name, table in kept["method"].items()
         }
         kept["method"] = settings
     return {
@@ -96,5 +96,5 @@ def _default_config(methods: tuple[str, ...], model: str) -> dict[str, Any]:
     """Return a config with these methods and this model, and all else at its default."""
     try:
         return parse({"method": {name: {} for name in methods}, "model": {"name": model}}).as_toml()
-    except UserError:  # a method of somebody else's: all of its settings count
+    except UserError:  # an unknown method: all of its settings count
         return {}

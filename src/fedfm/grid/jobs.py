@@ -80,7 +80,7 @@ def plan_jobs(
     recipe: Recipe, quick: bool, seeds: Sequence[int], overrides: Iterable[str], only: Sequence[str]
 ) -> list[Job]:
     """Return the jobs of all cells of a recipe; warn of cells that cannot be run."""
-    found: dict[str, Job] = {}
+    jobs: dict[str, Job] = {}
     problems: dict[str, list[str]] = {}
     chosen = select_cells(list(expand_cells(recipe, quick, overrides)), only)
     drawn = recipe.output == "features"
@@ -91,11 +91,11 @@ def plan_jobs(
         except UserError as problem:
             problems.setdefault(str(problem), []).append(cell.title)
             continue
-        twin = found.get(job.digest)
+        twin = jobs.get(job.digest)
         labels = (*twin.labels, cell.labels) if twin else (cell.labels,)
-        found[job.digest] = replace(job, labels=labels)
-    _report_problems(problems, recipe, bool(found))
-    return list(found.values())
+        jobs[job.digest] = replace(job, labels=labels)
+    _report_problems(problems, recipe, bool(jobs))
+    return list(jobs.values())
 
 
 def _report_problems(problems: dict[str, list[str]], recipe: Recipe, some_left: bool) -> None:

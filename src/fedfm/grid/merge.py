@@ -17,7 +17,7 @@ from fedfm.run.folder import finished
 
 logger = logging.getLogger(__name__)
 STATE = ("checkpoint", "clients")
-"""What a run needs to go on, and a finished one no more."""
+"""Folders that only an unfinished run needs."""
 MODEL = "model.safetensors"
 ARCHIVE = ".tgz"
 
@@ -98,12 +98,11 @@ def _copy_run(source: Path, target: Path, models: bool) -> bool:
 def _warn_of_conflicts(
     new: Iterable[Summary], there: Iterable[Summary], repeated: Iterable[Repeat], source: Path
 ) -> None:
-    """Name the places with two configs, and the runs with two outcomes."""
+    """Warn of cells with two configs, and of runs with two outcomes."""
     places = {summary.place: summary for summary in there}
     for each in new:
         if each.place in places and places[each.place].digest != each.digest:
-            cell = f"{each.recipe} {' / '.join(each.cell.values())}, seed {each.seed}"
-            logger.warning("%s: %s is of another config; tables use the newest", source, cell)
+            logger.warning("%s: %s has another config; tables use the newest", source, each.title)
     for repeat in repeated:
         if not repeat.same:
             logger.warning("%s: %s; what is here stays", source, repeat)

@@ -19,14 +19,14 @@ from fedfm.metrics.feature_space import (
 )
 
 POINTS = 2000
-"""As many as a picture shows."""
+"""The number of points that a picture shows."""
 
 
 class Points(NamedTuple):
     """Principal components of some samples' features, with their classes."""
 
     features: NDArray[Any]
-    """[N, 50 at most], at most 1: t-SNE looks at ratios of distances only."""
+    """[N, 50 at most], scaled to at most 1, since t-SNE uses only ratios of distances."""
     labels: NDArray[Any]
     classes: tuple[str, ...]
 
@@ -48,9 +48,9 @@ def read_points(folder: Path) -> Points | None:
     """Return the points of a run, if it has any."""
     if not (folder / POINTS_FILE).exists():
         return None
-    with np.load(folder / POINTS_FILE) as found:
-        classes = tuple(map(str, found["classes"]))
-        return Points(found["features"].astype(np.float32), found["labels"], classes)
+    with np.load(folder / POINTS_FILE) as arrays:
+        classes = tuple(map(str, arrays["classes"]))
+        return Points(arrays["features"].astype(np.float32), arrays["labels"], classes)
 
 
 def _write_points(path: Path, points: Points) -> None:

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.markup import escape
-from rich.progress import (
-    Progress,
-    TaskID,
-    TimeElapsedColumn,
-)
+from rich.progress import Progress, TaskID, TimeElapsedColumn
 
 from fedfm.grid.budget import Budget, format_duration
 from fedfm.grid.jobs import Job
@@ -25,7 +21,7 @@ def describe_outcome(outcome: JobOutcome) -> str:
     if outcome.problem:
         return f"failed: {outcome.problem}"
     if outcome.stopped:
-        return "stopped after a round, can go on"
+        return "stopped after a round; can be resumed"
     if not outcome.finished:
         return "being run elsewhere" if outcome.elsewhere else "was there already"
     return f"done in {format_duration(outcome.seconds)}"
@@ -40,35 +36,35 @@ QUIET = 30.0
 """Seconds after which plain lines give a sign of life."""
 
 
-class Lines:
+class LineDisplay:
     """Print a line when a job begins and ends, and sometimes in between."""
 
     def __init__(self, runs: int, budget: Budget) -> None:
         self.runs, self.budget, self.done = runs, budget, 0
-        self.heard = time.monotonic()
+        self.last_line = time.monotonic()
 
     def begin(self, job: Job) -> None:
         """Print the job's title."""
-        self._say(f"{job.title} ...")
+        self._print(f"{job.title} ...")
 
     def round(self, job: Job, record: RoundRecord) -> None:
         """Print the round, at most every `QUIET` seconds."""
-        if time.monotonic() - self.heard >= QUIET:
+        if time.monotonic() - self.last_line >= QUIET:
             rounds, test = job.config.training.rounds, 100 * record.test_accuracy
-            self._say(f"{job.title}: round {record.round} of {rounds}, test {test:.1f}%")
+            self._print(f"{job.title}: round {record.round} of {rounds}, test {test:.1f}%")
 
     def end(self, outcome: JobOutcome) -> None:
         """Print the outcome, and how many runs are done."""
         self.done += outcome.finished
         whole = f"{self.done} of {self.runs} runs{describe_time_left(self.budget)}"
-        self._say(f"{outcome.job.title}: {describe_outcome(outcome)} ({whole})")
+        self._print(f"{outcome.job.title}: {describe_outcome(outcome)} ({whole})")
 
-    def _say(self, line: str) -> None:
-        self.heard = time.monotonic()
+    def _print(self, line: str) -> None:
+        self.last_line = time.monotonic()
         print(line, file=sys.stderr, flush=True)
 
 
-class Bars:
+class BarDisplay:
     """Show a bar for all runs, and one for the rounds of each running job."""
 
     def __init__(self, runs: int, budget: Budget, progress: Progress) -> None:
@@ -83,22 +79,22 @@ class Bars:
 
     def round(self, job: Job, record: RoundRecord) -> None:
         """Advance the job's bar."""
-        said = f"test {100 * record.test_accuracy:.1f}%"
-        self.progress.update(self.tasks[job.title], completed=record.round, status=said)
+        status = f"test {100 * record.test_accuracy:.1f}%"
+        self.progress.update(self.tasks[job.title], completed=record.round, status=status)
 
     def end(self, outcome: JobOutcome) -> None:
         """Remove the job's bar, and print its outcome."""
         self.progress.remove_task(self.tasks.pop(outcome.job.title))
         self.progress.print(escape(f"{outcome.job.title}: {describe_outcome(outcome)}"))
-        said = describe_time_left(self.budget).removeprefix(", ")
-        self.progress.update(self.whole, advance=outcome.finished, said=said)
+        left = describe_time_left(self.budget).removeprefix(", ")
+        self.progress.update(self.whole, advance=outcome.finished, status=left)
 
 
 @contextmanager
 def open_display(runs: int, budget: Budget) -> Iterator[Display]:
     """Show the progress of `runs` missing runs on standard error."""
     if not sys.stderr.isatty():
-        yield Lines(runs, budget)
+        yield LineDisplay(runs, budget)
         return
     with make_bars(TimeElapsedColumn()) as progress:
-        yield Bars(runs, budget, progress)
+        yield BarDisplay(runs, budget, progress)

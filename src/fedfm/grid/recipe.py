@@ -18,8 +18,8 @@ from fedfm.core.errors import UserError, require, unknown
 Settings = dict[str, Any]
 """A nested table of a config, whole or in part."""
 Output = Literal["table", "curve", "features", "clients", "partitions", "choice"]
-"""What people look at: numbers, lines along the columns' axis, feature spaces, who holds what; or
-which settings of methods did best, and so are chosen."""
+"""What a recipe shows: numbers, curves over the columns' axis, feature spaces, local models of
+clients, partitions; or the best settings of each method, which are then chosen."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def expand_cells(
     """Yield the cells of a recipe, after 'key=value' changes to all of them."""
     recipe = recipe.reduced if quick else recipe
     changes = [_parse_change(text) for text in overrides]
-    if recipe.output == "choice":  # between settings of methods, so nobody else sets them
+    if recipe.output == "choice":  # the recipe itself sets what is compared
         changes = [(path, change) for path, change in changes if path[0] != "method"]
     for combination in product(*recipe.axes.values()):
         labels = dict(zip(recipe.axes, combination, strict=True))
@@ -135,7 +135,7 @@ def parse_recipe(name: str, text: str, axes: Settings, quick: Settings) -> Recip
             raise unknown(f"key in recipe {name}:", key, known)
     for key in ("title", "axes", "rows", "columns"):
         require(key in table, f"recipe {name} needs the key '{key}'")
-    table["axes"] = {a: _resolve_labels(a, found, axes) for a, found in table["axes"].items()}
+    table["axes"] = {a: _resolve_labels(a, labels, axes) for a, labels in table["axes"].items()}
     table["quick"] = merge_settings(quick, table.get("quick", {}))
     for key in ("rows", "columns", "measures", "skipped"):
         if key in table:
@@ -155,28 +155,28 @@ def _check_skipped(recipe: Recipe) -> None:
                 raise unknown(f"axis in [[skipped]] of recipe {recipe.name}:", axis, recipe.axes)
             for label in _as_list(labels):
                 if label not in recipe.axes[axis]:
-                    said = f"{axis} in [[skipped]] of recipe {recipe.name}:"
-                    raise unknown(said, label, recipe.axes[axis])
+                    what = f"{axis} in [[skipped]] of recipe {recipe.name}:"
+                    raise unknown(what, label, recipe.axes[axis])
 
 
 def _check_choice(recipe: Recipe) -> None:
     """Refuse rows that set more than methods, since chosen.toml holds only those."""
     for axis in recipe.rows:
-        for label, own in recipe.axes[axis].items():
-            more = sorted(own.keys() - {"method"})
-            said = f"recipe {recipe.name}: '{label}' sets {', '.join(more)}"
-            require(not more, f"{said}, but a choice is between settings of methods only")
+        for label, settings in recipe.axes[axis].items():
+            more = sorted(settings.keys() - {"method"})
+            problem = f"recipe {recipe.name}: '{label}' sets {', '.join(more)}"
+            require(not more, f"{problem}, but a choice is between settings of methods only")
 
 
-def _resolve_labels(axis: str, found: Any, shared: Settings) -> dict[str, Settings]:
+def _resolve_labels(axis: str, labels: Any, shared: Settings) -> dict[str, Settings]:
     """Return the labels of an axis; a list names labels that all recipes share."""
-    if isinstance(found, dict):
-        return found
+    if isinstance(labels, dict):
+        return labels
     known: dict[str, Settings] = shared.get(axis, {})
-    for label in found:
+    for label in labels:
         if label not in known:
             raise unknown(f"label of the axis '{axis}':", label, known)
-    return {label: known[label] for label in found}
+    return {label: known[label] for label in labels}
 
 
 def _as_list(given: Any) -> list[str]:
@@ -205,4 +205,5 @@ def _drop_idle_fedavg(config: Settings) -> Settings:
     method = config.get("method", {})
     if len(method) < 2 or "fedavg" not in method:
         return config
-    return config | {"method": {name: own for name, own in method.items() if name != "fedavg"}}
+    others = {name: settings for name, settings in method.items() if name != "fedavg"}
+    return config | {"method": others}

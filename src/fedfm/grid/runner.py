@@ -63,7 +63,7 @@ class Grid:
         self._learn(left)
         waiting = sort_jobs(left, self.store.folder, spread=not self._time_for(left))
         running: dict[Future[JobOutcome], Job] = {}
-        with self._stopped_by_signals():
+        with self._stop_on_signals():
             while (waiting and not self.stopping) or running:
                 self._fill(waiting, running)
                 self._collect(running)
@@ -113,13 +113,13 @@ class Grid:
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             job = running.pop(future)
             problem = future.exception()
-            outcome = future.result() if problem is None else self._failed(job, problem)
+            outcome = future.result() if problem is None else self._log_failure(job, problem)
             self.outcomes.append(outcome)
             self.display.end(outcome)
             if self.collect and outcome.finished:
                 collect_results(self.store.folder, self.collect)
 
-    def _failed(self, job: Job, problem: BaseException) -> JobOutcome:
+    def _log_failure(self, job: Job, problem: BaseException) -> JobOutcome:
         """Log an unexpected exception with its traceback, and return the outcome."""
         if self.interrupted:
             return JobOutcome(job, stopped=True)
@@ -127,7 +127,7 @@ class Grid:
         return JobOutcome(job, problem=f"{type(problem).__name__}: {problem}")
 
     @contextmanager
-    def _stopped_by_signals(self) -> Iterator[None]:
+    def _stop_on_signals(self) -> Iterator[None]:
         """Stop after the round at the first signal, at once at the second."""
 
         def handle(number: int, frame: FrameType | None) -> None:

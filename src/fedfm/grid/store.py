@@ -24,7 +24,7 @@ from fedfm.run.folder import finished
 logger = logging.getLogger(__name__)
 FORMAT = 1
 POINTS_FILE = "points.npz"
-"""Holds a run's test features in small (points.py)."""
+"""Holds a sample of a run's test features (points.py)."""
 KEPT = (
     "seed",
     "method",
@@ -61,7 +61,7 @@ class Summary:
     cell: dict[str, str] = field(default_factory=dict)
     """The labels along the recipe's axes, e.g. {"method": "FedFM", "data": "CIFAR-10"}."""
     quick: bool = False
-    """Whether it is a reduced one, which shows that a recipe works and nothing else."""
+    """Whether the run is of reduced size and only shows that the recipe works."""
     measures: dict[str, float] = field(default_factory=dict)
     """Further numbers of the best model, e.g. nmi and silhouette."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class Summary:
     finished: str = ""
     """When, in UTC."""
     clock: float = 0.0
-    """Its share of the job's seconds by the clock: set-up, checkpoints and measures are in it,
-    which `totals` leaves out. 0: unknown, as for a run that was resumed."""
+    """Its share of the job's seconds by the clock, with set-up, checkpoints and measures, which
+    `totals` leaves out. 0: unknown, as for a resumed run."""
     together: int = 0
     """How many runs that job trained together; 0: unknown."""
     format: int = FORMAT
@@ -79,6 +79,11 @@ class Summary:
     def digest(self) -> str:
         """Return the digest of the config."""
         return digest(self.config)
+
+    @property
+    def title(self) -> str:
+        """Return the recipe, the labels and the seed, for people."""
+        return f"{self.recipe} {' / '.join(self.cell.values())}, seed {self.seed}"
 
     @property
     def key(self) -> tuple[str, int]:
@@ -118,16 +123,16 @@ class Store:
         known = {each.name for each in fields(Summary)}
         for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
             try:
-                found = json.loads(line)
-                if found["format"] != FORMAT:
-                    raise ValueError(f"format {found['format']}, this version reads {FORMAT}")
-                found["config"] = use_new_names(found["config"], note=False)
-                yield Summary(**{key: value for key, value in found.items() if key in known})
+                record = json.loads(line)
+                if record["format"] != FORMAT:
+                    raise ValueError(f"format {record['format']}, this version reads {FORMAT}")
+                record["config"] = use_new_names(record["config"], note=False)
+                yield Summary(**{key: value for key, value in record.items() if key in known})
             except (ValueError, LookupError, TypeError) as problem:
                 logger.warning("%s, line %d is left out: %s", self.path, number, problem)
 
     def merge(self, other: "Store") -> int:
-        """Add what another folder has and this one has not; how many that were."""
+        """Add what another folder has and this one lacks; return how many results that were."""
         there = {(summary.key, summary.place) for summary in self.summaries()}
         new = [s for s in other.summaries() if (s.key, s.place) not in there]
         self.append(new)
@@ -135,7 +140,7 @@ class Store:
 
 
 def _end_line(file: IO[bytes]) -> None:
-    """End a line that a crash left open, so that it does not spoil the next."""
+    """End a line that a crash cut off, so that the next line stays readable."""
     if file.seek(0, os.SEEK_END):
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
@@ -147,14 +152,14 @@ def read_summary(folder: Path, results: Path | None = None) -> Summary:
     require(finished(folder), f"{folder} holds no finished run; go on with --resume")
     path = folder / "summary.json"
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
         when = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         return Summary(
             config=tomllib.loads((folder / "config.toml").read_text()),
             folder=str(folder.relative_to(results) if results else folder),
             measures=_read_measures(folder),
             finished=when.isoformat(timespec="seconds"),
-            **{key: found[key] for key in KEPT},
+            **{key: content[key] for key in KEPT},
         )
     except (ValueError, LookupError, TypeError, OSError) as problem:
         raise Damaged(folder, problem) from problem
@@ -163,26 +168,26 @@ def read_summary(folder: Path, results: Path | None = None) -> Summary:
 def _read_measures(folder: Path) -> dict[str, float]:
     """Read NMI and silhouette, where they have been measured."""
     path = folder / "features.json"
-    found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    measures: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    return measures
 
 
 def read_rounds(folder: Path) -> Rounds:
     """Read the rounds of a run; a last line that a crash cut off is ignored."""
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     try:
-        found: Rounds = json.loads(f"[{','.join(lines)}]")
+        rounds: Rounds = json.loads(f"[{','.join(lines)}]")
     except ValueError:
-        found = json.loads(f"[{','.join(lines[:-1])}]")
-    return found
+        rounds = json.loads(f"[{','.join(lines[:-1])}]")
+    return rounds
 
 
 def read_rounds_of_runs(folder: Path, summaries: Iterable[Summary]) -> list[tuple[Summary, Rounds]]:
     """Read the rounds of results in `folder`; warn of runs that cannot be read."""
-    found, lost = [], []
+    readable, lost = [], []
     for summary in summaries:
         try:
-            found.append((summary, read_rounds(folder / summary.folder)))
+            readable.append((summary, read_rounds(folder / summary.folder)))
         except (OSError, ValueError):
             lost.append(summary.folder)
     if lost:
@@ -192,4 +197,4 @@ def read_rounds_of_runs(folder: Path, summaries: Iterable[Summary]) -> list[tupl
             lost[0],
             folder,
         )
-    return found
+    return readable

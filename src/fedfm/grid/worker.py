@@ -26,8 +26,8 @@ from fedfm.run.runner import run_configs
 logger = logging.getLogger(__name__)
 THREADS = torch.get_num_threads()
 """PyTorch's default, for networks that are not small."""
-Told = Callable[[RoundRecord], None]
-"""Hears of every round of a job's first run."""
+OnRound = Callable[[RoundRecord], None]
+"""Called with every round of a job's first run."""
 
 
 class Stopped(Exception):
@@ -42,7 +42,7 @@ class JobOutcome:
     finished: int = 0
     """Runs whose results are in the store now."""
     elsewhere: int = 0
-    """Runs that another runner is at."""
+    """Runs that another runner works on."""
     stopped: bool = False
     problem: str = ""
     seconds: float = 0.0
@@ -53,20 +53,20 @@ def run_job(
     results: Path,
     budget: Budget,
     threads: int = 0,
-    told: Told | None = None,
+    on_round: OnRound | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> JobOutcome:
     """Run what a job still needs; errors are in the outcome."""
     began = time.perf_counter()
     load_plugins()
-    with claim_seeds(job, results) as own:
-        outcome = JobOutcome(job, elsewhere=len(job.seeds) - len(own))
-        left = replace(job, seeds=_find_unfinished(job, own, results))
+    with claim_seeds(job, results) as claimed:
+        outcome = JobOutcome(job, elsewhere=len(job.seeds) - len(claimed))
+        left = replace(job, seeds=_find_unfinished(job, claimed, results))
         fresh = not any(left.folder(results, seed).exists() for seed in left.seeds)
         try:
             try:
-                _run(left, results, budget, threads, told, stop)
-            finally:  # seeds may have finished that others did not keep from it
+                _run(left, results, budget, threads, on_round, stop)
+            finally:  # some seeds may have finished before another one failed
                 outcome = replace(
                     outcome, finished=_record_finished(left, results, began if fresh else None)
                 )
@@ -82,24 +82,24 @@ def claim_seeds(job: Job, results: Path) -> Iterator[tuple[int, ...]]:
     """Lock and yield the seeds that no other runner has locked."""
     folder = results / "locks"
     folder.mkdir(parents=True, exist_ok=True)
-    own = []
+    claimed = []
     with ExitStack() as held:
         for seed in job.seeds:
             file = held.enter_context((folder / f"{job.digest}-{seed}").open("w"))
             with suppress(BlockingIOError):
                 held.enter_context(lock(file, wait=False))
-                own.append(seed)
-        yield tuple(own)
+                claimed.append(seed)
+        yield tuple(claimed)
 
 
-def _find_unfinished(job: Job, own: tuple[int, ...], results: Path) -> tuple[int, ...]:
+def _find_unfinished(job: Job, claimed: tuple[int, ...], results: Path) -> tuple[int, ...]:
     """Return the seeds without a result; read the store only if another runner was here."""
-    ended = tuple(seed for seed in own if finished(job.folder(results, seed)))
+    ended = tuple(seed for seed in claimed if finished(job.folder(results, seed)))
     if not ended:
-        return own
+        return claimed
     left = find_missing([job], Store(results).summaries())
     unrecorded = {seed for part in left for seed in part.seeds}
-    return tuple(seed for seed in own if seed not in ended or seed in unrecorded)
+    return tuple(seed for seed in claimed if seed not in ended or seed in unrecorded)
 
 
 def _run(
@@ -107,29 +107,29 @@ def _run(
     results: Path,
     budget: Budget,
     threads: int,
-    told: Told | None,
+    on_round: OnRound | None,
     stop: Callable[[], bool],
 ) -> None:
-    """Every round that is left of the runs that are not finished."""
+    """Run every round that is left of the runs that are not finished."""
     folders = {seed: job.folder(results, seed) for seed in job.seeds}
     seeds = [seed for seed, folder in folders.items() if not finished(folder)]
     if not seeds:
         return
     torch.set_num_threads(threads or THREADS)
     every = job.config.checkpoint_every
-    watch = Watch(len(seeds), job.config.training.rounds, every, budget, stop, told)
+    watch = Watch(len(seeds), job.config.training.rounds, every, budget, stop, on_round)
     run_configs(
         [job.config.with_seed(seed) for seed in seeds],
         outs=[folders[seed] for seed in seeds],
         watchers=[watch] * len(seeds),
-        data=_dataset(job.config.data),
+        data=_load_dataset(job.config.data),
         resume=True,
     )
 
 
 @lru_cache(maxsize=2)
-def _dataset(data: DataConfig) -> Dataset:
-    """The data set, read once for all jobs in a row that use it."""
+def _load_dataset(data: DataConfig) -> Dataset:
+    """Return the data set, read once for all jobs in a row that use it."""
     from fedfm.run.prepare import load_data
 
     return load_data(Config(data=data))
@@ -145,7 +145,7 @@ class Watch:
     """Rounds between two checkpoints."""
     budget: Budget
     stop: Callable[[], bool]
-    told: Told | None
+    on_round: OnRound | None
     fastest: float = inf
     """Seconds of the fastest round."""
     seen: int = 0
@@ -156,12 +156,12 @@ class Watch:
         if record.round == self.seen:
             return
         self.seen = record.round
-        if self.told:
-            self.told(record)
-        if self._enough(record):
+        if self.on_round:
+            self.on_round(record)
+        if self._should_stop(record):
             raise Stopped
 
-    def _enough(self, record: RoundRecord) -> bool:
+    def _should_stop(self, record: RoundRecord) -> bool:
         """Return whether to stop: after a saved round, if there is no time to save another.
 
         A job that cannot be resumed stops if its first tenth shows that it cannot end in time.
@@ -169,11 +169,11 @@ class Watch:
         left, saved = self.of_all - record.round, record.round % self.every == 0
         another = record.seconds * self.seeds
         if self.budget.whole:
-            return left > 0 and (self.stop() or self._hopeless(record, left))
+            return left > 0 and (self.stop() or self._is_hopeless(record, left))
         ends = self.stop() or self.budget.left < another * min(self.every, left)
         return left > 0 and saved and ends
 
-    def _hopeless(self, record: RoundRecord, left: int) -> bool:
+    def _is_hopeless(self, record: RoundRecord, left: int) -> bool:
         """Return whether the job cannot end in time, judged by its fastest round."""
         compiled, self.fastest = self.fastest < inf, min(self.fastest, record.seconds)
         early = record.round <= max(2, self.of_all / 10)
@@ -203,9 +203,9 @@ def _record_finished(job: Job, results: Path, began: float | None) -> int:
 
 def _summarise(job: Job, results: Path, seed: int) -> Summary:
     folder = job.folder(results, seed)
-    found = read_summary(folder, results)
-    if job.satisfied_by(found) and (not job.measures or (folder / POINTS_FILE).exists()):
-        return found
+    summary = read_summary(folder, results)
+    if job.satisfied_by(summary) and (not job.measures or (folder / POINTS_FILE).exists()):
+        return summary
     require(
         (folder / "model.safetensors").exists(),
         f"{folder} has no model to measure: merge with --models, or remove it to run it again",
@@ -213,7 +213,7 @@ def _summarise(job: Job, results: Path, seed: int) -> Summary:
     try:
         from fedfm.grid.points import write_measures
 
-        return replace(found, measures=write_measures(folder, _dataset(job.config.data)))
+        return replace(summary, measures=write_measures(folder, _load_dataset(job.config.data)))
     except ImportError as problem:  # the run itself is worth keeping
         logger.warning("%s is not measured: %s", folder, problem)
-        return found
+        return summary

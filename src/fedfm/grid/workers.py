@@ -16,7 +16,7 @@ import torch
 from fedfm.core.errors import UserError, not_installed
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import Job
-from fedfm.grid.worker import JobOutcome, Told, run_job
+from fedfm.grid.worker import JobOutcome, OnRound, run_job
 
 
 class Workers:
@@ -41,9 +41,9 @@ class Workers:
         """Return how many jobs run at the same time."""
         return self._slots
 
-    def submit(self, job: Job, told: Told) -> "Future[JobOutcome]":
-        """Begin a job; `told` receives its rounds where `shows_rounds`."""
-        callback, stop = (told if self.shows_rounds else None), self._stop_file.exists
+    def submit(self, job: Job, on_round: OnRound) -> "Future[JobOutcome]":
+        """Begin a job; `on_round` receives its rounds where `shows_rounds`."""
+        callback, stop = (on_round if self.shows_rounds else None), self._stop_file.exists
         try:
             return self.executor.submit(
                 run_job, job, self.results, self.budget, self.threads, callback, stop

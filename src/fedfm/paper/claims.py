@@ -18,7 +18,7 @@ class Verdict:
     says: str
     better: Entry
     rivals: Sequence[Entry]
-    """The cells to beat; all of them have to be run."""
+    """The cells to beat; a verdict needs runs of all of them."""
     within: float = 0.0
 
     @property
@@ -68,15 +68,14 @@ class Verdict:
         return HOLDS if self.difference > -self.within else FAILS
 
     def _worth(self, value: float | None) -> float:
-        """Return a value for which more is better; a cell without runs is worth least."""
+        """Return the value with a sign so that more is better; -inf for a cell without runs."""
         return -inf if value is None else self.better.measure.better * value
 
     @property
     def row(self) -> list[str]:
         """Return the cells under `HEADS`."""
-        decimals = self.better.measure.decimals
         differences = (
-            "" if value is None else f"{value:+,.{decimals}f}"
+            "" if value is None else self.better.measure.text(value, "+")
             for value in (self.papers, self.difference)
         )
         deviations = "" if self.deviations is None else f"{self.deviations:+.1f}"
@@ -99,8 +98,8 @@ def _judge(
     for rivals in [others] if claim.best else [[other] for other in others]:
         words: dict[str, Iterable[str]] = {"at": at.values(), "better": better.values()}
         words["than"] = [rivals[0].labels[axis] for axis in claim.than]
-        said = claim.says.format(**{name: ", ".join(each) for name, each in words.items()})
-        yield Verdict(said, ours, rivals, claim.within)
+        statement = claim.says.format(**{name: ", ".join(each) for name, each in words.items()})
+        yield Verdict(statement, ours, rivals, claim.within)
 
 
 def _find_entry(table: Table, claim: Claim, labels: Mapping[str, str]) -> Entry:

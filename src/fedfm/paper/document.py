@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedfm.core.checkpoint import write_atomically
-from fedfm.grid import repeats
 from fedfm.grid.budget import format_duration
+from fedfm.grid.repeats import find_repeats_within
 from fedfm.grid.store import Summary
 from fedfm.paper.claims import HEADS, judge_claims
 from fedfm.paper.plan import ReproductionPlan, build_tables, load_plan
@@ -86,7 +86,7 @@ def write_document(made: Document) -> list[Path]:
     drawn = []
     for part in made.plan.parts:
         picture = made.picture(part.recipe)
-        if draw_picture(part.known, made.tables[part.recipe], made.results, False, picture):
+        if draw_picture(part.selection, made.tables[part.recipe], made.results, False, picture):
             drawn.append(picture)
         else:
             picture.unlink(missing_ok=True)
@@ -115,11 +115,22 @@ def render_document(made: Document) -> str:
 
 
 def _render_repeats(results: Path) -> list[str]:
-    found = [each.row for each in repeats.compare_repeated_runs(results)]
+    rows = [
+        [
+            _format_title_and_date(each.first),
+            _format_title_and_date(each.second),
+            str(each.compared),
+            f"round {each.differs_in}" if each.differs_in else "none",
+        ]
+        for each in find_repeats_within(results)
+    ]
     about = "Every value of a round except its time is compared, to the last digit."
-    return (
-        ["## Runs made twice\n", f"{about}\n", format_table(repeats.HEADS, found)] if found else []
-    )
+    heads = ("run", "made again as", "rounds compared", "first difference")
+    return ["## Runs made twice\n", f"{about}\n", format_table(heads, rows)] if rows else []
+
+
+def _format_title_and_date(run: Summary) -> str:
+    return f"{run.title} ({run.finished[:16].replace('T', ' ')})"
 
 
 def _render_introduction(made: Document) -> str:

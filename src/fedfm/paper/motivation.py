@@ -29,17 +29,18 @@ def train_local_models(model: nn.Module, dataset: Dataset, config: Config) -> It
     trained = federation.executor.train(last.job).model
     tensors = {**trained.params, **trained.buffers}
     for client in range(len(last.group.cohort)):
-        own = copy.deepcopy(model)
-        own.load_state_dict({name: tensor[client] for name, tensor in tensors.items()})
-        yield own
+        local = copy.deepcopy(model)
+        local.load_state_dict({name: tensor[client] for name, tensor in tensors.items()})
+        yield local
 
 
 def compute_local_spaces(
     title: str, model: nn.Module, dataset: Dataset, config: Config
 ) -> LocalSpaces:
     """Return the test features by the local models of all clients."""
-    found = [compute_features(own, dataset) for own in train_local_models(model, dataset, config)]
-    return LocalSpaces(title, np.stack([features for features, _ in found]), found[0][1])
+    trained = train_local_models(model, dataset, config)
+    features, labels = zip(*(compute_features(local, dataset) for local in trained), strict=True)
+    return LocalSpaces(title, np.stack(features), labels[0])
 
 
 def compare_two_clients_on_digits(seed: int = 0, rounds: int = 1) -> list[LocalSpaces]:

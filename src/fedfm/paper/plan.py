@@ -26,22 +26,24 @@ class Section:
     only: Sequence[str] = ()
 
     @cached_property
-    def known(self) -> Recipe:
+    def selection(self) -> Recipe:
         """Return the recipe, without the labels that are not selected."""
         recipe = load_recipe(self.recipe)
         chosen = [cell.labels for cell in select_cells(list(expand_cells(recipe)), self.only)]
         axes = {
             axis: {
-                label: own for label, own in known.items() if any(c[axis] == label for c in chosen)
+                label: settings
+                for label, settings in labels.items()
+                if any(cell[axis] == label for cell in chosen)
             }
-            for axis, known in recipe.axes.items()
+            for axis, labels in recipe.axes.items()
         }
         return replace(recipe, axes=axes)
 
     def jobs(self, quick: bool, seeds: int | None, overrides: Iterable[str]) -> list[Job]:
         """Return all its jobs."""
         recipe = load_recipe(self.recipe)
-        only = () if quick else self.only  # which has labels of its own
+        only = () if quick else self.only  # the reduced recipe has other labels
         return plan_jobs(recipe, quick, range(seeds or recipe.seeds), overrides, only)
 
 
@@ -51,7 +53,7 @@ class ReproductionStep(Section):
 
     seeds: int = 1
     tuned: bool = False
-    """Whether it is about methods whose settings are chosen first."""
+    """Whether it uses the settings that an earlier step chooses."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Claim:
     best: bool = False
     """Whether the best of `than` is the one to beat, instead of each of them."""
     within: float = 0.0
-    """So much worse is still as claimed."""
+    """The claim still holds if the difference is worse by at most this."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,11 @@ class ReproductionPlan:
 
 def load_plan() -> ReproductionPlan:
     """Load the plan that ships with the package."""
-    found = read_shared("reproduction")
+    tables = read_shared("reproduction")
     return ReproductionPlan(
-        tuple(Section(**each) for each in found["parts"]),
-        tuple(ReproductionStep(**each) for each in found["steps"]),
-        tuple(Claim(**each) for each in found["claims"]),
+        tuple(Section(**each) for each in tables["parts"]),
+        tuple(ReproductionStep(**each) for each in tables["steps"]),
+        tuple(Claim(**each) for each in tables["claims"]),
     )
 
 
@@ -94,12 +96,12 @@ def build_tables(
     plan: ReproductionPlan, results: Path, overrides: Sequence[str], quick: bool = False
 ) -> dict[str, Table]:
     """Return the table of every section by recipe, as far as there are results."""
-    summaries, found = Store(results).summaries(), {}
+    summaries, tables = Store(results).summaries(), {}
     for part in plan.parts:
         jobs = part.jobs(quick, None, overrides)
-        recipe = load_recipe(part.recipe) if quick else part.known
-        found[part.recipe] = build_table(recipe, select_current(jobs, summaries), quick)
-    return found
+        recipe = load_recipe(part.recipe) if quick else part.selection
+        tables[part.recipe] = build_table(recipe, select_current(jobs, summaries), quick)
+    return tables
 
 
 def expand_places(places: Places) -> list[dict[str, Any]]:

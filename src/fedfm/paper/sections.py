@@ -12,7 +12,6 @@ from fedfm.paper.catalogue import load_recipe
 from fedfm.paper.plan import Section
 from fedfm.report.tables.choice import choose_settings
 from fedfm.report.tables.formats import escape_markdown, format_markdown_row
-from fedfm.report.tables.statistics import Measure
 from fedfm.report.tables.table import Entry, Table
 
 NOT_RUN = "not run"
@@ -31,9 +30,9 @@ def render_section(part: Section, table: Table, words: Sequence[str], picture: P
             (_format_row(recipe, entries, words) for entries in group_entries(table).values()),
         ),
     ]
-    if part.known.output == "choice":
-        found = [each.words for each in choose_settings(part.known, table)] or ["nothing yet"]
-        lines.append(f"Chosen: {'; '.join(found)}.\n")
+    if part.selection.output == "choice":
+        choices = [each.words for each in choose_settings(part.selection, table)] or ["nothing yet"]
+        lines.append(f"Chosen: {'; '.join(choices)}.\n")
     if picture.exists():
         lines.append(f"![{table.title}]({picture.name})\n")
     return "\n".join(lines)
@@ -51,10 +50,10 @@ def format_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def group_entries(table: Table) -> Cells:
     """Return the cells of a table."""
-    found: Cells = {}
+    cells: Cells = {}
     for entry in table.entries.values():
-        found.setdefault(tuple(entry.labels.values()), []).append(entry)
-    return found
+        cells.setdefault(tuple(entry.labels.values()), []).append(entry)
+    return cells
 
 
 def sum_seconds(runs: Iterable[Summary]) -> float:
@@ -98,20 +97,13 @@ def _format_row(recipe: Recipe, entries: Sequence[Entry], words: Sequence[str]) 
 
 def _format_numbers(entry: Entry) -> list[str]:
     """Return the paper's number, ours and the difference."""
-    measure = entry.measure
-    theirs = (
-        ""
-        if entry.paper is None
-        else _format_spread(measure, entry.paper.mean, entry.paper.deviation)
-    )
-    ours = NOT_RUN if entry.mean is None else _format_spread(measure, entry.mean, entry.deviation)
-    less = "" if entry.difference is None else f"{entry.difference:+,.{measure.decimals}f}"
+    measure, paper = entry.measure, entry.paper
+    theirs = "" if paper is None else measure.text(paper.mean) + measure.spread(paper.deviation)
+    ours = NOT_RUN
+    if entry.mean is not None:
+        ours = measure.text(entry.mean) + measure.spread(entry.deviation)
+    less = "" if entry.difference is None else measure.text(entry.difference, "+")
     return [theirs, ours, less]
-
-
-def _format_spread(measure: Measure, mean: float, deviation: float | None) -> str:
-    exact = deviation is None or (not measure.decimals and not deviation)
-    return measure.text(mean) + ("" if exact else f" ± {measure.text(deviation or 0.0)}")
 
 
 def _format_command(recipe: Recipe, entry: Entry, words: Sequence[str]) -> str:

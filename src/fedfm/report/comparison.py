@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from fedfm.report.figure import COLOURS, new_figure, save_figure
+from fedfm.report.tables.statistics import compute_deviation
 from fedfm.run.records import Result
 
 
@@ -30,11 +31,6 @@ class MethodRuns:
         return 100 * np.array(rounds)
 
 
-def deviation(values: np.ndarray) -> float:
-    """Return the sample standard deviation; 0 for a single value."""
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
-
-
 HEADS = ("test accuracy", "floats up", "floats down", "handshakes", "best rounds")
 
 
@@ -42,7 +38,7 @@ def format_cells(entry: MethodRuns) -> list[str]:
     """Return a row under `HEADS`: accuracy over seeds, and the traffic of one run."""
     totals = entry.results[0].totals
     return [
-        f"{entry.accuracies.mean():.2f} ± {deviation(entry.accuracies):.2f}",
+        f"{entry.accuracies.mean():.2f} ± {compute_deviation(entry.accuracies) or 0:.2f}",
         f"{totals.floats_up:,}",
         f"{totals.floats_down:,}",
         f"{totals.handshakes}",

@@ -12,20 +12,21 @@ from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from fedfm.grid.store import Rounds, read_rounds_of_runs
 from fedfm.report.figure import Line, begin_chart, line_style, save_chart
+from fedfm.report.tables.statistics import compute_deviation
 from fedfm.report.tables.table import Table
 from fedfm.run.records import best_so_far
 
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 """By the label of a line and the label on the axis, a value for each seed."""
 WIDE = 20
-"""From this ratio of the largest to the smallest value on an axis is logarithmic."""
+"""An axis is logarithmic if its largest value is at least so many times its smallest."""
 Run = Sequence[Mapping[str, Any]]
 """The fields of `fedfm.run.records.RoundRecord` for each round."""
 Runs = Mapping[str, Sequence[Run]]
 """By label, a run for each seed."""
 SCALES = ((1e3, "thousand floats"), (1e6, "million floats"), (1e9, "billion floats"))
 BELOW = 2
-"""The axis goes so many times as far below the lowest end of a line as the ends lie apart."""
+"""The axis starts this many times the spread of the final values below the lowest one."""
 SEPARATOR = " / "
 
 
@@ -43,7 +44,7 @@ def draw_curves(table: Table, results: Path, path: Path) -> Path:
 def collect_values(table: Table) -> Values:
     """Return the first measure of every row that was run: by column, a value per seed."""
     measure = table.columns[0].measure
-    found = {
+    lines = {
         SEPARATOR.join(row): {
             SEPARATOR.join(column.labels): list(entry.values.values())
             for column, entry in zip(table.columns, entries, strict=True)
@@ -51,20 +52,21 @@ def collect_values(table: Table) -> Values:
         }
         for row, entries in table.lines
     }
-    return {row: values for row, values in found.items() if values}
+    return {row: values for row, values in lines.items() if values}
 
 
 def collect_rounds(table: Table, results: Path) -> dict[str, list[Rounds]]:
     """Return the rounds of the runs behind every cell, by its labels."""
     entries = table.entries.values()
     runs = {run.place: run for entry in entries for run in entry.runs}
-    rounds = {run.place: found for run, found in read_rounds_of_runs(results, runs.values())}
-    cells = {SEPARATOR.join(entry.labels.values()): entry.runs for entry in entries}
-    found = {
-        label: [rounds[run.place] for run in runs if run.place in rounds]
-        for label, runs in cells.items()
+    rounds = {run.place: lines for run, lines in read_rounds_of_runs(results, runs.values())}
+    cells = {
+        SEPARATOR.join(entry.labels.values()): [
+            rounds[run.place] for run in entry.runs if run.place in rounds
+        ]
+        for entry in entries
     }
-    return {label: runs for label, runs in found.items() if runs}
+    return {label: readable for label, readable in cells.items() if readable}
 
 
 def _format_title(table: Table) -> str:
@@ -80,11 +82,13 @@ def draw_over_parameter(values: Values, axis: str, title: str, path: Path, measu
     for n, (name, line) in enumerate(values.items()):
         shift = 0.0 if places else 0.12 * (n - (len(values) - 1) / 2)
         at = places or {label: i + shift for i, label in enumerate(labels)}
-        found = sorted(
-            (at[label], *_compute_mean_and_spread(seeds)) for label, seeds in line.items() if seeds
+        points = sorted(
+            (at[label], float(np.mean(values)), compute_deviation(values) or 0.0)
+            for label, values in line.items()
+            if values
         )
-        if found:
-            _draw_points(axes, Line(name, *np.array(found, float).T), n, joined=bool(places))
+        if points:
+            _draw_points(axes, Line(name, *np.array(points, float).T), n, joined=bool(places))
     _scale_axis(axes, labels, places)
     axes.set(xlabel=axis, ylabel=measure)
     handles, _ = axes.get_legend_handles_labels()
@@ -94,12 +98,8 @@ def draw_over_parameter(values: Values, axis: str, title: str, path: Path, measu
 def parse_positions(labels: Sequence[str]) -> dict[str, float]:
     """Return the numbers at the end of labels such as "T_s = 20"; {} unless all have one."""
     number = re.compile(r"(?:^|[\s=])(\d+(?:\.\d+)?(?:e-?\d+)?)(?: ?%)?$")
-    found = {label: float(match[1]) for label in labels if (match := number.search(label))}
-    return found if len(found) == len(labels) else {}
-
-
-def _compute_mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    numbers = {label: float(match[1]) for label in labels if (match := number.search(label))}
+    return numbers if len(numbers) == len(labels) else {}
 
 
 def _draw_points(axes: Axes, line: Line, n: int, joined: bool) -> None:
@@ -143,10 +143,10 @@ def _average_runs(label: str, runs: Sequence[Run]) -> Line:
     """Average over runs, for the rounds that all of them have."""
     rounds = min(map(len, runs))
     accuracies = ([(r["val_accuracy"], r["test_accuracy"]) for r in run[:rounds]] for run in runs)
-    found = 100 * np.array([best_so_far(run) for run in accuracies])
+    best = 100 * np.array([best_so_far(run) for run in accuracies])
     sent = [[r["floats_up"] + r["floats_down"] for r in run[:rounds]] for run in runs]
-    spread = found.std(0, ddof=1) if len(runs) > 1 else np.zeros(rounds)
-    return Line(label, np.cumsum(np.array(sent, float), axis=1).mean(0), found.mean(0), spread)
+    spread = best.std(0, ddof=1) if len(runs) > 1 else np.zeros(rounds)
+    return Line(label, np.cumsum(np.array(sent, float), axis=1).mean(0), best.mean(0), spread)
 
 
 def _choose_unit(most: float) -> tuple[float, str]:

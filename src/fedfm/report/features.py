@@ -22,8 +22,8 @@ COLOURS = (
 )  # fmt: skip
 """Tol's muted colours and a grey, which colour-blind people can tell apart."""
 MARKS = "os^DvPX<>h"
-"""A class's mark, which also greyscale keeps; after ten classes the pairs shift, so none repeats
-within a hundred."""
+"""Markers of classes, for greyscale. After ten classes the pairs of colour and marker shift, so
+that a hundred classes look different."""
 NAMED = 20
 """More classes than so many are not named in a legend."""
 PER_ROW = 4
@@ -102,34 +102,35 @@ def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
     placed = embed(np.vstack([panel.features[some], means]), seed)
     size = float(np.clip(16_000 / len(some), 6, 26))
     for label in present:
-        own = placed[: len(some)][labels == label]
-        axes.scatter(own[:, 0], own[:, 1], size, alpha=0.75, linewidths=0, **_class_style(label))
+        x, y = placed[: len(some)][labels == label].T
+        axes.scatter(x, y, size, alpha=0.75, linewidths=0, **_class_style(label))
     for label, (x, y) in zip(present, placed[len(some) :], strict=True):
         look = _class_style(label) | {"marker": "*"}
         axes.scatter(x, y, 230, edgecolors=INK, linewidths=1.1, zorder=3, **look)
-    said = f"NMI {panel.measures['nmi']:.3f}   silhouette {panel.measures['silhouette']:.3f}"
-    _label_axes(axes, panel.title, said)
+    measures = f"NMI {panel.measures['nmi']:.3f}   silhouette {panel.measures['silhouette']:.3f}"
+    _label_axes(axes, panel.title, measures)
 
 
 def _draw_clients(axes: Axes, space: LocalSpaces, points: int, seed: int) -> None:
     some = draw_sample(len(space.labels), points, seed)
     labels, (clients, _, d) = space.labels[some], space.features.shape
-    means = np.stack([class_means(own, space.labels) for own in space.features])
+    means = np.stack([class_means(features, space.labels) for features in space.features])
     rows = [space.features[:, some].reshape(-1, d), means.reshape(-1, d)]
     placed = embed(np.vstack(rows), seed)
     samples, centres = np.split(placed, [len(rows[0])])
-    for k, own in enumerate(np.split(samples, clients)):
+    for k, points_of_client in enumerate(np.split(samples, clients)):
         for label in np.unique(labels):
             look = _client_style(k, COLOURS[label % len(COLOURS)])
-            axes.plot(*own[labels == label].T, ls="", ms=4.5, mew=0.9, alpha=0.85, **look)
+            of_class = points_of_client[labels == label].T
+            axes.plot(*of_class, ls="", ms=4.5, mew=0.9, alpha=0.85, **look)
     for label, ends in zip(
         np.unique(space.labels), centres.reshape(clients, -1, 2).swapaxes(0, 1), strict=True
     ):
         look = _ANCHOR | {"mfc": COLOURS[label % len(COLOURS)]}
         axes.plot(*ends.T, color="white", lw=2.9, zorder=3)
         axes.plot(*ends.T, color=INK, lw=1.3, zorder=4, **look)
-    said = f"gap between the clients {space.gap:.2f}   silhouette {space.silhouette:.3f}"
-    _label_axes(axes, space.title, said)
+    measures = f"gap between the clients {space.gap:.2f}   silhouette {space.silhouette:.3f}"
+    _label_axes(axes, space.title, measures)
 
 
 def _class_style(label: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What figures have in common: size, colours, line styles, and reproducible files.
 
-Colours can be told apart by colour-blind people; dashes and markers also in greyscale.
+Colour-blind readers can tell the colours apart; dashes and markers work in greyscale too.
 """
 
 import textwrap

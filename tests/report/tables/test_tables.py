@@ -14,7 +14,7 @@ from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.grid.recipe import Recipe
 from fedfm.paper.catalogue import list_recipe_names, load_recipe
-from fedfm.report.tables.build import build_table, trace_runs
+from fedfm.report.tables.build import build_table
 from fedfm.report.tables.formats import FORMATS, render_table
 from fedfm.report.tables.statistics import MEASURES, compute_paired_p, rank_values
 from tests.grid.results import result, results
@@ -272,18 +272,6 @@ def test_json_and_csv_lead_to_every_run(table):
     assert float(row["p"]) == pytest.approx(fedfm["p"])
     moon = next(row for row in rows if row["method"] == "MOON")
     assert (moon["mean"], moon["rank"], moon["n"], moon["folders"]) == ("", "", "0", "")
-
-
-def test_trace_gives_the_runs_of_a_cell_or_of_many(table):
-    assert [run.folder for run in trace_runs(table, {"method": "FedAvg"})] == [
-        f"runs/FedAvg-{n}" for n in range(3)
-    ]
-    assert len(trace_runs(table, {})) == 9
-    assert trace_runs(table, {"method": "MOON"}) == []
-    with pytest.raises(UserError, match="unknown axis 'methods'"):
-        trace_runs(table, {"methods": "FedAvg"})
-    with pytest.raises(UserError, match="unknown method 'FedAwg': did you mean 'FedAvg'"):
-        trace_runs(table, {"method": "FedAwg"})
 
 
 def test_the_newest_of_several_results_is_used_and_said_once(caplog):

@@ -21,7 +21,7 @@ def simulate(
     repeats: int,
     seed: int = 0,
 ) -> Array:
-    """|grad Phi(W(t); A(t))|^2 of every repeat, for t = 0 .. T-1 [T, R], from W(0) = start.
+    """Return |grad Phi(W(t); A(t))|^2 for t = 0 .. T-1 of every repeat [T, R], from W(0) = start.
 
     A round: anchors from W(t) (Eq. 9), tau steps of SGD at every client (Eq. 10), the mean of the
     clients' models (Eq. 11). All repeats are stacked: W is [R d, m], anchors [R d, C].
@@ -30,17 +30,17 @@ def simulate(
     inputs, sums = start.shape[1], problem.shares[..., None] * problem.means
     step = np.eye(inputs) - rate * problem.hessians
     fixed, noise = np.tile(problem.targets, (1, repeats, 1)), rate * problem.sigma * problem.noise
-    point, found = np.tile(start, (repeats, 1)), np.empty((rounds, repeats))
+    point, norms = np.tile(start, (repeats, 1)), np.empty((rounds, repeats))
     for t in range(rounds):
         anchors = point @ problem.class_means.T
         constant = fixed + 2 * problem.strength * (anchors @ sums)
         gradient = problem.mean(point @ problem.hessians - constant)
-        found[t] = np.sum(gradient.reshape(repeats, -1) ** 2, 1)
+        norms[t] = np.sum(gradient.reshape(repeats, -1) ** 2, 1)
         local: Array = np.broadcast_to(point, constant.shape)
         for draw in rng.normal(size=(tau, len(sums), repeats, 1, 1)):
             local = local @ step + rate * constant - (draw * noise).reshape(constant.shape)
         point = problem.mean(local)
-    return found
+    return norms
 
 
 def compute_expectation(
@@ -52,7 +52,7 @@ def compute_expectation(
     rate: float,
     shared_noise: bool = False,
 ) -> tuple[Array, Array]:
-    """The mean and the deviation of |grad Phi(W(t); A(t))|^2 for t = 0 .. T-1 [T], no sampling.
+    """Return mean and deviation of |grad Phi(W(t); A(t))|^2 for t = 0 .. T-1 [T], exactly.
 
     With G_k = I - eta H_k, a round is W -> W P + Q + u z' for a Gaussian z [m], u being the
     noise's profile over the rows. `shared_noise`: all clients draw the same noise (the theorem's
@@ -64,19 +64,19 @@ def compute_expectation(
     keep = problem.mean(powers[:, -1] + (problem.hessians - problem.slopes) @ total)
     shift = problem.mean(problem.targets @ total)
     fresh = _compute_noise(problem, rate * powers[:, :-1], shared_noise)
-    point, spread, found = start, np.zeros_like(keep), np.empty((2, rounds))
+    point, spread, moments = start, np.zeros_like(keep), np.empty((2, rounds))
     target = problem.mean(problem.targets)
     for t in range(rounds):
         bias, noise = point @ problem.slope - target, problem.slope @ spread @ problem.slope
         along = problem.profile @ bias
-        found[0, t] = np.sum(bias**2) + np.trace(noise)
-        found[1, t] = np.sqrt(4 * along @ noise @ along + 2 * np.sum(noise**2))
+        moments[0, t] = np.sum(bias**2) + np.trace(noise)
+        moments[1, t] = np.sqrt(4 * along @ noise @ along + 2 * np.sum(noise**2))
         point, spread = point @ keep + shift, keep.T @ spread @ keep + fresh
-    return found[0], found[1]
+    return moments[0], moments[1]
 
 
 def _compute_noise(problem: Problem, carried: Array, shared: bool) -> Array:
-    """The covariance [m, m] that a round adds, given how far each step's noise is carried.
+    """Return the covariance [m, m] that a round adds, given how far each step's noise is carried.
 
     `carried` [K, tau, m, m]: eta G_k^j.
     """

@@ -14,6 +14,7 @@ from fedfm.paper.theory.convergence import (
     check_fixed_rate,
     check_shrinking_rate,
     fit_slope,
+    select_tau,
 )
 from fedfm.paper.theory.lemma import AnchorUpdate, compute_digits_updates
 from fedfm.paper.theory.picture import draw_theory
@@ -51,7 +52,7 @@ class TheoryReport:
 
     @property
     def rows(self) -> list[TheoryRow]:
-        """The table."""
+        """Return the rows of the table."""
         return [
             *(make_lemma_row(name, updates) for name, updates in self.anchors.items()),
             *(make_bound_row("Theorem 1", select_tau(self.fixed, tau)) for tau in TAUS),
@@ -61,17 +62,17 @@ class TheoryReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every check holds."""
+        """Return whether every check holds."""
         return all(row.holds for row in self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values by name."""
+        """Return plain values by name."""
         picture = str(self.picture) if self.picture else None
         rows = [row._asdict() for row in self.rows]
         return {"passed": self.passed, "rows": rows, "picture": picture}
 
     def __rich__(self) -> Table:
-        """The table."""
+        """Return the table."""
         caption = f"picture: {self.picture}" if self.picture else None
         title = "convergence analysis; bounds are on the mean over t of E|grad Phi|^2"
         table = Table(title=title, title_justify="left", caption=caption)
@@ -97,13 +98,8 @@ def check_theory(out: Path | None = None) -> TheoryReport:
     return TheoryReport(anchors, fixed, shrinking, picture)
 
 
-def select_tau(cells: list[BoundCheck], tau: int) -> list[BoundCheck]:
-    """The cells with that many local steps."""
-    return [each for each in cells if each.tau == tau]
-
-
 def make_lemma_row(name: str, updates: list[AnchorUpdate]) -> TheoryRow:
-    """Lemma 2 in every round of a run: the smallest decrease."""
+    """Return the row of Lemma 2 for a run: the smallest decrease of its rounds."""
     least = min(each.decrease for each in updates)
     return TheoryRow(
         "Lemma 2",
@@ -115,7 +111,7 @@ def make_lemma_row(name: str, updates: list[AnchorUpdate]) -> TheoryRow:
 
 
 def make_bound_row(check: str, cells: list[BoundCheck]) -> TheoryRow:
-    """The bound for one tau on the mean over t, in the cell that comes nearest to it."""
+    """Return the row of one tau: the mean over t that comes nearest to its bound."""
     worst = max(cells, key=lambda each: each.average / each.bound.total)
     return TheoryRow(
         check,
@@ -127,7 +123,7 @@ def make_bound_row(check: str, cells: list[BoundCheck]) -> TheoryRow:
 
 
 def make_slope_row(cells: list[BoundCheck]) -> TheoryRow:
-    """How fast the gradient falls with T, for one tau."""
+    """Return the row of one tau that says how fast the gradient falls with T."""
     fitted, last = fit_slope(cells), fit_slope(cells[-2:])
     return TheoryRow(
         "rate in T",

@@ -1,5 +1,6 @@
 """Theorem 1 and Corollary 1: the bound, and what FedFM does under it on the quadratic problem."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
@@ -28,12 +29,12 @@ class Bound(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The bound."""
+        """Return the bound."""
         return sum(self)
 
 
 def compute_bound(constants: Constants, *, rounds: int, tau: int, rate: float) -> Bound:
-    """Theorem 1 for T rounds of tau steps; with eta = 1/sqrt(tau T) it is Corollary 1."""
+    """Return the bound of Theorem 1; with eta = 1/sqrt(tau T) it is that of Corollary 1."""
     step = rate * constants.smoothness
     return Bound(
         start=4 * constants.gap / (tau * rate * rounds),
@@ -62,26 +63,26 @@ class BoundCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether the bound holds, for the mean over t even."""
+        """Return whether the bound holds, even for the mean over t."""
         return self.average <= self.bound.total
 
     @property
     def agrees(self) -> bool:
-        """Whether repeated runs agree with the exact expectation."""
+        """Return whether repeated runs agree with the exact expectation."""
         return abs(self.sampled - self.smallest) <= 4 * self.error
 
 
 def check_bounds(
     problem: Problem, start: Array, tau: int, rate: float, ends: list[int]
 ) -> list[BoundCheck]:
-    """The first T rounds of one run, for every T in `ends`."""
+    """Check the first T rounds of one run, for every T in `ends`."""
     constants, most = problem.constants(start), max(ends)
     exact, deviation = compute_expectation(problem, start, rounds=most, tau=tau, rate=rate)
     runs = simulate(problem, start, rounds=most, tau=tau, rate=rate, repeats=REPEATS)
-    found: list[BoundCheck] = []
+    checks: list[BoundCheck] = []
     for rounds in ends:
         at = int(np.argmin(exact[:rounds]))
-        found.append(
+        checks.append(
             BoundCheck(
                 tau,
                 rounds,
@@ -93,11 +94,11 @@ def check_bounds(
                 bound=compute_bound(constants, rounds=rounds, tau=tau, rate=rate),
             )
         )
-    return found
+    return checks
 
 
 def check_fixed_rate(problem: Problem, start: Array) -> list[BoundCheck]:
-    """Theorem 1 with the largest learning rate that it admits, for every tau and T."""
+    """Check Theorem 1 with the largest learning rate that it admits, for every tau and T."""
     largest = problem.constants(start).largest_rate
     return [
         cell
@@ -107,7 +108,7 @@ def check_fixed_rate(problem: Problem, start: Array) -> list[BoundCheck]:
 
 
 def check_shrinking_rate(problem: Problem, start: Array) -> list[BoundCheck]:
-    """Corollary 1, eta = 1/sqrt(tau T), for every tau and T where the theorem admits that eta."""
+    """Check Corollary 1, eta = 1/sqrt(tau T), where the theorem admits that eta."""
     largest = problem.constants(start).largest_rate
     return [
         cell
@@ -118,7 +119,12 @@ def check_shrinking_rate(problem: Problem, start: Array) -> list[BoundCheck]:
     ]
 
 
+def select_tau(checks: Sequence[BoundCheck], tau: int) -> list[BoundCheck]:
+    """Return the checks with that many local steps."""
+    return [each for each in checks if each.tau == tau]
+
+
 def fit_slope(cells: list[BoundCheck]) -> float:
-    """The exponent of T in the smallest expectation: a line through the cells, log-log."""
+    """Return the exponent of T in the smallest expectation, by a line through logarithms."""
     logs = np.log([(each.rounds, each.smallest) for each in cells])
     return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])

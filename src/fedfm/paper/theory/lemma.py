@@ -49,17 +49,17 @@ class AnchorUpdate:
 
     @property
     def decrease(self) -> float:
-        """How much the new anchors lower Phi."""
+        """Return how much the new anchors lower Phi."""
         return self.before - self.after
 
     @property
     def holds(self) -> bool:
-        """Lemma 2, up to rounding."""
+        """Return whether Lemma 2 holds, up to rounding."""
         return self.decrease >= -ROUNDING * self.before
 
     @property
     def exact(self) -> bool:
-        """Whether the decrease is the one of class means, up to rounding."""
+        """Return whether the decrease is that of class means, up to rounding."""
         return abs(self.decrease - self.predicted) <= ROUNDING * self.before
 
 
@@ -71,7 +71,7 @@ def compute_digits_updates(
     rounds: int = 16,
     seed: int = 0,
 ) -> list[AnchorUpdate]:
-    """Every update of the anchors in a run on the digits: ten NIID-1 clients, a small CNN.
+    """Return every update of the anchors in a run on the digits: ten NIID-1 clients, a small CNN.
 
     Everything is in double precision; features and Phi are taken in evaluation mode.
     """
@@ -105,7 +105,7 @@ def track_updates(
 
     A state holds the model after its round and the anchors from before it: w(t+1) and A(t).
     """
-    found: list[AnchorUpdate] = []
+    updates: list[AnchorUpdate] = []
     state, _ = run_round(state, fed)
     for _ in range(rounds):
         following, _ = run_round(state, fed)
@@ -114,15 +114,15 @@ def track_updates(
         before, after = compute_objective(state, fed, piece.strength, samples, old, new)
         moved = (old["anchors"] - new["anchors"]).square().sum(-1) * old["seen"]
         predicted = piece.strength * float(moved[labels[torch.cat(samples)]].mean())
-        found.append(AnchorUpdate(state.round, before, after, predicted))
+        updates.append(AnchorUpdate(state.round, before, after, predicted))
         state = following
-    return found
+    return updates
 
 
 def compute_objective(
     state: State, fed: Federation, strength: float, samples: Sequence[Tensor], old: Tree, new: Tree
 ) -> tuple[float, float]:
-    """Phi at the state's model, with the old and with the new anchors, over clients' `samples`.
+    """Return Phi at the state's model over clients' `samples`, with old and with new anchors.
 
     A class that had no anchor so far counts in neither.
     """
@@ -138,7 +138,7 @@ def compute_objective(
 
 
 def compute_losses(batch: Batch, old: Tree, new: Tree) -> Tree:
-    """The task's loss and the distances to the old and the new anchors, summed: [S] each."""
+    """Return sums [S] of the task's loss and of the distances to old and new anchors."""
     task = F.cross_entropy(batch.logits.mT, batch.labels, reduction="none")
     known = batch.mask & old["seen"][batch.labels]
     before, after = (

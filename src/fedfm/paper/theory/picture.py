@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fedfm.paper.theory.convergence import REPEATS, BoundCheck
+from fedfm.paper.theory.convergence import REPEATS, BoundCheck, select_tau
 from fedfm.paper.theory.lemma import AnchorUpdate
 from fedfm.report.figure import INK, new_figure, save_figure
 
@@ -24,7 +24,7 @@ def draw_theory(
     shrinking: Sequence[BoundCheck],
     path: Path,
 ) -> Path:
-    """Draw the three panels to `path`, and give the path back."""
+    """Draw the three panels to `path`, and return the path."""
     figure = new_figure(13, 4.9)
     theorem, corollary, lemma = figure.subplots(1, 3)
     _draw_bounds(theorem, fixed, "Theorem 1: the largest $\\eta$ it admits")
@@ -40,20 +40,20 @@ def draw_theory(
 
 
 def _draw_bounds(axes: Axes, cells: Sequence[BoundCheck], title: str) -> None:
-    """For each tau: the exact expectation (line), repeated runs (marks), the bound (dashed)."""
+    """Draw for each tau the exact expectation (line), repeated runs (marks), bound (dashed)."""
     for i, tau in enumerate(sorted({each.tau for each in cells})):
-        own = [each for each in cells if each.tau == tau]
-        rounds = [each.rounds for each in own]
-        axes.plot(rounds, [each.bound.total for each in own], "--", color=_COLOURS[i], lw=1.6)
-        axes.plot(rounds, [each.smallest for each in own], color=_COLOURS[i], lw=1.8)
-        axes.plot(rounds, [each.sampled for each in own], _MARKS[i], color=_COLOURS[i], ms=6)
+        of_tau = select_tau(cells, tau)
+        rounds = [each.rounds for each in of_tau]
+        axes.plot(rounds, [each.bound.total for each in of_tau], "--", color=_COLOURS[i], lw=1.6)
+        axes.plot(rounds, [each.smallest for each in of_tau], color=_COLOURS[i], lw=1.8)
+        axes.plot(rounds, [each.sampled for each in of_tau], _MARKS[i], color=_COLOURS[i], ms=6)
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("rounds T", color=INK)
     axes.set_title(title, color=INK, fontsize=11, loc="left")
 
 
 def _draw_reference(axes: Axes, cells: Sequence[BoundCheck]) -> None:
-    """A line that falls as T^(-1/2), a little below the slowest curve."""
+    """Draw a line that falls as T^(-1/2), a little below the slowest curve."""
     rounds = np.array([100.0, 1000.0])
     level = 0.4 * min(each.smallest for each in cells)
     axes.plot(rounds, level * (rounds / 1000) ** -0.5, color=INK, lw=1.2)
@@ -64,7 +64,7 @@ def _draw_reference(axes: Axes, cells: Sequence[BoundCheck]) -> None:
 
 
 def _draw_updates(axes: Axes, anchors: Mapping[str, Sequence[AnchorUpdate]]) -> None:
-    """The decrease of Phi in every round; a round without one would be missing."""
+    """Draw the decrease of Phi in every round; a round without one would be missing."""
     for i, (name, updates) in enumerate(anchors.items()):
         rounds, falls = [each.round for each in updates], [each.decrease for each in updates]
         axes.plot(rounds, falls, marker=_MARKS[i], color=_OTHERS[i], ms=5, lw=1.4, label=name)
@@ -77,7 +77,7 @@ def _draw_updates(axes: Axes, anchors: Mapping[str, Sequence[AnchorUpdate]]) -> 
 
 
 def _make_keys(cells: Sequence[BoundCheck]) -> list[Line2D]:
-    """The legend of the first two panels."""
+    """Return the legend's entries for the first two panels."""
     taus = sorted({each.tau for each in cells})
     colours = [
         Line2D([], [], color=_COLOURS[i], marker=_MARKS[i], lw=0, label=rf"$\tau$ = {tau}")

@@ -41,7 +41,7 @@ class Constants:
     """sum_k p_k^2."""
 
     def largest_rate(self, tau: int) -> float:
-        """The largest eta that the condition of Theorem 1 admits."""
+        """Return the largest eta that the condition of Theorem 1 admits."""
         drift = sqrt(2 * tau * (tau - 1) * (2 * self.beta2 + 1))
         return min(1 / (2 * tau), 1 / drift if drift else 1.0) / self.smoothness
 
@@ -69,59 +69,59 @@ class Problem:
 
     @cached_property
     def class_means(self) -> Array:
-        """m_c [C, m]: the mean input of class c over all clients."""
+        """Return m_c [C, m], the mean input of class c over all clients."""
         counts = self.weights[:, None] * self.shares
         return np.asarray(np.einsum("kc,kcm->cm", counts, self.means) / counts.sum(0)[:, None])
 
     @cached_property
     def hessians(self) -> Array:
-        """H_k [K, m, m], at any fixed anchors."""
+        """Return H_k [K, m, m], at any fixed anchors."""
         eye = np.eye(self.second.shape[-1])
         return np.asarray((1 + 2 * self.strength) * self.second + self.ridge * eye)
 
     @cached_property
     def slopes(self) -> Array:
-        """M_k [K, m, m]: H_k less what the anchors give back as they follow W."""
+        """Return M_k [K, m, m]: H_k less the part by which the anchors follow W."""
         pull = np.einsum("kc,cm,kcn->kmn", self.shares, self.class_means, self.means)
         return np.asarray(self.hessians - 2 * self.strength * pull)
 
     @cached_property
     def slope(self) -> Array:
-        """M = sum_k p_k M_k [m, m], symmetric: the Hessian of min_A Phi(W; A)."""
+        """Return M = sum_k p_k M_k [m, m], symmetric: the Hessian of min_A Phi(W; A)."""
         return self.mean(self.slopes)
 
     @cached_property
     def best(self) -> Array:
-        """The minimiser [d, m] of Phi over W and A together, a convex problem."""
+        """Return the minimiser [d, m] of Phi over W and A together, a convex problem."""
         return np.asarray(np.linalg.solve(self.slope, self.mean(self.targets).T).T)
 
     @cached_property
     def steepest(self) -> Array:
-        """M's steepest direction [m], in which noise hurts most."""
+        """Return the steepest direction [m] of M, in which noise hurts most."""
         return np.asarray(np.linalg.eigh(self.slope)[1][:, -1])
 
     @cached_property
     def profile(self) -> Array:
-        """How the noise is shared out over the rows of W [d]: evenly, with length 1."""
+        """Return the noise's share of each row of W [d]: even, with length 1."""
         rows = self.targets.shape[1]
         return np.full(rows, 1 / sqrt(rows))
 
     @cached_property
     def noise(self) -> Array:
-        """The direction of the gradient noise [d, m], of length 1."""
+        """Return the direction of the gradient noise [d, m], of length 1."""
         return np.outer(self.profile, self.steepest)
 
     def mean(self, values: Array) -> Array:
-        """sum_k p_k values_k: [K, ...] -> [...]."""
+        """Return sum_k p_k values_k: [K, ...] -> [...]."""
         return np.asarray(np.tensordot(self.weights, values, 1))
 
     def value(self, point: Array) -> float:
-        """Phi(W; A) at W [d, m] and its best anchors; y_i are unit vectors: |y_i|^2 = 1."""
+        """Return Phi(W; A) at W [d, m] and its best anchors; |y_i|^2 = 1 for unit vectors y_i."""
         square = np.trace(point @ self.slope @ point.T)
         return float((square + 1) / 2 - np.sum(point * self.mean(self.targets)))
 
     def constants(self, start: Array) -> Constants:
-        """The constants of Theorem 1 for a run from `start` [d, m]."""
+        """Return the constants of Theorem 1 for a run from `start` [d, m]."""
         beta2, kappa2 = self.dissimilarity()
         return Constants(
             smoothness=float(np.linalg.eigvalsh(self.hessians).max()),
@@ -133,7 +133,7 @@ class Problem:
         )
 
     def dissimilarity(self) -> tuple[float, float]:
-        """beta^2 and the least kappa^2 with it: the maximum over all W of a concave quadratic.
+        """Return beta^2 and its least kappa^2: the maximum over all W of a concave quadratic.
 
         sum_k p_k |W M_k - B_k|^2 - beta^2 |W M - B|^2 is concave in W once beta^2 exceeds the
         largest generalised eigenvalue of (sum_k p_k M_k M_k', M M').
@@ -152,7 +152,7 @@ class Problem:
 def make_problem(
     seed: int = 0, *, clients: int = 30, classes: int = 4, inputs: int = 6, sigma: float = 3.0
 ) -> Problem:
-    """Classes around their means, shared out by Dir(0.5), shifted at every client; L = 1."""
+    """Return a problem with L = 1: Gaussian classes, dealt by Dir(0.5), shifted at every client."""
     rng = generator(seed, "quadratic")
     strength, ridge = 0.5, 0.2
     widths = np.linspace(2.5, 0.5, inputs)
@@ -173,7 +173,7 @@ def make_problem(
 
 
 def _statistics(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """S_k, shares, means and targets of inputs x [n, m] with classes y [n, C], one-hot."""
+    """Return S_k, shares, means and targets of inputs x [n, m] with classes y [n, C], one-hot."""
     counts = y.sum(0)
     means = y.T @ x / np.maximum(counts, 1)[:, None]
     return x.T @ x / len(x), counts / len(x), means, y.T @ x / len(x)

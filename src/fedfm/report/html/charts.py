@@ -34,9 +34,9 @@ HEIGHT = 374.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 548.0, 34.0, 316.0
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 MARKED = 6
-"""So many markers are on a line at most, each method's at other places."""
+"""The most markers on a line; each method has them at other places."""
 FEW = 4
-"""More methods than these have fainter bands."""
+"""With more methods than this, bands are fainter."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def draw_over_rounds(entries: Sequence[MethodGroup], name: str) -> Chart | None:
 
 def draw_against_bytes(entries: Sequence[MethodGroup], name: str) -> Chart | None:
     """Draw test accuracy of the best round so far against all bytes sent."""
-    curves = [(e, curve) for e in entries if (curve := e.reached)]
+    curves = [(e, curve) for e in entries if (curve := e.best_curve)]
     most = max((curve.sent[-1] for _, curve in curves), default=0.0)
     size, unit = choose_unit(most)
     lines = [ChartLine(e, curve.sent / size, curve) for e, curve in curves]
@@ -190,7 +190,7 @@ def draw_time_bar(seconds: dict[str, float], name: str) -> Markup:
 
 
 def _add_phase_sample(entry: Element, x: float, y: float, number: int) -> None:
-    entry.attrib.pop("data-method")  # which the filter would hide
+    entry.attrib.pop("data-method")  # a phase is not a method: the filter must not hide it
     add_path(entry, draw_rectangles([(x + 16, y - 7)], 14, 14), _phase_class(number))
 
 

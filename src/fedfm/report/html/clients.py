@@ -33,11 +33,12 @@ def draw_client_dots(entries: Sequence[MethodGroup], name: str) -> Markup | None
     low = min(float(values.min()) for _, values in rows)
     scale = Scale(np.floor(min(low, 99.0) / 10) * 10, 100.0, 16, WIDTH - 16)
     bottom = ROW * len(rows) + 6
-    told = "; ".join(
+    description = "; ".join(
         f"{entry.label}: {values.min():.0f} to {values.max():.0f} %, median {np.median(values):.0f}"
         for entry, values in rows
     )
-    svg = set_height(new_picture(name, "Validation accuracy of clients", told), bottom + 46)
+    svg = new_picture(name, "Validation accuracy of clients", description)
+    set_height(svg, bottom + 46)
     svg.set("class", "dots")
     _draw_dot_axis(svg, scale, bottom)
     for i, (entry, values) in enumerate(rows):
@@ -64,8 +65,8 @@ def _draw_dot_row(
 
 
 def _collect_accuracies(entry: MethodGroup) -> Floats:
-    found = np.sort([100 * value for run in entry.runs for value in run.client_accuracies])
-    return found[thin_indices(len(found), DOTS)] if len(found) else found
+    accuracies = np.sort([100 * value for run in entry.runs for value in run.client_accuracies])
+    return accuracies[thin_indices(len(accuracies), DOTS)] if len(accuracies) else accuracies
 
 
 def _place_dots(x: Floats, centre: float) -> str:

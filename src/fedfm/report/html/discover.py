@@ -1,7 +1,8 @@
 """Discover runs in folders; name those that cannot be shown."""
 
+import base64
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from fedfm.report.html.load import LoadedRun, load_run, load_summary
 
 PICTURES = ("features", "tsne", "motivation")
 """How the names of feature-space pictures begin."""
+LARGEST_PICTURE = 8_000_000
+KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 NOT_RUNS = {"checkpoint", "clients", "flower", "app"}
 """Folders within a run's."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError)
-"""What reading a file raises that another version, or a person, has written."""
+"""What reading a file of another version, or one edited by hand, may raise."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Discovery:
     left_out: list[LeftOut] = field(default_factory=list)
     pictures: list[Path] = field(default_factory=list)
     quick: set[tuple[str, int]] = field(default_factory=set)
-    """Identities of runs of reduced size, which are no evidence."""
+    """Identities of runs of reduced size, which must not be compared."""
 
 
 def discover_runs(places: Sequence[Path]) -> Discovery:
@@ -64,8 +67,19 @@ def _walk_folders(place: Path) -> Iterator[Path]:
 
 
 def _find_pictures(folder: Path) -> list[Path]:
-    found = (each for each in folder.iterdir() if each.name.startswith(PICTURES))
-    return sorted(each for each in found if each.suffix in (".png", ".svg") and each.is_file())
+    pictures = (each for each in folder.iterdir() if each.name.startswith(PICTURES))
+    return sorted(each for each in pictures if each.suffix in KINDS and each.is_file())
+
+
+def embed_picture(findings: Discovery, path: Path) -> dict[str, str] | None:
+    """Return a picture as a data URI; an SVG in `img` runs no script."""
+    if path.stat().st_size > LARGEST_PICTURE:
+        why = f"larger than {LARGEST_PICTURE // 1_000_000} MB"
+        findings.left_out.append(LeftOut(format_path(path), why))
+        return None
+    content = base64.b64encode(path.read_bytes()).decode()
+    name = f"{path.parent.name}/{path.name}"
+    return {"name": name, "source": f"data:{KINDS[path.suffix]};base64,{content}"}
 
 
 def _load_folder(findings: Discovery, folder: Path) -> None:
@@ -102,7 +116,7 @@ def _load_results(findings: Discovery, store: Store) -> None:
     known = {run.identity: run for run in findings.runs}
     for summary in summaries:
         try:
-            run = load_summary(store, summary)
+            run = load_summary(store.folder / summary.folder, summary)
         except UNREADABLE:
             unread += 1
             continue
@@ -130,8 +144,3 @@ def _drop_copies(findings: Discovery) -> None:
                 why += f", but not the same result: {here} instead of {there}"
             findings.left_out.append(LeftOut(format_path(run.folder), why))
     findings.runs = list(kept.values())
-
-
-def find_common_folder(folders: Iterable[Path]) -> Path:
-    """Return the folder that contains all of them."""
-    return Path(os.path.commonpath([folder.parent for folder in folders]))

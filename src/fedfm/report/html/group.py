@@ -1,6 +1,6 @@
 """Group runs: by setting (data, partition, clients, rounds), then by method, then by seed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fedfm.grid.identity import digest
-from fedfm.report.comparison import deviation
 from fedfm.report.html.labels import (
     extract_setting,
     group_pairs,
@@ -19,6 +18,7 @@ from fedfm.report.html.labels import (
     title_settings,
 )
 from fedfm.report.html.load import Floats, LoadedRun
+from fedfm.report.tables.statistics import compute_deviation
 
 POINTS = 240
 """The most points of a curve that are drawn."""
@@ -46,7 +46,7 @@ class MethodGroup:
 
     @property
     def accuracies(self) -> Floats:
-        """Test accuracies in percent [seeds]."""
+        """Return test accuracies in percent [seeds]."""
         return np.array([100 * run.test_accuracy for run in self.runs])
 
     @property
@@ -56,8 +56,8 @@ class MethodGroup:
 
     @property
     def deviation(self) -> float:
-        """Return the sample standard deviation of the test accuracies."""
-        return deviation(self.accuracies)
+        """Return the sample standard deviation of the test accuracies; 0 for one seed."""
+        return compute_deviation(self.accuracies) or 0.0
 
     def total(self, name: str) -> float:
         """Return one of a run's totals, averaged over seeds."""
@@ -69,9 +69,9 @@ class MethodGroup:
         return self._over_seeds(lambda run: run.accuracy)
 
     @cached_property
-    def reached(self) -> Curve | None:
+    def best_curve(self) -> Curve | None:
         """Return the curve of the best model so far."""
-        return self._over_seeds(lambda run: run.reached)
+        return self._over_seeds(lambda run: run.best_so_far)
 
     def _over_seeds(self, accuracy_of: Callable[[LoadedRun], Floats]) -> Curve | None:
         """Average over the seeds that have a curve of full length."""
@@ -116,19 +116,16 @@ def group_by_setting(runs: Iterable[LoadedRun]) -> list[Setting]:
     labelled = [label_methods(group, names) for group in by_setting.values()]
     labels = dict.fromkeys(sorted({x for group in labelled for x in group}, key=method_order_key))
     numbers = {label: number for number, label in enumerate(labels)}
-    found = []
+    settings = []
     for title, group in zip(title_settings(list(by_setting.values())), labelled, strict=True):
         entries = [
-            MethodGroup(x, numbers[x], _sort_by_seed(members)) for x, members in group.items()
+            MethodGroup(x, numbers[x], tuple(sorted(members, key=lambda run: run.seed)))
+            for x, members in group.items()
         ]
-        found.append(Setting(title, tuple(sorted(entries, key=lambda entry: entry.number))))
-    return sorted(found, key=_prominence_key)
+        settings.append(Setting(title, tuple(sorted(entries, key=lambda entry: entry.number))))
+    return sorted(settings, key=_prominence_key)
 
 
 def _prominence_key(setting: Setting) -> tuple[Any, ...]:
     """Sort long runs of many methods first."""
     return -setting.rounds, -len(setting.entries), natural_key(setting.title)
-
-
-def _sort_by_seed(runs: Sequence[LoadedRun]) -> tuple[LoadedRun, ...]:
-    return tuple(sorted(runs, key=lambda run: run.seed))

@@ -48,15 +48,16 @@ def label_methods(
     runs: Sequence[LoadedRun], names: Mapping[str, str]
 ) -> dict[str, list[LoadedRun]]:
     """Group runs by name, and runs of one name by the settings in which they differ."""
-    found: dict[str, list[LoadedRun]] = {}
+    labelled: dict[str, list[LoadedRun]] = {}
     named = ((names.get(run.identity[0], run.method), run) for run in runs)
     for method, same_name in group_pairs(named).items():
         groups = group_pairs((run.identity[0], run) for run in same_name)
         tables = [flatten_keys(identify(group[0].config)) for group in groups.values()]
         for text, group in zip(_describe_differences(tables), groups.values(), strict=True):
             label = f"{method} ({text})" if text else method
-            found[label if label not in found else f"{label} [{group[0].identity[0]}]"] = group
-    return found
+            label += f" [{group[0].identity[0]}]" if label in labelled else ""
+            labelled[label] = group
+    return labelled
 
 
 def title_settings(groups: Sequence[Sequence[LoadedRun]]) -> list[str]:
@@ -84,8 +85,8 @@ def _format_title(config: dict[str, Any]) -> str:
 
 def _format_data(data: dict[str, Any]) -> str:
     """Return the name of the data set; for a user's own data, the name of its file or folder."""
-    own = data.get("path")
-    return Path(own).name.split(".")[0] if own else str(data.get("name", "?"))
+    path = data.get("path")
+    return Path(path).name.split(".")[0] if path else str(data.get("name", "?"))
 
 
 def format_value(value: Any) -> str:

@@ -1,10 +1,8 @@
 """Load a run for the report, from its folder or from its line in results.jsonl."""
 
 import json
-import tomllib
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import inf, isfinite
 from pathlib import Path
@@ -16,12 +14,12 @@ from numpy.typing import NDArray
 from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.grid.identity import digest, extract_identity
-from fedfm.grid.store import Store, Summary, read_rounds
+from fedfm.grid.store import Summary, read_rounds, read_summary
 from fedfm.run.records import best_so_far
 
 Floats = NDArray[np.float64]
 MEMBERS, DEPLOYED = "members.json", " (deployed)"
-"""What the folder of a federation of real machines has, and how its method is called."""
+"""A file that only the folder of a deployment has, and the suffix of its method's label."""
 OWN_DATA = "clients' own data"
 TOTALS = ("floats_up", "floats_down", "bytes_up", "bytes_down", "handshakes", "seconds")
 
@@ -43,13 +41,13 @@ class LoadedRun:
     versions: dict[str, str]
     accuracy: Floats = field(default_factory=lambda: np.empty(0))
     """Test accuracy after every round; empty if only the line among the results is there."""
-    reached: Floats = field(default_factory=lambda: np.empty(0))
-    """That of the best round so far; where the last one counts, the same."""
+    best_so_far: Floats = field(default_factory=lambda: np.empty(0))
+    """That of the best round so far, or of the same round if the last one counts."""
     sent: Floats = field(default_factory=lambda: np.empty(0))
     """Bytes sent until then, up and down."""
     client_accuracies: tuple[float, ...] = ()
     own_data: bool = False
-    """Whether real clients brought theirs: what the config names was not trained on."""
+    """Whether real clients brought their own data, so that the config's was not used."""
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
     """By recipe, the labels of the cell that the run fills."""
     machine: dict[str, Any] = field(default_factory=dict)
@@ -88,27 +86,19 @@ def _resolve(text: str) -> dict[str, Any]:
 
 def load_run(folder: Path) -> LoadedRun:
     """Load a finished run from its folder."""
-    summary = json.loads((folder / "summary.json").read_text())
-    config = _check_config(tomllib.loads((folder / "config.toml").read_text()))
+    summary = read_summary(folder)
     rounds = read_rounds(folder)
-    if len(rounds) != summary["rounds"]:
-        raise UserError(f"{len(rounds)} of {summary['rounds']} rounds are there")
-    written = datetime.fromtimestamp((folder / "summary.json").stat().st_mtime, UTC)
-    return LoadedRun(
-        folder=folder,
-        config=config,
-        method=str(summary["method"]) + (DEPLOYED if (folder / MEMBERS).exists() else ""),
-        seed=int(summary["seed"]),
-        best_round=int(summary["best_round"]),
-        test_accuracy=_to_finite(summary["test_accuracy"]),
-        rounds=len(rounds),
-        totals={name: _to_finite(summary["totals"][name]) for name in TOTALS},
-        finished=f"{written:%Y-%m-%d %H:%M}",
-        versions=_to_texts(summary.get("versions", {})),
+    if len(rounds) != summary.rounds:
+        raise UserError(f"{len(rounds)} of {summary.rounds} rounds are there")
+    run = load_summary(folder, summary)
+    more = _read_optional(folder / "summary.json")
+    return replace(
+        run,
+        method=run.method + (DEPLOYED if (folder / MEMBERS).exists() else ""),
         accuracy=np.array([_to_finite(line["test_accuracy"]) for line in rounds]),
-        reached=np.array(_track_best(rounds, _to_finite(summary["test_accuracy"]))),
+        best_so_far=np.array(_track_best(rounds, run.test_accuracy)),
         sent=np.cumsum([float(line["bytes_up"] + line["bytes_down"]) for line in rounds]),
-        client_accuracies=tuple(map(_to_finite, summary.get("client_accuracies") or ())),
+        client_accuracies=tuple(map(_to_finite, more.get("client_accuracies") or ())),
         own_data=bool(_read_optional(folder / MEMBERS).get("own_data")),
         machine=_to_texts(_read_optional(folder / "machine.json")),
         profile=_clean_profile(_read_optional(folder / "profile.json")),
@@ -142,10 +132,10 @@ def _to_texts(table: dict[str, Any]) -> dict[str, str]:
 def _read_optional(path: Path) -> dict[str, Any]:
     """Read a file that a run may lack; return nothing if it cannot be read."""
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _clean_profile(profile: dict[str, Any]) -> dict[str, float]:
@@ -153,18 +143,18 @@ def _clean_profile(profile: dict[str, Any]) -> dict[str, float]:
     return {name: s for name, s in numbers.items() if 0 <= s < inf}
 
 
-def load_summary(store: Store, line: Summary) -> LoadedRun:
+def load_summary(folder: Path, summary: Summary) -> LoadedRun:
     """Load a run from its line in results.jsonl; it has no curve."""
     return LoadedRun(
-        folder=store.folder / line.folder,
-        config=_check_config(line.config),
-        method=str(line.method),
-        seed=int(line.seed),
-        best_round=int(line.best_round),
-        test_accuracy=_to_finite(line.test_accuracy),
-        rounds=int(line.rounds),
-        totals={name: _to_finite(line.totals[name]) for name in TOTALS},
-        finished=line.finished[:16].replace("T", " "),
-        versions=_to_texts(line.versions),
-        machine={"device": line.device},
+        folder=folder,
+        config=_check_config(summary.config),
+        method=str(summary.method),
+        seed=int(summary.seed),
+        best_round=int(summary.best_round),
+        test_accuracy=_to_finite(summary.test_accuracy),
+        rounds=int(summary.rounds),
+        totals={name: _to_finite(summary.totals[name]) for name in TOTALS},
+        finished=summary.finished[:16].replace("T", " "),
+        versions=_to_texts(summary.versions),
+        machine={"device": summary.device},
     )

@@ -1,5 +1,7 @@
 """Render the page and write it."""
 
+import base64
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -14,12 +16,12 @@ from markupsafe import Markup
 
 from fedfm import __version__
 from fedfm.core.checkpoint import write_atomically
-from fedfm.report.html import charts, embed, tables
+from fedfm.report.html import charts, tables
 from fedfm.report.html.clients import draw_client_dots
-from fedfm.report.html.discover import Discovery, LeftOut, discover_runs, find_common_folder
+from fedfm.report.html.discover import Discovery, LeftOut, discover_runs, embed_picture
 from fedfm.report.html.group import Setting, group_by_setting
-from fedfm.report.html.load import LoadedRun
 from fedfm.report.html.partition import draw_partition_of
+from fedfm.report.html.svg import draw_swatch
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def write_report(places: Sequence[Path], out: Path, title: str | None = None) ->
 def render_page(findings: Discovery, title: str | None = None) -> str:
     """Return the page as text."""
     settings = group_by_setting(findings.runs)
-    pictures = [each for path in findings.pictures if (each := embed.embed_picture(findings, path))]
+    pictures = [each for path in findings.pictures if (each := embed_picture(findings, path))]
     files = resources.files("fedfm.report.html")
     style, script = ((files / name).read_text("utf-8") for name in ("style.css", "report.js"))
     environment = Environment(
@@ -58,7 +60,7 @@ def render_page(findings: Discovery, title: str | None = None) -> str:
         headline=_summarise(findings, settings),
         style=Markup(style),
         script=Markup(script),
-        policy=embed.make_policy(style, script),
+        policy=_make_policy(style, script),
         methods=_list_methods(settings),
         sections=[_make_section(setting, f"s{i}") for i, setting in enumerate(settings)],
         contents=_shorten_titles(settings),
@@ -68,7 +70,19 @@ def render_page(findings: Discovery, title: str | None = None) -> str:
         configs=_list_configs(settings),
         left_out=findings.left_out,
         version=__version__,
-        swatch=embed.draw_swatch,
+        swatch=draw_swatch,
+    )
+
+
+def _make_policy(style: str, script: str) -> str:
+    """Return a content security policy that allows only this style and this script."""
+    style_hash, script_hash = (
+        "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+        for text in (style, script)
+    )
+    return (
+        f"default-src 'none'; style-src {style_hash}; script-src {script_hash}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -145,31 +159,29 @@ def _make_section(setting: Setting, name: str) -> dict[str, Any]:
 
 
 def _list_profiles(settings: Sequence[Setting]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    profiles: list[dict[str, Any]] = []
     for setting, entry in ((s, e) for s in settings for e in s.entries):
         seconds = next((run.profile for run in entry.runs if run.profile), {})
         ordered = dict(sorted(seconds.items(), key=lambda each: -each[1]))
         if ordered:
-            bar = charts.draw_time_bar(ordered, f"profile-{len(found)}")
+            bar = charts.draw_time_bar(ordered, f"profile-{len(profiles)}")
             place = {"setting": setting.title, "entry": entry}
-            found.append(place | {"bar": bar, "whole": sum(ordered.values())})
-    return found
+            profiles.append(place | {"bar": bar, "whole": sum(ordered.values())})
+    return profiles
 
 
 def _list_configs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     runs = [run for s in settings for e in s.entries for run in e.runs]
-    common = find_common_folder(run.folder for run in runs)
+    common = os.path.commonpath([run.folder.parent for run in runs])
     return [
         {
             "setting": setting.title if len(settings) > 1 else "",
             "entry": entry,
-            "text": tomli_w.dumps(entry.runs[0].config),
-            "runs": [(run, _inside(run, common)) for run in entry.runs],
+            "text": tomli_w.dumps(config := entry.runs[0].config),
+            "code": [name.removeprefix("model.") for name in config.get("code", {})],
+            "from_python": any("digest" in config.get(key, {}) for key in ("data", "model")),
+            "runs": [(run, os.path.relpath(run.folder, common)) for run in entry.runs],
         }
         for setting in settings
         for entry in setting.entries
     ]
-
-
-def _inside(run: LoadedRun, common: Path) -> str:
-    return os.path.relpath(run.folder, common)

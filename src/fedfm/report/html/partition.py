@@ -44,16 +44,16 @@ def draw_partition_of(run: LoadedRun, name: str) -> tuple[Markup | None, str]:
         return None, "The partition is not drawn: the run was given its data in Python."
     try:
         config = parse({k: v for k, v in run.config.items() if k not in ("method", "code")})
-        found = _load_data(config.data)
+        dataset = _load_data(config.data)
         clients, seed = config.training.clients, config.seed
-        table = partitions.tabulate(found, clients, config.partition, seed)
+        table = partitions.tabulate(dataset, clients, config.partition, seed)
     except (ValueError, OSError) as problem:
         return None, f"The partition is not drawn: {str(problem).rstrip('.')}."
     sizes = table.sum(1)
-    said = f"Seed {run.seed}: {sizes.min():,} to {sizes.max():,} training samples a client."
+    about = f"Seed {run.seed}: {sizes.min():,} to {sizes.max():,} training samples a client."
     if len(table) > MOST_CLIENTS:
-        said += f" The first {MOST_CLIENTS} of {len(table):,} clients are drawn."
-    return draw_partition_cells(table, found.classes, name), said
+        about += f" The first {MOST_CLIENTS} of {len(table):,} clients are drawn."
+    return draw_partition_cells(table, dataset.classes, name), about
 
 
 @lru_cache(maxsize=2)  # whole data sets
@@ -68,8 +68,8 @@ def draw_partition_cells(table: NDArray[np.int64], classes: Sequence[str], name:
     height = float(np.clip(600 / len(shown), 4, 24))
     bottom = TOP + height * len(shown) + 34
     sizes = table.sum(1)
-    told = f"{len(table)} clients hold {sizes.min():,} to {sizes.max():,} samples each."
-    svg = set_height(new_picture(name, "Samples of each class at each client", told), bottom)
+    description = f"{len(table)} clients hold {sizes.min():,} to {sizes.max():,} samples each."
+    svg = set_height(new_picture(name, "Samples of each class at each client", description), bottom)
     svg.set("class", "cells")
     shades = np.ceil(SHADES * np.sqrt(shown / max(int(shown.max()), 1))).astype(int)
     _draw_cells(svg, shades, width, height)

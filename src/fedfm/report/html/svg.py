@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
@@ -23,7 +22,7 @@ MARKERS = (
 )
 """Diamond, square, triangles, bars and a star, as corners."""
 WIDTH = 560.0
-"""Of all charts; style.css sets larger letters on narrow screens, where charts shrink."""
+"""The width of all charts; style.css enlarges letters on narrow screens, where charts shrink."""
 LETTER, LEGEND_MARK, LEGEND_ROW, GAP = 10.5, 46.0, 26.0, 14.0
 """The width of a letter at most, and the sizes of a legend's entry."""
 LONGEST_LABEL = 46
@@ -44,22 +43,20 @@ class Scale:
 
     def __call__(self, values: ArrayLike) -> Floats:
         """Return the places of values."""
-        low, high, found = (np.log10(v) if self.log else v for v in self._clipped(values))
-        shares: Floats = (found - low) / (high - low)
-        return self.start + shares * (self.end - self.start)
-
-    def _clipped(self, values: ArrayLike) -> tuple[Any, Any, Any]:
-        return self.low, self.high, np.clip(np.asarray(values, float), self.low, self.high)
+        inside = np.clip(np.asarray(values, float), self.low, self.high)
+        low, high, at = (np.log10(v) if self.log else v for v in (self.low, self.high, inside))
+        shares = (at - low) / (high - low)
+        return np.asarray(self.start + shares * (self.end - self.start))
 
     @property
     def ticks(self) -> list[float]:
         """Return a handful of round numbers on the scale."""
         if not self.log:
-            found = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
+            ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
         else:
             steps = (1.0, 2.0, 5.0) if self.high / self.low < 200 else (1.0,)
-            found = LogLocator(subs=steps, numticks=7).tick_values(self.low, self.high)
-        return [float(t) for t in found if self.low * (1 - 1e-9) <= t <= self.high * (1 + 1e-9)]
+            ticks = LogLocator(subs=steps, numticks=7).tick_values(self.low, self.high)
+        return [float(t) for t in ticks if self.low * (1 - 1e-9) <= t <= self.high * (1 + 1e-9)]
 
     def as_dict(self) -> dict[str, float | bool]:
         """Return plain values for the page's script."""
@@ -88,20 +85,20 @@ def set_height(svg: Element, height: float) -> Element:
 
 def add_group(parent: Element, kind: str, number: int | None = None) -> Element:
     """Add a group; with a number it belongs to that method and is filtered with it."""
-    found = SubElement(parent, "g", {"class": kind})
+    group = SubElement(parent, "g", {"class": kind})
     if number is not None:
-        found.set("class", f"{kind} {style_classes(number)}")
-        found.set("data-method", str(number))
-    return found
+        group.set("class", f"{kind} {style_classes(number)}")
+        group.set("data-method", str(number))
+    return group
 
 
 def add_text(parent: Element, x: float, y: float, content: str, kind: str = "") -> Element:
     """Add a text at a place."""
-    found = SubElement(parent, "text", x=f"{x:.1f}", y=f"{y:.1f}")
-    found.text = content
+    text = SubElement(parent, "text", x=f"{x:.1f}", y=f"{y:.1f}")
+    text.text = content
     if kind:
-        found.set("class", kind)
-    return found
+        text.set("class", kind)
+    return text
 
 
 def add_line(parent: Element, x1: float, y1: float, x2: float, y2: float, kind: str = "") -> None:
@@ -155,6 +152,15 @@ def add_line_sample(entry: Element, x: float, y: float, number: int) -> None:
     """Add a piece of a method's line with its marker, as a legend shows it."""
     add_line(entry, x, y, x + 32, y, "line")
     add_path(entry, draw_markers(np.array([x + 16]), np.array([y]), number), "marks")
+
+
+def draw_swatch(number: int) -> Markup:
+    """Return a sample of a method's line."""
+    places = draw_markers(np.array([17.0]), np.array([7.0]), number)
+    return Markup(
+        '<svg class="swatch {}" viewBox="0 0 34 14" aria-hidden="true">'
+        '<path class="line" d="M1 7H33"/><path class="marks" d="{}"/></svg>'
+    ).format(style_classes(number), places)
 
 
 def to_markup(svg: Element) -> Markup:

@@ -89,7 +89,7 @@ def format_bytes(value: float) -> str:
 
 def find_common_accuracy(setting: Setting) -> float | None:
     """Return the highest accuracy that every method reaches on average."""
-    reached = [float(curve.mean.max()) for e in setting.entries if (curve := e.reached)]
+    reached = [float(curve.mean.max()) for e in setting.entries if (curve := e.best_curve)]
     return min(reached, default=None)
 
 
@@ -119,7 +119,7 @@ def _format_costs(entry: MethodGroup, target: float | None) -> list[HtmlCell]:
 
 
 def _find_traffic_until(entry: MethodGroup, target: float) -> HtmlCell:
-    curve = entry.reached
+    curve = entry.best_curve
     if curve is None:
         return HtmlCell("", NEVER)
     sent = float(curve.sent[np.argmax(curve.mean >= target)])
@@ -138,8 +138,8 @@ class Machine(NamedTuple):
 def list_machines(runs: Sequence[LoadedRun]) -> list[Machine]:
     """Return the different machines, with the number of runs on each."""
     return [
-        Machine(*found, count)
-        for found, count in Counter(map(_describe_machine, runs)).most_common()
+        Machine(*machine, count)
+        for machine, count in Counter(map(_describe_machine, runs)).most_common()
     ]
 
 

@@ -1,22 +1,29 @@
 """Build a recipe's table from the results that exist; other cells stay empty."""
 
+import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedfm.core.errors import unknown
+from fedfm.core.errors import UserError
+from fedfm.grid.identity import digest
 from fedfm.grid.recipe import Cell, Recipe, expand_cells
 from fedfm.grid.store import Summary
 from fedfm.report.tables.marks import describe_baseline, mark_comparisons, mark_ranks
-from fedfm.report.tables.runs import cell_key, group_by_cell, has_other_settings
 from fedfm.report.tables.statistics import Measure, get_measure
 from fedfm.report.tables.table import Column, Entry, Labels, PaperValue, Table
+
+logger = logging.getLogger(__name__)
+Key = frozenset[tuple[str, str]]
+"""The labels of a cell."""
 
 
 def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = False) -> Table:
     """Return the table of a recipe, either with reduced runs or with full ones."""
     recipe = recipe.reduced if quick else recipe
-    own = [each for each in summaries if (each.recipe, each.quick) == (recipe.name, quick)]
+    chosen = [each for each in summaries if (each.recipe, each.quick) == (recipe.name, quick)]
     planned, measures = list(expand_cells(recipe)), [get_measure(name) for name in recipe.measures]
-    runs = group_by_cell(recipe.name, planned, own)
+    by_key = _group_by_cell(recipe.name, planned, chosen)
+    cells = [(cell, by_key[_make_key(cell.labels)]) for cell in planned]
     rows, places = (_sort_labels(recipe, axes, planned) for axes in (recipe.rows, recipe.columns))
     columns = [Column(place, measure) for place in places for measure in measures]
     entries = {
@@ -26,11 +33,11 @@ def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = Fals
         ): Entry(
             cell.labels,
             measure,
-            runs[cell_key(cell.labels)],
+            runs,
             _find_paper_value(recipe, cell, measure),
             comparable=not quick,
         )
-        for cell in planned
+        for cell, runs in cells
         for measure in measures
     }
     return Table(
@@ -46,29 +53,9 @@ def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = Fals
         columns=columns,
         entries=mark_comparisons(mark_ranks(entries, columns), recipe, rows),
         baseline=describe_baseline(recipe, rows),
-        missing=[cell.labels for cell in planned if not runs[cell_key(cell.labels)]],
-        altered=[c.labels for c in planned if has_other_settings(c, runs[cell_key(c.labels)])],
+        missing=[cell.labels for cell, runs in cells if not runs],
+        altered=[cell.labels for cell, runs in cells if _have_other_settings(cell, runs)],
     )
-
-
-def trace_runs(table: Table, labels: Mapping[str, str]) -> list[Summary]:
-    """Return the runs behind the cells with these labels, along all or some axes."""
-    known = {
-        axis: {entry.labels[axis] for entry in table.entries.values()}
-        for axis in (*table.row_axes, *table.column_axes)
-    }
-    for axis, label in labels.items():
-        if axis not in known:
-            raise unknown("axis", axis, known)
-        if label not in known[axis]:
-            raise unknown(axis, label, known[axis])
-    behind = (
-        run
-        for entry in table.entries.values()
-        if labels.items() <= entry.labels.items()
-        for run in entry.runs
-    )
-    return list({run.place: run for run in behind}.values())
 
 
 def _labels_along(axes: Iterable[str], cell: Cell) -> Labels:
@@ -88,3 +75,38 @@ def _find_paper_value(recipe: Recipe, cell: Cell, measure: Measure) -> PaperValu
     several = [measure.name] if len(recipe.measures) > 1 else []
     labels = [cell.labels[axis] for axis in recipe.axes]
     return PaperValue.read(recipe.values.get(" / ".join([*labels, *several])))
+
+
+def _make_key(labels: Mapping[str, str]) -> Key:
+    return frozenset(labels.items())
+
+
+def _group_by_cell(
+    name: str, planned: Iterable[Cell], summaries: Iterable[Summary]
+) -> dict[Key, tuple[Summary, ...]]:
+    """Return the newest run of every seed, for every cell of recipe `name`."""
+    by_seed: dict[Key, dict[int, Summary]] = {_make_key(cell.labels): {} for cell in planned}
+    digests: dict[object, set[str]] = defaultdict(set)
+    strangers = []
+    for each in sorted(summaries, key=lambda each: each.finished):
+        if _make_key(each.cell) in by_seed:
+            by_seed[_make_key(each.cell)][each.seed] = each
+            digests[each.place].add(each.digest)
+        else:
+            strangers.append(" / ".join(each.cell.values()))
+    if strangers:
+        message = "%s: %d results are left out: the recipe has no such cell as %s"
+        logger.warning(message, name, len(strangers), strangers[0])
+    if doubled := sum(len(several) > 1 for several in digests.values()):
+        message = "%s: for %d runs there are results of different configs; the newest are used"
+        logger.warning(message, name, doubled)
+    return {key: tuple(run for _, run in sorted(runs.items())) for key, runs in by_seed.items()}
+
+
+def _have_other_settings(cell: Cell, runs: Iterable[Summary]) -> bool:
+    """Return whether a run has another config than the recipe has for its cell."""
+    try:
+        expected = digest(cell.resolved.as_toml())
+    except UserError:  # `plan_jobs` reports it
+        return False
+    return any(run.digest != expected for run in runs)

@@ -28,10 +28,11 @@ class ChosenSettings:
         import tomli_w
 
         tried = ", ".join(
-            f"{_format_settings(own)} ({_format_percent(value)})" for own, value in self.others
+            f"{_format_settings(settings)} ({_format_percent(value)})"
+            for settings, value in self.others
         )
-        settings = tomli_w.dumps({"method": {self.method: self.settings}})
-        return f"# {_format_percent(self.value)}; also tried: {tried}\n{settings.rstrip()}"
+        chosen = tomli_w.dumps({"method": {self.method: self.settings}})
+        return f"# {_format_percent(self.value)}; also tried: {tried}\n{chosen.rstrip()}"
 
     @property
     def words(self) -> str:
@@ -56,7 +57,7 @@ def choose_settings(recipe: Recipe, table: Table) -> Iterator[ChosenSettings]:
             tried.setdefault(method, []).append((settings, mean))
     for method, settings_tried in tried.items():
         compared = _drop_shared(settings_tried)
-        complete = [(own, value) for own, value in compared if value is not None]
+        complete = [(settings, value) for settings, value in compared if value is not None]
         if complete:
             best, value = max(complete, key=lambda each: each[1])
             others = tuple(each for each in compared if each[0] != best)
@@ -65,22 +66,22 @@ def choose_settings(recipe: Recipe, table: Table) -> Iterator[ChosenSettings]:
 
 def _drop_shared(tried: list[Tried]) -> list[Tried]:
     """Drop settings that all rows of a method share, since they were not compared."""
-    first = tried[0][0]
-    shared = {key for key in first if all(own.get(key) == first[key] for own, _ in tried)}
     if len(tried) == 1:
         return tried
-    return [({key: own[key] for key in own if key not in shared}, value) for own, value in tried]
+    first = tried[0][0]
+    shared = {key for key in first if all(each.get(key) == first[key] for each, _ in tried)}
+    return [({key: each[key] for key in each if key not in shared}, value) for each, value in tried]
 
 
 def write_choice(recipe: Recipe, table: Table, results: Path) -> Path | None:
     """Write the choice into the results folder, if there is one."""
-    found = list(choose_settings(recipe.reduced if table.quick else recipe, table))
-    if not found:
+    chosen = list(choose_settings(recipe.reduced if table.quick else recipe, table))
+    if not chosen:
         return None
     path = results / recipe.name / f"chosen{'-quick' if table.quick else ''}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     head = f"# Chosen by `fedfm table {recipe.name}`, on {table.columns[0].measure.heading}."
-    text = "\n\n".join([head, *(each.toml for each in found)]) + "\n"
+    text = "\n\n".join([head, *(each.toml for each in chosen)]) + "\n"
     write_atomically(path, text.encode())
     return path
 

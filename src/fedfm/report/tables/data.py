@@ -10,7 +10,7 @@ from fedfm.report.tables.table import Entry, Table
 
 def as_json(table: Table) -> str:
     """Return the numbers, their runs, the notes and the missing cells."""
-    found = {
+    content = {
         "recipe": table.recipe,
         "title": table.caption,
         "paper": table.paper,
@@ -28,7 +28,7 @@ def as_json(table: Table) -> str:
         "altered": [dict(labels) for labels in table.altered],
         "notes": write_notes(table, marks=False),
     }
-    return json.dumps(found, indent=2) + "\n"
+    return json.dumps(content, indent=2) + "\n"
 
 
 def as_csv(table: Table) -> str:

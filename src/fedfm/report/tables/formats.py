@@ -14,7 +14,6 @@ from rich.table import Table as RichTable
 from fedfm.core.errors import unknown
 from fedfm.report.tables.data import as_csv, as_json
 from fedfm.report.tables.notes import write_notes
-from fedfm.report.tables.statistics import Measure
 from fedfm.report.tables.table import Entry, Labels, Table
 
 
@@ -41,7 +40,7 @@ class Style:
         if entry is None or entry.mean is None:
             return ""
         number = ("{}", self.best, self.second)[entry.rank].format(entry.measure.text(entry.mean))
-        spread = self._spread(entry.measure, entry.deviation)
+        spread = entry.measure.spread(entry.deviation, self.plus_minus)
         star = self.star if entry.comparison and entry.comparison.significant else ""
         few = f" (n={len(entry.values)})" if len(entry.values) < seeds else ""
         return f"{number}{spread}{star}{few}"
@@ -51,30 +50,21 @@ class Style:
         if entry is None or entry.paper is None:
             return ""
         value = entry.measure.text(entry.paper.mean)
-        spread = self._spread(entry.measure, entry.paper.deviation)
+        spread = entry.measure.spread(entry.paper.deviation, self.plus_minus)
         if entry.difference is None:
             return value + spread
-        return (
-            f"{value}{spread} {self.signed.format(_format_signed(entry.measure, entry.difference))}"
-        )
+        difference = entry.measure.text(entry.difference, "+")
+        return f"{value}{spread} {self.signed.format(difference)}"
 
     def papers_row(self, entries: Sequence[Entry | None]) -> list[str]:
         """Return a line of the paper's values, or nothing if it has none."""
         values = [self.papers(entry) for entry in entries]
         return [self.paper, *values] if any(values) else []
 
-    def _spread(self, measure: Measure, deviation: float | None) -> str:
-        exact = not measure.decimals and not deviation  # as counts are, which no seed changes
-        return "" if deviation is None or exact else self.plus_minus + measure.text(deviation)
-
 
 RICH = Style("[bold]{}[/]", "[underline]{}[/]")
 MARKDOWN = Style("**{}**", "<u>{}</u>", star="\\*", paper="*paper*")
 LATEX = Style(r"\textbf{{{}}}", r"\underline{{{}}}", r" $\pm$ ", "$^{*}$", "(${}$)", r"\quad paper")
-
-
-def _format_signed(measure: Measure, difference: float) -> str:
-    return f"{difference:+,.{measure.decimals}f}"
 
 
 def as_text(table: Table) -> str:
@@ -109,8 +99,8 @@ def as_markdown(table: Table) -> str:
         lines.append(format_markdown_row([escape_markdown(" / ".join(row)), *ours]))
         if papers := MARKDOWN.papers_row(entries):
             lines.append(format_markdown_row(papers))
-    said = "\n".join(f"- {escape_markdown(note)}" for note in write_notes(table))
-    return f"**{escape_markdown(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{said}\n"
+    notes = "\n".join(f"- {escape_markdown(note)}" for note in write_notes(table))
+    return f"**{escape_markdown(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{notes}\n"
 
 
 def format_markdown_row(cells: Sequence[str]) -> str:
@@ -128,7 +118,7 @@ def as_latex(table: Table) -> str:
     body = "\n".join(
         line for row, entries in table.lines for line in _format_latex_rows(table, row, entries)
     )
-    said = "\\par\n".join(_escape_latex(note) for note in write_notes(table))
+    notes = "\\par\n".join(_escape_latex(note) for note in write_notes(table))
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",
@@ -143,7 +133,7 @@ def as_latex(table: Table) -> str:
             body,
             "\\bottomrule",
             "\\end{tabular}",
-            f"\\par\\smallskip\\raggedright\\footnotesize\n{said}",
+            f"\\par\\smallskip\\raggedright\\footnotesize\n{notes}",
             "\\end{table}\n",
         ]
     )

@@ -15,10 +15,10 @@ def mark_ranks(entries: Entries, columns: Iterable[Column]) -> Entries:
     """Mark the best and the second best of every column."""
     marked = dict(entries)
     for column in columns:
-        own = {place: entry for place, entry in entries.items() if place[1] == column}
-        found = rank_values([entry.mean for entry in own.values()], column.measure)
-        for (place, entry), rank in zip(own.items(), found, strict=True):
-            marked[place] = replace(entry, rank=rank)
+        places = [place for place in entries if place[1] == column]
+        ranks = rank_values([entries[place].mean for place in places], column.measure)
+        for place, rank in zip(places, ranks, strict=True):
+            marked[place] = replace(entries[place], rank=rank)
     return marked
 
 
@@ -26,16 +26,16 @@ def mark_comparisons(entries: Entries, recipe: Recipe, rows: Sequence[Labels]) -
     """Test every row against the baseline."""
     marked = dict(entries)
     for (row, column), entry in entries.items():
-        against = find_baseline(recipe, rows, row)
+        against = _find_baseline(recipe, rows, row)
         other = _find_in_row(entries, against, column)
         if other is None or against == row or column.measure.name != TESTED:
             continue
-        if found := compute_paired_p(entry.values, other.values):
-            marked[row, column] = replace(entry, comparison=Comparison(*found))
+        if test := compute_paired_p(entry.values, other.values):
+            marked[row, column] = replace(entry, comparison=Comparison(*test))
     return marked
 
 
-def find_baseline(recipe: Recipe, rows: Sequence[Labels], row: Labels) -> Labels:
+def _find_baseline(recipe: Recipe, rows: Sequence[Labels], row: Labels) -> Labels:
     """Return the row of FedAvg with the same other labels, or else the first row."""
     for n, axis in enumerate(recipe.rows):
         if BASELINE in recipe.axes[axis]:
@@ -45,15 +45,15 @@ def find_baseline(recipe: Recipe, rows: Sequence[Labels], row: Labels) -> Labels
 
 def describe_baseline(recipe: Recipe, rows: Sequence[Labels]) -> str:
     """Return the name of the baseline."""
-    named = any(BASELINE in recipe.axes[axis] for axis in recipe.rows)
-    return BASELINE if named else " / ".join(rows[0])
+    baseline = _find_baseline(recipe, rows, rows[0])
+    return BASELINE if BASELINE in baseline else " / ".join(baseline)
 
 
 def _find_in_row(entries: Entries, row: Labels, column: Column) -> Entry | None:
     """Return a row's entry in a column, or the row's only entry."""
-    own = [
+    of_row = [
         entry
         for (labels, other), entry in entries.items()
         if labels == row and other.measure == column.measure
     ]
-    return entries.get((row, column)) or (own[0] if len(own) == 1 else None)
+    return entries.get((row, column)) or (of_row[0] if len(of_row) == 1 else None)

@@ -30,9 +30,14 @@ class Measure:
         value = _collect_numbers(summary).get(self.name)
         return None if value is None or not math.isfinite(value) else self.scale * value
 
-    def text(self, value: float) -> str:
-        """Format a value with the measure's decimals."""
-        return f"{value:,.{self.decimals}f}"
+    def text(self, value: float, sign: str = "") -> str:
+        """Format a value with the measure's decimals; sign "+" for a difference."""
+        return f"{value:{sign},.{self.decimals}f}"
+
+    def spread(self, deviation: float | None, plus_minus: str = " ± ") -> str:
+        """Format what follows a mean: nothing for one seed, or for a count that no seed changes."""
+        exact = not self.decimals and not deviation
+        return "" if deviation is None or exact else plus_minus + self.text(deviation)
 
 
 MEASURES = {
@@ -73,7 +78,7 @@ def _collect_numbers(summary: Summary) -> Mapping[str, float]:
     }
 
 
-def compute_deviation(values: Sequence[float]) -> float | None:
+def compute_deviation(values: Sequence[float] | np.ndarray) -> float | None:
     """Return the sample standard deviation; None for a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 

@@ -25,11 +25,7 @@ class PaperValue:
         """Read a number, or a mean and a deviation, from a recipe."""
         if value is None:
             return None
-        return (
-            PaperValue(*map(float, value))
-            if isinstance(value, list | tuple)
-            else PaperValue(float(value))
-        )
+        return PaperValue(*map(float, value if isinstance(value, list | tuple) else [value]))
 
 
 @dataclass(frozen=True)
@@ -63,8 +59,8 @@ class Entry:
     @cached_property
     def values(self) -> dict[int, float]:
         """Return the values by seed, as shown."""
-        found = {run.seed: self.measure.of(run) for run in self.runs}
-        return {seed: value for seed, value in found.items() if value is not None}
+        values = ((run.seed, self.measure.of(run)) for run in self.runs)
+        return {seed: value for seed, value in values if value is not None}
 
     @property
     def mean(self) -> float | None:
