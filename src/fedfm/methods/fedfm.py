@@ -64,7 +64,9 @@ class FedFM(Anchored):
     step_cost = 1.1
 
     strength: float = 50.0
+    """lambda, the weight of the loss; 50 suits a ResNet with batch norm."""
     start_round: int = 20
+    """T_s: the number of rounds of plain averaging before the loss starts."""
     temperature: float = 0.1
     """alpha, of contrastive guiding."""
     guide: Literal["cg", "l2"] = "cg"
