@@ -13,7 +13,8 @@ import fedfm
 import fedfm.data
 import fedfm.methods
 import fedfm.models
-from tools.site import describe_settings
+from fedfm.config.schema import SECTIONS, Config
+from tools.site import describe_keys, describe_settings
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs/api").glob("*.md")))
@@ -47,6 +48,16 @@ def test_every_public_name_is_in_the_reference():
 
 def test_no_name_is_in_the_reference_twice():
     assert len({*map(id, DOCUMENTED.values())}) == len(LISTED)
+
+
+def test_the_tables_of_config_keys_have_every_key():
+    tables = "\n".join(["", *describe_keys()]).split("\n## ")[1:]
+    keys = {table.split("\n")[0]: re.findall(r"^\| `(\w+)` \|", table, re.M) for table in tables}
+    assert {*keys["The top of the file"], *SECTIONS, "method"} == {*Config.model_fields}
+    for section, kind in SECTIONS.items():
+        assert {*inspect.signature(kind).parameters} - {"extra_data"} <= {*keys[f"[{section}]"]}
+    for name, piece in fedfm.methods.PIECES.items():
+        assert [*inspect.signature(piece).parameters] == keys[f"[method.{name}]"]
 
 
 @pytest.mark.parametrize("path", EXPLAINED)

@@ -32,7 +32,9 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
-OUTSIDE = re.compile(r"\[([^]]*)\]\((?:\.\./)*((?:src|bench|results|tools|tests)\b[^)]*)\)")
+OUTSIDE = re.compile(
+    r"\[([^]]*)\]\((?:\.\./)*((?:src|bench|results|tools|tests|LICENSE|CITATION)\b[^)]*)\)"
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -52,7 +54,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./{name}", rf"](\1{target}", markdown)
         if "/" not in page.file.src_uri:
             markdown = markdown.replace(f"]({name}", f"]({target}")
-    return OUTSIDE.sub(r"\1 (`\2` in the repository)", markdown)
+    return OUTSIDE.sub(_name_file, markdown)
+
+
+def _name_file(link: re.Match[str]) -> str:
+    text, path = link.groups()
+    return f"`{path}`" if text == path else f"{text} (`{path}` in the repository)"
 
 
 def describe_commands() -> Iterator[str]:
