@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test test-gpu test-browser test-deployment check format bench clean
+.PHONY: install demo test test-gpu test-browser test-deployment test-wheel check format docs dist bench clean
 
 install: $(READY)
 
@@ -27,6 +27,25 @@ test-browser: $(READY)
 FEDERATIONS ?= tests/deploy/processes
 test-deployment: $(READY)
 	FEDFM_DEPLOYMENT=1 $(BIN)/python -m pytest -rs $(FEDERATIONS)
+
+# The documentation site, in build/site; warnings are errors
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# A wheel and an sdist, in dist
+dist: $(READY)
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+
+# The wheel alone, in an empty environment: the demo must pass
+EMPTY := build/empty
+test-wheel: dist
+	rm -rf $(EMPTY)
+	$(PYTHON) -m venv $(EMPTY)
+	$(EMPTY)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(EMPTY)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd $(EMPTY) && bin/fedfm demo
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -31,7 +31,11 @@ _source_digests: dict[type[Piece], str] = {}
 
 
 def add_plugins(files: Iterable[Path]) -> None:
-    """Add files to the environment variable, as absolute paths."""
+    """Add files to the environment variable FEDFM_METHODS, as absolute paths.
+
+    Args:
+        files: Python files that register methods in `PIECES` or models in `MODELS`.
+    """
     paths = (str(file.resolve()) for file in [*_named_files(), *files])
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
 

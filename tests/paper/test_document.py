@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tools.headline import BEGIN, END, load_document, render_headline, renew
 
 from fedfm.grid.recipe import expand_cells
 from fedfm.grid.repeats import AGAIN
@@ -12,6 +11,7 @@ from fedfm.grid.store import Store
 from fedfm.paper.catalogue import load_recipe
 from fedfm.paper.document import Document, make_document, render_document, write_document
 from tests.grid.results import CONFIG, result, store_of, write_rounds
+from tools.headline import BEGIN, END, load_document, render_headline, renew
 
 ROOT = Path(__file__).parent.parent.parent
 WORDS = ("--with", "data.toml")

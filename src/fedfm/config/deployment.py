@@ -10,7 +10,12 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Deployment:
-    """How server and clients deal with each other; of this a simulation knows the minimum only."""
+    """How server and clients deal with each other; of this a simulation knows the minimum only.
+
+    Examples:
+        >>> Deployment(minimum=3, secure=True).largest
+        1073741824
+    """
 
     minimum: int = 2
     """The fewest clients whose answers a round needs; with fewer the run stops.

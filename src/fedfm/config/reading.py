@@ -22,7 +22,15 @@ from fedfm.methods import PIECES, Method, Piece, compose
 
 
 def builtin_names() -> list[str]:
-    """The configs that ship with the package."""
+    """Return the names of the configs that ship with the package.
+
+    Returns:
+        The names, sorted.
+
+    Examples:
+        >>> builtin_names()
+        ['cifar10', 'cifar100', 'cinic10', 'digits', 'fashion-mnist']
+    """
     folder = resources.files("fedfm.config") / "builtin"
     return sorted(
         Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")
@@ -30,9 +38,23 @@ def builtin_names() -> list[str]:
 
 
 def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
-    """The config of a TOML file or of a built-in name, after 'key=value' overrides.
+    """Return the config of a TOML file or of a built-in name, after overrides.
 
     A method that an override chooses keeps the settings it has by then.
+
+    Args:
+        source: The path of a TOML file, or one of `builtin_names()`.
+        overrides: Settings as 'key=value', as `--set` takes them.
+
+    Returns:
+        The config, with everything resolved.
+
+    Raises:
+        UserError: If a key or a value is wrong.
+
+    Examples:
+        >>> load_config("digits", ["fedfm.strength=2", "rounds=10"]).method["fedfm"]["strength"]
+        2.0
     """
     table = normalised(_read(source))
     chosen = _pieces(table) or [*Config.model_fields["method"].default]
@@ -61,9 +83,21 @@ def _check_chosen(table: dict[str, Any], chosen: list[str]) -> None:
 
 
 def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> Config:
-    """Return the config of nested values; a `UserError` says what is wrong with them.
+    """Return the config of nested values, as `tomllib` reads them.
 
-    `pieces` are those of the method that were given from Python.
+    Args:
+        table: The keys and sections.
+        pieces: The pieces of the method that were given from Python, by name.
+
+    Returns:
+        The config, with everything resolved.
+
+    Raises:
+        UserError: If a key or a value is wrong.
+
+    Examples:
+        >>> parse({"method": ["fedprox", "fedfm"]}).composed.name
+        'fedprox+fedfm'
     """
     try:
         return Config.model_validate(normalised(table), context=pieces)
@@ -74,8 +108,24 @@ def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> C
 def make_config(method: Any, *, model: Any = None, data: Any = None, **settings: Any) -> Config:
     """Return the config of a run whose parts are Python objects, or words as in a TOML file.
 
-    `method` is a piece, several pieces, or names; `model` a network, a name or a table; `data` a
-    data set, a name or a table. Objects are recorded by name and digest.
+    Objects are recorded by name and digest.
+
+    Args:
+        method: A piece, several pieces, names, or a table of names and settings.
+        model: A network, a name or a table.
+        data: A data set, a name or a table.
+        settings: Further keys and sections.
+
+    Returns:
+        The config, with everything resolved.
+
+    Raises:
+        UserError: If a key or a value is wrong.
+
+    Examples:
+        >>> from fedfm import FedAvg
+        >>> make_config(FedAvg(), model="mlp", training={"rounds": 5}).model.name
+        'mlp'
     """
     table = {key: value for key, value in settings.items() if value is not None}
     pieces: dict[str, Piece] = {}

@@ -31,23 +31,33 @@ GIGABYTE = 2**30
 
 
 class DataConfig(BaseModel):
-    """Which data: a source's name and its options (`fedfm data` lists them)."""
+    """Which data: a source's name and its options (`fedfm data` lists them).
+
+    Examples:
+        >>> DataConfig(name="csv", path="patients.csv", label="diagnosis").name
+        'csv'
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "digits"
+    """The name of a source."""
     dir: str | None = None
-    """Where downloaded files are kept; by default the user's cache folder."""
+    """Where downloaded files are kept; by default `$FEDFM_DATA` or the user's cache folder."""
     path: str | None = None
+    """With name = "folder" or "csv": where your data are."""
     size: int | None = Field(default=None, ge=1)
+    """With name = "folder": scale images to size x size."""
     label: str | None = None
+    """With name = "csv": the column of the classes; by default "label"."""
     mean: tuple[float, ...] | None = None
     """Of each channel or column, in units of the stored values; by default the source's own."""
     std: tuple[float, ...] | None = None
+    """The standard deviation of each channel or column, given together with `mean`."""
     augment: bool | None = None
     """Whether training images are cropped, flipped and rotated; by default as the source says."""
     digest: str | None = None
-    """Of data that were given from Python: recorded, never set."""
+    """The digest of data that were given from Python: recorded, never set."""
 
     @staticmethod
     def of(data: Dataset) -> "DataConfig":
@@ -62,11 +72,17 @@ class DataConfig(BaseModel):
 
 
 class ModelConfig(BaseModel):
-    """Which model: its name and whatever options that model has."""
+    """Which model: its name and whatever options that model has.
+
+    Examples:
+        >>> ModelConfig(name="mlp").options
+        {'hidden': [128, 64], 'norm': 'none'}
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = "cnn"
+    """The name of a model."""
 
     @staticmethod
     def of(model: nn.Module) -> "ModelConfig":
@@ -91,11 +107,19 @@ class ModelConfig(BaseModel):
 
 
 class Config(BaseModel):
-    """One run, completely."""
+    """Everything that decides the outcome of a run.
+
+    Examples:
+        >>> from fedfm.config import load_config
+        >>> config = load_config("digits", ["rounds=5", "method=fedavg"])
+        >>> config.training.rounds, config.composed.name
+        (5, 'fedavg')
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     seed: int = Field(default=0, ge=0)
+    """Draws the partition, the validation split, the cohorts, the batches and the first weights."""
     executor: Literal["auto", "loop", "stacked", "lanes", "graph"] = "auto"
     """How clients are packed onto the machine; "auto" finds out what is fastest."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -109,11 +133,17 @@ class Config(BaseModel):
     checkpoint_every: int = Field(default=1, ge=1)
     """Rounds between two checkpoints: what a crash costs at most."""
     data: DataConfig = DataConfig()
+    """Which data."""
     model: ModelConfig = ModelConfig.model_validate({})
+    """Which model."""
     method: dict[str, dict[str, Any]] = {"fedfm": {}}
+    """The pieces of the method: a name, a list of names, or a table of settings by name."""
     partition: Partition = Partition()
+    """How the training samples are divided among the clients."""
     training: Training = Training()
+    """Who trains how long, and how the result is measured."""
     deployment: Deployment = Deployment()
+    """What a federation of real machines needs beside its experiment."""
     privacy: Privacy | None = None
     """Differential privacy; none by default."""
     code: dict[str, str] = {}

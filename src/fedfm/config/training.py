@@ -6,7 +6,7 @@ from fedfm.core.errors import require, require_numbers
 
 
 def cohort_size(participation: float, clients: int) -> int:
-    """How many of so many clients take part in a round."""
+    """Return how many of `clients` clients take part in a round."""
     return max(1, int(participation * clients + 0.5))
 
 
@@ -16,6 +16,10 @@ class Training:
 
     A share of every client's samples is held out; the model reported is the one of the round with
     the best mean local validation accuracy, and its accuracy on the test set is the result.
+
+    Examples:
+        >>> Training(clients=20, participation=0.25).cohort
+        5
     """
 
     clients: int = 10
@@ -29,10 +33,13 @@ class Training:
     epochs: int = 10
     """Local epochs in a round."""
     batch_size: int = 64
+    """Samples in a local step."""
     lr: float = 0.01
+    """The learning rate of local SGD."""
     momentum: float = 0.9
-    """Of local SGD; its buffers start at zero in every round."""
+    """The momentum of local SGD; its buffers start at zero in every round."""
     weight_decay: float = 1e-5
+    """The weight decay of local SGD."""
     keep_last: bool = False
     """Train on the last, incomplete batch of an epoch too."""
     evaluate_every: int = 1

@@ -8,7 +8,14 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """A problem that the user can fix; the message says what is wrong and what to do."""
+    """A problem that the user can fix; the message says what is wrong and what to do.
+
+    Examples:
+        >>> from fedfm import Training
+        >>> Training(rounds=0)
+        Traceback (most recent call last):
+        fedfm.core.errors.UserError: rounds must be at least 1, not 0
+    """
 
 
 def require(condition: bool, message: str) -> None:

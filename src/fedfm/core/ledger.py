@@ -18,13 +18,23 @@ BUFFERS = "buffers"
 
 @dataclass(frozen=True)
 class Traffic:
-    """Sums over the clients of a round, or over rounds."""
+    """What is sent: sums over the clients of a round, or over rounds.
+
+    Examples:
+        >>> Traffic(floats_up=3, handshakes=1) + Traffic(floats_up=4, handshakes=1)
+        Traffic(floats_up=7, floats_down=0, bytes_up=0, bytes_down=0, handshakes=2)
+    """
 
     floats_up: int = 0
+    """Floats from clients to the server, as the paper counts them."""
     floats_down: int = 0
+    """Floats from the server to clients."""
     bytes_up: int = 0
+    """Bytes from clients to the server: everything that is sent."""
     bytes_down: int = 0
+    """Bytes from the server to clients."""
     handshakes: int = 0
+    """Exchanges between server and clients."""
 
     def __add__(self, other: "Traffic") -> "Traffic":
         """Add field by field."""

@@ -8,11 +8,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sgd:
-    """Learning rate eta, heavy-ball momentum rho, weight decay."""
+    """The settings of local SGD.
+
+    Examples:
+        >>> Sgd(lr=0.1, momentum=0.0, weight_decay=0.0).accumulation(torch.tensor([3]))
+        tensor([3.], dtype=torch.float64)
+    """
 
     lr: float
+    """eta, the learning rate."""
     momentum: float
+    """rho, heavy-ball momentum."""
     weight_decay: float
+    """The weight decay."""
 
     def accumulation(self, steps: Tensor, pull: float = 0.0) -> Tensor:
         """a(K, rho) for K = steps [S]: how far K unit gradients move, in units of eta -> [S].

@@ -20,7 +20,21 @@ SEPARATOR = "/"
 
 
 def tree_map(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
-    """Apply `fn` to corresponding leaves of trees of one structure."""
+    """Apply a function to corresponding leaves of trees of one structure.
+
+    Args:
+        fn: A function of as many tensors as there are trees.
+        tree: The first tree.
+        others: Further trees.
+
+    Returns:
+        The tree of results.
+
+    Examples:
+        >>> ones = {"layer": {"weight": torch.ones(2)}}
+        >>> tree_map(torch.add, ones, ones)
+        {'layer': {'weight': tensor([2., 2.])}}
+    """
     return {
         key: tree_map(fn, value, *(other[key] for other in others))
         if isinstance(value, dict)
@@ -104,7 +118,19 @@ def unstack(tree: Tree, clients: int) -> list[Tree]:
 
 
 def per_client(values: Tensor, like: Tensor) -> Tensor:
-    """Reshape values [S] to [S, 1, ...] so that they broadcast against `like` [S, ...]."""
+    """Reshape one number per client so that it broadcasts against a parameter.
+
+    Args:
+        values: [S].
+        like: [S, ...].
+
+    Returns:
+        The values [S, 1, ...], on the device of `like` and, if they are floats, in its dtype.
+
+    Examples:
+        >>> per_client(torch.tensor([1.0, 2.0]), torch.zeros(2, 3, 4)).shape
+        torch.Size([2, 1, 1])
+    """
     shaped = values.reshape(-1, *[1] * (like.ndim - 1)).to(like.device)
     return shaped.to(like.dtype) if values.is_floating_point() else shaped
 

@@ -34,6 +34,7 @@ SOURCES: dict[str, Source] = {
     source.name: source
     for source in (DIGITS, FASHION_MNIST, CIFAR10, CIFAR100, CINIC10, FOLDER, CSV)
 }
+"""The sources by name."""
 
 
 def load(
@@ -48,13 +49,31 @@ def load(
     augment: bool | None = None,
     download: bool = True,
 ) -> Dataset:
-    """Load the data set `name` from `dir`, downloading its files if they are missing.
+    """Load the data set `name`, downloading its files if they are missing.
 
-    `path` is where the user's own data are ('folder' and 'csv'), `size` scales the images of
-    'folder', `label` names the column of classes of 'csv'; `dir` is as in `data_folder`. `mean`
-    and `std`, one number per channel (or column), replace the source's own normalisation; they are
-    in units of the stored values, 0 to 255 for images. `augment` says whether training images are
-    cropped, flipped and rotated, where the source's own default does not fit.
+    Args:
+        name: One of `SOURCES`: "digits", "cifar10", ..., or "folder" and "csv" for your own data.
+        dir: The folder of downloaded files, as in `data_folder`.
+        path: With "folder" and "csv": where your data are.
+        size: With "folder": scale images to size x size.
+        label: With "csv": the column of the classes.
+        mean: One number for each channel (or column), or one for all, instead of the source's own;
+            in units of the stored values, 0 to 255 for images.
+        std: The standard deviations that belong to `mean`.
+        augment: Whether training images are cropped, flipped and rotated; by default as the source
+            says.
+        download: Whether missing files may be downloaded.
+
+    Returns:
+        The data set in memory.
+
+    Raises:
+        UserError: If the name or an option is unknown, or a file is missing or damaged.
+
+    Examples:
+        >>> import fedfm
+        >>> fedfm.data.load("digits")
+        Dataset('digits', 1438 training and 359 test samples of shape (1, 8, 8), 10 classes)
     """
     require((mean is None) == (std is None), "give data.mean and data.std together")
     if name not in SOURCES:
@@ -71,11 +90,20 @@ def load(
 
 @dataclass(frozen=True)
 class Status:
-    """A source, the folder of its files, and the names of the missing ones."""
+    """Which files of a source are there.
+
+    Examples:
+        >>> import fedfm
+        >>> fedfm.data.status()[0].present  # digits ship with scikit-learn
+        True
+    """
 
     source: Source
+    """The source."""
     folder: Path
+    """The folder of its files."""
     missing: tuple[str, ...]
+    """The names of the missing files."""
 
     @property
     def present(self) -> bool:
@@ -84,7 +112,19 @@ class Status:
 
 
 def status(dir: Path | None = None) -> list[Status]:
-    """Return which files each source has in `dir` (as in `data_folder`), without checksums."""
+    """Return which files each source has, without computing checksums.
+
+    Args:
+        dir: The folder of downloaded files, as in `data_folder`.
+
+    Returns:
+        A status for each of `SOURCES`.
+
+    Examples:
+        >>> import fedfm
+        >>> [each.source.name for each in fedfm.data.status() if not each.source.files]
+        ['digits', 'folder', 'csv']
+    """
     root = data_folder(dir)
     return [
         Status(source, root / source.name, tuple(file.name for file in source.missing(root)))

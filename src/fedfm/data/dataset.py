@@ -13,10 +13,18 @@ from fedfm.core.errors import require
 
 @dataclass(frozen=True)
 class Split:
-    """Inputs [N, ...] (uint8 images [N, C, H, W], or floats) and their labels [N] (int64)."""
+    """Samples and their labels.
+
+    Examples:
+        >>> import torch
+        >>> Split(torch.zeros(6, 3, 8, 8, dtype=torch.uint8), torch.arange(6) % 2)
+        Split(6 samples of shape (3, 8, 8))
+    """
 
     inputs: Tensor
+    """[N, ...]: uint8 images [N, C, H, W], or floats of any shape."""
     labels: Tensor
+    """[N] class indices, int64."""
 
     def __post_init__(self) -> None:
         """Refuse anything but tensors."""
@@ -66,7 +74,14 @@ class Split:
         )
 
     def subset(self, indices: Tensor) -> "Split":
-        """Return the samples at `indices` [M], in that order."""
+        """Return some of the samples.
+
+        Args:
+            indices: [M], in the order that is wanted.
+
+        Returns:
+            The M samples.
+        """
         return Split(self.inputs[indices], self.labels[indices])
 
     def sort_by_content(self) -> "Split":
@@ -98,14 +113,27 @@ class Dataset:
 
     Inputs stay as they were read. A network sees (inputs - mean) / std, per channel (or feature),
     in the units of the raw inputs.
+
+    Examples:
+        >>> import torch
+        >>> train = Split(torch.randn(90, 4), torch.arange(90) % 3)
+        >>> test = Split(torch.randn(30, 4), torch.arange(30) % 3)
+        >>> Dataset("mine", train, test, classes=("a", "b", "c"))
+        Dataset('mine', 90 training and 30 test samples of shape (4,), 3 classes)
     """
 
     name: str
+    """The name in reports."""
     train: Split
+    """The training samples, which are divided among the clients."""
     test: Split
+    """The test samples, which no client trains on."""
     classes: tuple[str, ...]
+    """The names of the C classes."""
     mean: tuple[float, ...] = (0.0,)
+    """One number for each channel (or feature), or one for all."""
     std: tuple[float, ...] = (1.0,)
+    """The standard deviations that belong to `mean`."""
     augment: bool = field(default=False, kw_only=True)
     """Whether training batches are cropped, flipped and rotated (data/augment.py)."""
     keep_order: bool = field(default=False, kw_only=True)
@@ -175,7 +203,14 @@ class Dataset:
         return tuple(self.train.inputs.shape[1:])
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """Return inputs [N, ...] as a network sees them: (inputs - mean) / std in float32."""
+        """Return inputs as a network sees them: (inputs - mean) / std.
+
+        Args:
+            inputs: [N, ...], raw.
+
+        Returns:
+            [N, ...] in float32.
+        """
         trailing = (1,) * (len(self.shape) - 1)
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.std))
         centred = inputs - mean.reshape(-1, *trailing).to(inputs.device)

@@ -17,11 +17,20 @@ from fedfm.data.dataset import Dataset
 
 @dataclass(frozen=True)
 class File:
-    """A file that a source needs, by its name in the source's folder."""
+    """A file that a source needs.
+
+    Examples:
+        >>> url = "https://example.org/train.gz"
+        >>> File("train.gz", url, md5="d41d8cd98f00b204e9800998ecf8427e").name
+        'train.gz'
+    """
 
     name: str
+    """Its name in the source's folder."""
     url: str
+    """Where it is downloaded from."""
     md5: str
+    """Its checksum."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +39,28 @@ class Source:
 
     The keyword-only parameters of `read` are the options a user may give. Sizes are None if they
     depend on the user's data.
+
+    Examples:
+        >>> import fedfm
+        >>> csv = fedfm.data.SOURCES["csv"]
+        >>> csv.options  # whether it needs them
+        {'path': True, 'label': False}
     """
 
     name: str
+    """The name in configs."""
     description: str
+    """One line for `fedfm data`."""
     read: Callable[..., Dataset]
+    """Reads the data set from its folder."""
     files: tuple[File, ...] = ()
+    """The files that it needs."""
     classes: int | None = None
+    """The number of classes."""
     train: int | None = None
+    """The number of training samples."""
     test: int | None = None
+    """The number of test samples."""
 
     @property
     def options(self) -> dict[str, bool]:
@@ -61,7 +83,20 @@ class Source:
 
 
 def data_folder(dir: Path | None = None) -> Path:
-    """Return the folder of data: `dir`, else $FEDFM_DATA, else the user's cache folder."""
+    """Return the folder of downloaded data.
+
+    Args:
+        dir: A folder of your choice.
+
+    Returns:
+        `dir`, or else $FEDFM_DATA, or else the user's cache folder.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import fedfm
+        >>> fedfm.data.data_folder(Path("downloads")).name
+        'downloads'
+    """
     chosen = dir or os.environ.get("FEDFM_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -71,7 +106,25 @@ def data_folder(dir: Path | None = None) -> Path:
 
 
 def fetch(source: Source, root: Path, *, download: bool = True) -> Path:
-    """Return the folder of `source` below `root`; download missing files, check all of them."""
+    """Download the missing files of a source, and check all of them.
+
+    Args:
+        source: One of `SOURCES`, or yours.
+        root: The folder of all data, as `data_folder` returns it.
+        download: Whether missing files may be downloaded.
+
+    Returns:
+        The folder of the source below `root`.
+
+    Raises:
+        UserError: If a file is missing and cannot be downloaded, or is damaged.
+
+    Examples:
+        >>> import fedfm
+        >>> digits = fedfm.data.SOURCES["digits"]  # has no files to download
+        >>> fedfm.data.fetch(digits, fedfm.data.data_folder()).name
+        'digits'
+    """
     folder = root / source.name
     for file in source.missing(root):
         require(download, f"{file.name} is missing. {_by_hand(source, root)}")

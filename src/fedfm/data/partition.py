@@ -29,7 +29,16 @@ _TABLE, _DEAL = 0, 1  # what the keyed generators are for
 
 @dataclass(frozen=True)
 class Partition:
-    """How a data set is divided; each field applies only to the kind that its note names."""
+    """How a data set is divided; each field applies only to the kind that its note names.
+
+    Examples:
+        >>> import fedfm
+        >>> from fedfm.data.partition import tabulate
+        >>> digits = fedfm.data.load("digits")
+        >>> table = tabulate(digits, 10, Partition("niid3", missing=8), seed=0)
+        >>> (table > 0).sum(axis=1)  # each client holds two of the ten classes
+        array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    """
 
     kind: Kind = "niid1"
     """Even (iid), Dirichlet (niid1), dominant classes (niid2) or missing classes (niid3)."""
@@ -64,12 +73,32 @@ class Partition:
 
 
 def deal(data: Dataset, clients: int, partition: Partition, seed: int) -> list[Ints]:
-    """Deal the training samples to the K clients."""
+    """Deal the training samples to the clients.
+
+    Args:
+        data: The data set.
+        clients: K, the number of clients.
+        partition: How to divide them.
+        seed: The seed of the draw.
+
+    Returns:
+        K sorted vectors of indices into the training samples.
+    """
     return deal_labels(data.train.labels.cpu().numpy(), len(data.classes), clients, partition, seed)
 
 
 def tabulate(data: Dataset, clients: int, partition: Partition, seed: int) -> Ints:
-    """Count the training samples of each class of each client: [K, C]."""
+    """Count the training samples of each class that each client gets.
+
+    Args:
+        data: The data set.
+        clients: K, the number of clients.
+        partition: How to divide them.
+        seed: The seed of the draw.
+
+    Returns:
+        A table [K, C].
+    """
     labels, classes = data.train.labels.cpu().numpy(), len(data.classes)
     return count_classes(labels, classes, deal(data, clients, partition, seed))
 

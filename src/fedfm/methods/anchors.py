@@ -23,7 +23,13 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Anchored(Piece):
-    """A piece whose loss uses anchors that all clients share."""
+    """A piece whose loss uses anchors that all clients share: the base of FedFM and FedProto.
+
+    Examples:
+        >>> from fedfm import FedFM
+        >>> FedFM(anchors="uniform").needs_class_holders
+        True
+    """
 
     claims: ClassVar[frozenset[str]] = frozenset({"anchors"})
     measures: ClassVar[Literal["before", "after"] | None] = "before"

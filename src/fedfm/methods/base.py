@@ -21,10 +21,19 @@ from fedfm.core.trees import Tree
 
 
 class Model(NamedTuple):
-    """Trainable parameters and buffers: leaves [S, ...], [1, ...] for what is shared, or [...]."""
+    """Parameters and buffers: leaves [S, ...], [1, ...] for what is shared, or [...].
+
+    Examples:
+        >>> import torch
+        >>> cohort = Model({"weight": torch.zeros(4, 3, 2)}, {})  # four clients
+        >>> cohort.shared, cohort.rows(slice(0, 1)).params["weight"].shape
+        (False, torch.Size([1, 3, 2]))
+    """
 
     params: Tree
+    """Trainable parameters by name."""
     buffers: Tree
+    """Buffers by name, such as the running means of batch norm."""
 
     def map(self, fn: Callable[[Tree], Tree]) -> "Model":
         """Apply a function of trees to both."""
@@ -42,11 +51,22 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """The shapes a piece may need: a template of the model [...], and the sizes C and d."""
+    """The shapes that a piece needs to make its first states.
+
+    Examples:
+        >>> import torch
+        >>> from fedfm.methods import FedAvgM
+        >>> task = Task(Model({"weight": torch.ones(3, 2)}, {}), classes=3, features=2)
+        >>> FedAvgM().server_state(task)["velocity"]["weight"].shape
+        torch.Size([3, 2])
+    """
 
     model: Model
+    """A template of the model, leaves [...]."""
     classes: int
+    """C, the number of classes."""
     features: int
+    """d, the number of features."""
 
     @property
     def params(self) -> Tree:
@@ -62,25 +82,48 @@ class Task:
 class Batch(NamedTuple):
     """The output of the network for a batch of each client.
 
-    features [S, B, d], logits [S, B, C], labels [S, B]; mask [S, B] is False where a sample is
-    padding (never in training); views are the features [S, B, d] by the further models that the
-    piece asked for.
+    Examples:
+        >>> import torch
+        >>> from fedfm import FedFM
+        >>> labels, mask = torch.tensor([[0, 1]]), torch.ones(1, 2, dtype=torch.bool)
+        >>> batch = Batch(torch.eye(2)[None], torch.zeros(1, 2, 2), labels, mask)
+        >>> FedFM().statistic(batch)["count"]
+        tensor([[1, 1]])
     """
 
     features: Tensor
+    """[S, B, d]."""
     logits: Tensor
+    """[S, B, C]."""
     labels: Tensor
+    """[S, B], class indices."""
     mask: Tensor
+    """[S, B], False where a sample is padding; there is no padding in training."""
     views: Mapping[str, Tensor] = MappingProxyType({})
+    """Features [S, B, d] of the further models that the piece asked for."""
 
 
 class LocalRun(NamedTuple):
-    """The local training of a cohort: models, steps taken [S], and the SGD used."""
+    """The local training of a cohort, as `Piece.finish` sees it.
+
+    Examples:
+        >>> import torch
+        >>> from fedfm.core.sgd import Sgd
+        >>> model = Model({"weight": torch.zeros(2, 3)}, {})  # two clients
+        >>> steps, samples = torch.tensor([4, 8]), torch.tensor([40.0, 80.0])
+        >>> run = LocalRun(model, model, steps, Sgd(0.1, 0.0, 0.0), 0.0, samples)
+        >>> run.accumulation  # without momentum, the number of steps
+        tensor([4., 8.])
+    """
 
     start: Model
+    """The models before training."""
     end: Model
+    """The models after training."""
     steps: Tensor
+    """[S]: the number of local steps of each client."""
     sgd: Sgd
+    """The settings of local SGD."""
     pull: float
     """mu of all terms mu/2 ||w - x||^2 in the local loss."""
     samples: Tensor
@@ -103,12 +146,22 @@ class LocalRun(NamedTuple):
 
 
 class Turnout(NamedTuple):
-    """The clients in a sum: their number, the population, sum_i n_i, and sum_i u_i."""
+    """The clients in a sum, as `Piece.rescale` and `Piece.step` see them.
+
+    Examples:
+        >>> import torch
+        >>> Turnout(5, 20, torch.tensor(400.0), torch.tensor(400.0)).fraction
+        0.25
+    """
 
     clients: int
+    """S, the number of clients in the sum."""
     population: int
+    """N, the number of all clients."""
     samples: Tensor
+    """sum_i n_i."""
     weight: Tensor
+    """sum_i u_i, see `Piece.weights`."""
 
     @property
     def fraction(self) -> float:
@@ -118,7 +171,42 @@ class Turnout(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """The hooks, with defaults that make FedAvg; the module's docstring has the conventions."""
+    """A piece of a method: hooks, with defaults that make FedAvg.
+
+    Subclass it as a frozen dataclass, set `name`, add hyper-parameters as fields, and override the
+    hooks that you need. Hooks are pure functions of these arguments:
+
+    - `task`: the shapes of the model and the data.
+    - `server`, `client`: the states that the piece keeps, [...] and [S, ...].
+    - `batch`: the network's output for one batch of each client.
+    - `received`: the global model that the clients received last, [1, ...] or [S, ...].
+    - `down`: what `download` returned, [1, ...].
+    - `held`: what `prepare` returned, [S, ...] or [1, ...].
+    - `run`: the local training of the cohort.
+    - `total`: the sum of what the clients sent, [...]; `turnout`: which clients are in it.
+
+    Examples:
+        A pull of the head alone towards the received model:
+
+        >>> from dataclasses import dataclass
+        >>> from fedfm import FedFM, Training, compose, simulate
+        >>> @dataclass(frozen=True)
+        ... class HeadProx(Piece):
+        ...     name = "headprox"
+        ...     mu: float = 0.1
+        ...
+        ...     def prepare(self, client, received, down):
+        ...         return {"reference": received.params}
+        ...
+        ...     def correct(self, grads, params, held):
+        ...         pull = {k: self.mu * (w - held["reference"][k]) for k, w in params.items()}
+        ...         return {k: g + (pull[k] if "head" in k else 0) for k, g in grads.items()}
+        >>> compose([HeadProx(mu=0.5), FedFM()]).name
+        'headprox+fedfm'
+        >>> few = Training(clients=3, rounds=1, epochs=1)
+        >>> len(simulate("mlp", "digits", HeadProx(), training=few, executor="loop").rounds)
+        1
+    """
 
     name: ClassVar[str]
     """The name in configs and tables."""

@@ -10,9 +10,17 @@ from fedfm.methods.contract import check_name, check_piece
 
 @dataclass(frozen=True)
 class Method:
-    """Pieces composed into one method."""
+    """Pieces composed into one method.
+
+    Examples:
+        >>> from fedfm import FedFMLite, compose
+        >>> method = compose(FedFMLite(models_every=5, start_round=1))
+        >>> method.name, method.share_every
+        ('fedfm-lite', 5)
+    """
 
     pieces: tuple[Piece, ...]
+    """The pieces, in the order in which their hooks are called."""
 
     @property
     def name(self) -> str:
@@ -41,7 +49,23 @@ class Method:
 
 
 def compose(pieces: Piece | Iterable[Piece]) -> Method:
-    """Compose pieces into a method; refuse pieces that contradict each other."""
+    """Compose pieces into a method.
+
+    Args:
+        pieces: One piece, or several, whose hooks are called in this order.
+
+    Returns:
+        The method.
+
+    Raises:
+        UserError: If two pieces claim the same role, or need different exchanges of models.
+
+    Examples:
+        >>> from fedfm import FedFM, compose
+        >>> from fedfm.methods import FedProx
+        >>> compose([FedProx(mu=0.01), FedFM()]).name
+        'fedprox+fedfm'
+    """
     chosen = (pieces,) if isinstance(pieces, Piece) else tuple(pieces)
     require(len(chosen) > 0, "a method needs at least one piece, e.g. fedavg")
     claimed: dict[str, str] = {}

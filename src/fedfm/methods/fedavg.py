@@ -11,6 +11,12 @@ from fedfm.methods.base import Piece
 
 @dataclass(frozen=True)
 class FedAvg(Piece):
-    """Plain local SGD, models averaged by data share (Eq. 11 of the FedFM paper)."""
+    """Plain local SGD, models averaged by data share (Eq. 11 of the FedFM paper).
+
+    Examples:
+        >>> from fedfm import compose
+        >>> compose(FedAvg()).name
+        'fedavg'
+    """
 
     name = "fedavg"

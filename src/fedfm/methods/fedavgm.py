@@ -18,6 +18,10 @@ class FedAvgM(Piece):
     """Momentum on the server: v = beta v + sum_i p_i (y_i - x); x+ = x + v.
 
     There is no damping and no Nesterov step. Buffers are averaged as in FedAvg.
+
+    Examples:
+        >>> FedAvgM(beta=0.7)
+        FedAvgM(beta=0.7)
     """
 
     name = "fedavgm"

@@ -20,6 +20,10 @@ class FedDyn(Piece):
     """A dynamic regulariser: gradient - h_i + alpha (w - x).
 
     Afterwards h_i+ = h_i - alpha (y_i - x).
+
+    Examples:
+        >>> FedDyn(alpha=0.1).pull
+        0.1
     """
 
     name = "feddyn"
@@ -28,7 +32,7 @@ class FedDyn(Piece):
     shares_every_round = True
 
     alpha: float = 0.01
-    """The paper tries {0.1, 0.01, 0.001}."""
+    """The weight of the regulariser; the paper tries {0.1, 0.01, 0.001}."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""

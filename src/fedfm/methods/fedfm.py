@@ -49,13 +49,24 @@ def l2_guiding(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FedFM(Anchored):
-    """FedFM with anchors taken before local training: two handshakes a round (Algorithm 1)."""
+    """FedFM with anchors taken before local training: two handshakes a round (Algorithm 1).
+
+    Examples:
+        >>> from fedfm import Training, simulate
+        >>> few = Training(clients=3, rounds=2, epochs=1)
+        >>> method = FedFM(strength=1.0, start_round=1)
+        >>> result = simulate("mlp", "digits", method, training=few, executor="loop")
+        >>> [record.handshakes for record in result.rounds]  # anchors from the second round on
+        [1, 2]
+    """
 
     name = "fedfm"
     step_cost = 1.1
 
     strength: float = 50.0
+    """lambda, the weight of the loss; 50 suits a ResNet with batch norm."""
     start_round: int = 20
+    """T_s: the number of rounds of plain averaging before the loss starts."""
     temperature: float = 0.1
     """alpha, of contrastive guiding."""
     guide: Literal["cg", "l2"] = "cg"
@@ -84,7 +95,12 @@ class FedFM(Anchored):
 
 @dataclass(frozen=True)
 class FedFMLite(FedFM):
-    """FedFM-Lite: anchors taken after training and sent with the model, in one handshake."""
+    """FedFM-Lite: anchors taken after training and sent with the model, in one handshake.
+
+    Examples:
+        >>> FedFMLite(models_every=5).share_every
+        5
+    """
 
     name = "fedfm-lite"
     measures: ClassVar[Literal["before", "after"] | None] = "after"

@@ -18,6 +18,10 @@ class FedNova(Piece):
     """Changes normalised by the local work behind them.
 
     x+ = x + tau_eff sum_i p_i (y_i - x) / a_i, with tau_eff = sum_i p_i a_i.
+
+    Examples:
+        >>> FedNova().shares_every_round  # so it does not combine with FedFM-Lite, a > 1
+        True
     """
 
     name = "fednova"

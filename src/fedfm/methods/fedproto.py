@@ -20,6 +20,10 @@ class FedProto(Anchored):
     """Features pulled to class prototypes: + lambda mean ||f - a_c||^2.
 
     Features and prototypes are raw, not normalised.
+
+    Examples:
+        >>> FedProto(strength=0.1).first_round
+        0
     """
 
     name = "fedproto"

@@ -17,6 +17,11 @@ class FedProx(Piece):
 
     Where models travel rarely (FedFM-Lite), x stays the same until the next one arrives, while the
     client goes on from its own model.
+
+    Examples:
+        >>> from fedfm import FedFM, compose
+        >>> compose([FedProx(mu=0.1), FedFM()]).pull
+        0.1
     """
 
     name = "fedprox"

@@ -22,6 +22,10 @@ class Moon(Piece):
 
     The global and the previous local model are frozen, in evaluation mode. A client that takes part
     for the first time has no previous model: the received one is used, and the gradient is zero.
+
+    Examples:
+        >>> Moon(mu=1.0)
+        Moon(mu=1.0, tau=0.5)
     """
 
     name = "moon"

@@ -22,6 +22,13 @@ class Scaffold(Piece):
 
     Under momentum the corrections go through the velocity, so K_i steps move by a(K_i, rho)
     gradients and not by K_i: see docs/scaffold-with-momentum.md.
+
+    Examples:
+        >>> import torch
+        >>> from fedfm.methods import Model, Task
+        >>> task = Task(Model({"weight": torch.ones(3, 2)}, {}), classes=3, features=2)
+        >>> Scaffold().client_state(task)["control"]["weight"].shape  # as large as the model
+        torch.Size([3, 2])
     """
 
     name = "scaffold"

@@ -44,13 +44,43 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(name: str, *, shape: tuple[int, ...], classes: int, **options: object) -> nn.Module:
-    """Return a new model `name` for inputs [B, *shape] and a number of classes."""
+    """Return a new model with weights from torch's random state.
+
+    Args:
+        name: One of `MODELS`.
+        shape: The shape of one input, without the batch.
+        classes: C, the number of classes.
+        options: The options of that model, as in `[model]` of a config.
+
+    Returns:
+        A module with forward(x [B, *shape]) -> (features [B, d], logits [B, C]).
+
+    Examples:
+        >>> import torch
+        >>> from fedfm import models
+        >>> model = models.build("mlp", shape=(1, 8, 8), classes=10, hidden=[32])
+        >>> features, logits = model(torch.zeros(5, 1, 8, 8))
+        >>> features.shape, logits.shape
+        (torch.Size([5, 32]), torch.Size([5, 10]))
+    """
     check_options(name, options)
     return MODELS[name](shape, classes, **options)
 
 
 def check_options(name: str, options: Iterable[str]) -> None:
-    """Refuse an unknown model, and options that it does not have."""
+    """Refuse an unknown model, and options that it does not have.
+
+    Args:
+        name: The name of a model.
+        options: The names of options.
+
+    Raises:
+        UserError: If the model or an option is unknown.
+
+    Examples:
+        >>> from fedfm import models
+        >>> models.check_options("mlp", ["hidden"])
+    """
     known = option_names(name)
     for option in options:
         if option not in known:
@@ -59,12 +89,36 @@ def check_options(name: str, options: Iterable[str]) -> None:
 
 
 def option_names(name: str) -> list[str]:
-    """Return the options of the model `name`: the keyword-only parameters of its maker."""
+    """Return the options of a model: its keyword-only parameters.
+
+    Args:
+        name: One of `MODELS`.
+
+    Returns:
+        The options' names.
+
+    Examples:
+        >>> from fedfm import models
+        >>> models.option_names("mlp")
+        ['hidden', 'norm']
+    """
     return [parameter.name for parameter in _options(name)]
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """Return the options of the model `name` that have a default, as TOML has them."""
+    """Return the options of a model that have a default.
+
+    Args:
+        name: One of `MODELS`.
+
+    Returns:
+        The defaults by name, as TOML has them.
+
+    Examples:
+        >>> from fedfm import models
+        >>> models.default_options("mlp")
+        {'hidden': [128, 64], 'norm': 'none'}
+    """
     return {
         parameter.name: list(default) if isinstance(default, tuple) else default
         for parameter in _options(name)
@@ -85,7 +139,25 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
-    """Return the number d of features; refuse a model that cannot be trained on such data."""
+    """Refuse a model that cannot be trained on such data.
+
+    Args:
+        model: A network, which is not changed.
+        shape: The shape of one input, without the batch.
+        classes: C, the number of classes.
+
+    Returns:
+        d, the number of features.
+
+    Raises:
+        UserError: If the model does not return (features [B, d], logits [B, C]), or cannot be
+            trained.
+
+    Examples:
+        >>> from fedfm import models
+        >>> models.check_model(models.MLP((64,), 10, hidden=[32]), (64,), 10)
+        32
+    """
     name = type(model).__name__
     require(
         all(p.dtype in (torch.float32, torch.float64) for p in model.parameters()),
@@ -115,7 +187,20 @@ def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
 
 
 def feature_dim(model: nn.Module, shape: tuple[int, ...] | None = None) -> int:
-    """Return the number d of features, from the head or by running an input of shape `shape`."""
+    """Return the number of features of a model.
+
+    Args:
+        model: A network.
+        shape: The shape of one input; without it, the head must be a linear layer.
+
+    Returns:
+        d, the number of features.
+
+    Examples:
+        >>> from fedfm import models
+        >>> models.feature_dim(models.MLP((64,), 10, hidden=[32]))
+        32
+    """
     if shape is not None:
         return _outputs(model, shape)[0].shape[1]
     head = model.get_submodule(getattr(model, "head_name", ""))

@@ -13,7 +13,19 @@ from fedfm.core.errors import UserError, require, unknown
 
 
 class BodyAndHead(nn.Module):
-    """A body x [B, ...] -> features (flattened to [B, d]), then a head [B, d] -> logits [B, C]."""
+    """A model made of a body and a head.
+
+    Args:
+        body: Inputs [B, ...] -> features, which are flattened to [B, d].
+        head: Features [B, d] -> logits [B, C].
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> model = BodyAndHead(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 3))
+        >>> [output.shape for output in model(torch.zeros(5, 4))]
+        [torch.Size([5, 8]), torch.Size([5, 3])]
+    """
 
     head_name = "head"
     """The dotted name of the last layer."""
@@ -30,11 +42,22 @@ class BodyAndHead(nn.Module):
 
 
 class WithFeatures(nn.Module):
-    """Your `module`, x [B, ...] -> logits [B, C], returning its features as well.
+    """Your network, returning its features beside its logits.
 
-    `head` is the dotted name of its last linear layer ("fc", "classifier.6"); the features are the
-    input of that layer. Your module is neither copied nor changed. `export_state_dict` returns the
-    weights under your own names.
+    The features are the input of its last linear layer. Your network is neither copied nor changed.
+    `export_state_dict` returns the weights under your own names.
+
+    Args:
+        module: Your network, x [B, ...] -> logits [B, C].
+        head: The dotted name of its last linear layer, such as "fc" or "classifier.6".
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> mine = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> features, logits = WithFeatures(mine, head="2")(torch.zeros(5, 4))
+        >>> features.shape, logits.shape
+        (torch.Size([5, 8]), torch.Size([5, 3]))
     """
 
     def __init__(self, module: nn.Module, head: str) -> None:
@@ -90,7 +113,20 @@ class WithFeatures(nn.Module):
 
 
 def export_state_dict(model: nn.Module) -> dict[str, Any]:
-    """Return the weights under the user's names, ready for `load_state_dict` of the bare module."""
+    """Return the weights under your own names.
+
+    Args:
+        model: A network, wrapped by `WithFeatures` or not.
+
+    Returns:
+        A state dict for your network without the wrapper.
+
+    Examples:
+        >>> from torch import nn
+        >>> mine = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> list(export_state_dict(WithFeatures(mine, head="2")))
+        ['0.weight', '0.bias', '2.weight', '2.bias']
+    """
     bare = model.module if isinstance(model, WithFeatures) else model
     return bare.state_dict()
 

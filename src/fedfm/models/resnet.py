@@ -84,12 +84,21 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Four stages of residual blocks for images [B, *shape], shape (C, H, W); any C.
+    """Four stages of residual blocks for images.
 
-    The stem is "imagenet" (7x7 convolution and max-pool, each of stride 2) or "cifar" (one 3x3
-    convolution of stride 1, for small images); the default is that of the paper's network.
-    `norm` is "batch" or "group" (of `groups` groups, under the same parameter names). `width` is
-    the number of channels of the first stage.
+    Args:
+        shape: (C, H, W) of one image.
+        classes: The number of classes.
+        stem: "imagenet" (7x7 convolution and max-pool, each of stride 2) or "cifar" (one 3x3
+            convolution of stride 1, for small images); by default that of the paper's network.
+        norm: "batch" or "group", under the same parameter names.
+        groups: The number of groups of group norm.
+        width: The number of channels of the first stage.
+
+    Examples:
+        >>> small = ResNet18((1, 28, 28), 10, stem="cifar", norm="group", groups=8, width=8)
+        >>> small.fc
+        Linear(in_features=64, out_features=10, bias=True)
     """
 
     block: ClassVar[type[BasicBlock | Bottleneck]]
@@ -147,7 +156,16 @@ class ResNet(nn.Module):
 
 
 class ResNet18(ResNet):
-    """ResNet-18: d = 512 features at the width of 64."""
+    """ResNet-18: d = 512 features at the width of 64; its default stem is "imagenet".
+
+    The arguments are those of `ResNet`.
+
+    Examples:
+        >>> import torch
+        >>> features, logits = ResNet18((3, 32, 32), 10, stem="cifar")(torch.zeros(2, 3, 32, 32))
+        >>> features.shape, logits.shape
+        (torch.Size([2, 512]), torch.Size([2, 10]))
+    """
 
     block = BasicBlock
     depths = (2, 2, 2, 2)
@@ -155,7 +173,16 @@ class ResNet18(ResNet):
 
 
 class ResNet50(ResNet):
-    """ResNet-50: d = 2048 features at the width of 64."""
+    """ResNet-50: d = 2048 features at the width of 64; its default stem is "cifar".
+
+    The arguments are those of `ResNet`.
+
+    Examples:
+        >>> import torch
+        >>> features, logits = ResNet50((3, 32, 32), 10, width=8)(torch.zeros(2, 3, 32, 32))
+        >>> features.shape, logits.shape
+        (torch.Size([2, 256]), torch.Size([2, 10]))
+    """
 
     block = Bottleneck
     depths = (3, 4, 6, 3)

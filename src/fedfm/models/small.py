@@ -10,10 +10,23 @@ from fedfm.models.adapter import BodyAndHead
 
 
 class SmallCNN(BodyAndHead):
-    """3x3 convolutions with ReLU and max-pooling, one hidden layer of d `features`, the head.
+    """3x3 convolutions with ReLU and max-pooling, one hidden layer, the head.
 
-    Takes images [B, *shape], shape (C, H, W); each convolution is followed by a 2x2 max-pool as
-    long as the map is at least 4x4. `norm` is "none", "batch" or "group" (of `groups` groups).
+    Each convolution is followed by a 2x2 max-pool as long as the map is at least 4x4.
+
+    Args:
+        shape: (C, H, W) of one image.
+        classes: The number of classes.
+        channels: The channels of each convolution.
+        features: d, the width of the hidden layer.
+        norm: "none", "batch" or "group".
+        groups: The number of groups of group norm.
+
+    Examples:
+        >>> import torch
+        >>> features, logits = SmallCNN((3, 32, 32), 10)(torch.zeros(5, 3, 32, 32))
+        >>> features.shape, logits.shape
+        (torch.Size([5, 64]), torch.Size([5, 10]))
     """
 
     def __init__(
@@ -42,10 +55,22 @@ class SmallCNN(BodyAndHead):
 
 
 class MLP(BodyAndHead):
-    """Flatten [B, *shape], `hidden` linear layers with ReLU, the head; `norm` "none" or "batch".
+    """Linear layers with ReLU, the head.
 
     The features are the output of the last hidden layer; with no hidden layer, the flat input
     (softmax regression).
+
+    Args:
+        shape: The shape of one input, which is flattened.
+        classes: The number of classes.
+        hidden: The widths of the hidden layers.
+        norm: "none" or "batch".
+
+    Examples:
+        >>> import torch
+        >>> features, logits = MLP((20,), 3, hidden=[16])(torch.zeros(5, 20))
+        >>> features.shape, logits.shape
+        (torch.Size([5, 16]), torch.Size([5, 3]))
     """
 
     def __init__(

@@ -16,6 +16,10 @@ class Privacy:
 
     With a noise multiplier sigma, a sum of answers of norm C at most has noise N(0, (sigma C)^2) in
     every coordinate, even for colluders who subtract their own noise.
+
+    Examples:
+        >>> Privacy(clip=1.0, noise=2.0, colluders=1).update_std(fewest=5)  # of one client
+        1.0
     """
 
     clip: float = 1.0

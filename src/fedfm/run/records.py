@@ -24,26 +24,40 @@ def best_so_far(rounds: Iterable[Accuracies]) -> list[float]:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round (from 1): accuracies of the global model after it, and what it cost."""
+    """One round: the accuracy of the global model after it, and what the round cost.
+
+    Examples:
+        >>> record = RoundRecord(1, 0.5, 0.4, 2.3, 0.1, 100, 100, 400, 400, 1)
+        >>> record.traffic.bytes_up
+        400
+    """
 
     round: int
+    """The number of the round, from 1."""
     val_accuracy: float
     """Local validation accuracy, averaged over all clients."""
     test_accuracy: float
+    """Accuracy on the test samples."""
     train_loss: float | None
     """Averaged by data share; None where privacy keeps it at the clients."""
     seconds: float
+    """How long the round took."""
     floats_up: int
+    """Floats from all clients to the server, as the paper counts them."""
     floats_down: int
+    """Floats from the server to all clients."""
     bytes_up: int
+    """Bytes from all clients to the server: everything that is sent."""
     bytes_down: int
+    """Bytes from the server to all clients."""
     handshakes: int
+    """Exchanges between server and clients."""
     failed: int = 0
     """How many clients were left out: what they sent was not finite, or they did not answer."""
 
     @staticmethod
     def of(round: int, log: RoundLog, seconds: float, accuracies: Accuracies) -> "RoundRecord":
-        """What is recorded of a round: (validation, test) accuracy beside what its log says."""
+        """Return the record of a round from its log and its (validation, test) accuracies."""
         validation, test = accuracies
         return RoundRecord(
             round=round,
@@ -57,24 +71,39 @@ class RoundRecord:
 
     @property
     def traffic(self) -> Traffic:
-        """What the round sent."""
+        """Everything that the round sent."""
         return Traffic(
             self.floats_up, self.floats_down, self.bytes_up, self.bytes_down, self.handshakes
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers by name."""
+        """Return plain numbers by name."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Best:
-    """The model of the round with the best mean validation accuracy."""
+    """The model of the round with the best mean validation accuracy.
+
+    Examples:
+        A network takes the model as a state dict: parameters and buffers.
+
+        >>> from fedfm import FedAvg, Training, models, simulate
+        >>> network = models.build("mlp", shape=(1, 8, 8), classes=10)
+        >>> few = Training(clients=3, rounds=1, epochs=1)
+        >>> best = simulate(network, "digits", FedAvg(), training=few, executor="loop").best
+        >>> network.load_state_dict(best.model.params | best.model.buffers)
+        <All keys matched successfully>
+    """
 
     round: int
+    """The number of the round, from 1."""
     val_accuracy: float
+    """Local validation accuracy, averaged over all clients."""
     test_accuracy: float
+    """Accuracy on the test samples."""
     model: Model
+    """Its parameters and buffers by name, leaves [...]."""
     client_accuracies: tuple[float, ...] = ()
     """On the validation samples of each client."""
     judges: tuple[int, ...] = ()
@@ -136,12 +165,26 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run: the best round by validation, and every round."""
+    """The outcome of a run: the best round by validation, and every round.
+
+    Examples:
+        >>> from fedfm import FedAvg, Training, simulate
+        >>> few = Training(clients=3, rounds=2, epochs=1)
+        >>> result = simulate("mlp", "digits", FedAvg(), training=few, executor="loop")
+        >>> result.method, len(result.rounds), result.totals.handshakes
+        ('fedavg', 2, 2)
+        >>> result.test_accuracy == result.rounds[result.best.round - 1].test_accuracy
+        True
+    """
 
     method: str
+    """The names of the method's pieces, joined by '+'."""
     seed: int
+    """The seed of the run."""
     best: Best
+    """The model of the round with the best mean validation accuracy."""
     rounds: tuple[RoundRecord, ...]
+    """A record of every round."""
     privacy: str | None = None
     """What clients have given away, where [privacy] limits it."""
 

@@ -45,13 +45,51 @@ def simulate(
     resume: bool = False,
     watch: Watcher | None = None,
 ) -> Result:
-    """Run a federation of simulated clients; the result is the best model by validation.
+    """Run a federation of simulated clients and return its rounds and its best model.
 
-    The arguments are the keys of a config (docs/configs.md), as objects or in the words of a TOML
-    file: `FedFM(strength=10)` or `{"fedfm": {"strength": 10}}`, a `Dataset` or `"digits"`. A
-    network returns (features, logits) (see `fedfm.models`) and is left as it is; with device "auto"
-    it is trained where it lies. With `out` the run keeps its files there, and `resume` goes on from
-    the last checkpoint. `watch` is called after every round.
+    The arguments are the keys of a config, as objects or in the words of a TOML file:
+    `FedFM(strength=10)` or `{"fedfm": {"strength": 10}}`, a `Dataset` or `"digits"`.
+
+    Args:
+        model: A network with forward(x [B, ...]) -> (features [B, d], logits [B, C]), which is not
+            changed; or a model's name, or a table with its name and options.
+        data: A data set, a source's name, or a table with its name and options.
+        method: A piece, several pieces to compose, their names, or a table of names and settings.
+        partition: How the training samples are divided among the clients.
+        training: Clients, rounds, local epochs, learning rate and so on.
+        deployment: Only its `minimum` matters in a simulation, and only with `privacy`.
+        privacy: Clipping and noise; without it clients send exact answers.
+        seed: Draws everything except the first weights of a network that you pass.
+        executor: How clients are packed onto the machine; "auto" measures what is fastest.
+        device: "cpu", "cuda" or "auto"; with "auto" your network is trained where it lies.
+        precision: "fp32", "tf32", "bf16" or "auto".
+        client_states: Where the clients' states are held: "memory", "disk" or "auto".
+        threads: CPU threads; 0 chooses by the size of the network.
+        checkpoint_every: Rounds between two checkpoints.
+        out: A folder for the run's files; without it nothing is written.
+        resume: Whether to continue from the last checkpoint in `out`.
+        watch: Called with the `RoundRecord` of every round.
+
+    Returns:
+        The rounds, and the model of the round with the best mean validation accuracy.
+
+    Raises:
+        UserError: If a setting is wrong; the message says what to do.
+
+    Examples:
+        >>> from fedfm import FedAvg, Partition, Training, simulate
+        >>> result = simulate(
+        ...     "mlp",
+        ...     "digits",
+        ...     FedAvg(),
+        ...     partition=Partition("iid"),
+        ...     training=Training(clients=3, rounds=2, epochs=1),
+        ...     executor="loop",
+        ... )
+        >>> [record.round for record in result.rounds]
+        [1, 2]
+        >>> result.totals.floats_up  # 2 rounds, 3 clients, 17,226 parameters
+        103356
     """
     settings = {
         **{"partition": partition, "training": training, "deployment": deployment},
@@ -84,8 +122,26 @@ def simulate_seeds(
 ) -> list[Result]:
     """Run several seeds of one config as one job: faster than one by one, with the same results.
 
-    `build` gives the network of a seed, or names a model. With `out` each seed has a folder seed-N
-    there. `settings` are further arguments of `simulate`.
+    Args:
+        build: A function that returns the network of a seed, or a model's name or table.
+        data: As in `simulate`.
+        method: As in `simulate`.
+        seeds: One run for each.
+        out: A folder that gets a folder seed-N for each seed.
+        resume: Whether to continue from the last checkpoints in `out`.
+        settings: Further arguments of `simulate`.
+
+    Returns:
+        One result for each seed, in the order of `seeds`.
+
+    Examples:
+        >>> from fedfm import FedAvg, Training, simulate_seeds
+        >>> few = Training(clients=3, rounds=1, epochs=1)
+        >>> results = simulate_seeds(
+        ...     "mlp", "digits", FedAvg(), seeds=[0, 1], training=few, executor="loop"
+        ... )
+        >>> [result.seed for result in results]
+        [0, 1]
     """
     require(len(seeds) > 0, "simulate_seeds needs at least one seed")
     require(
