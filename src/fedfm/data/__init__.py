@@ -23,11 +23,7 @@ __all__ = [
     "File",
     "Source",
     "Split",
-    "Status",
-    "data_folder",
-    "fetch",
     "load",
-    "status",
 ]
 
 SOURCES: dict[str, Source] = {
@@ -53,7 +49,7 @@ def load(
 
     Args:
         name: One of `SOURCES`: "digits", "cifar10", ..., or "folder" and "csv" for your own data.
-        dir: The folder of downloaded files, as in `data_folder`.
+        dir: The folder of downloaded files; by default $FEDFM_DATA or the user's cache folder.
         path: With "folder" and "csv": where your data are.
         size: With "folder": scale images to size x size.
         label: With "csv": the column of the classes.
@@ -90,13 +86,7 @@ def load(
 
 @dataclass(frozen=True)
 class Status:
-    """Which files of a source are there.
-
-    Examples:
-        >>> import fedfm
-        >>> fedfm.data.status()[0].present  # digits ship with scikit-learn
-        True
-    """
+    """Which files of a source are there."""
 
     source: Source
     """The source."""
@@ -112,19 +102,7 @@ class Status:
 
 
 def status(dir: Path | None = None) -> list[Status]:
-    """Return which files each source has, without computing checksums.
-
-    Args:
-        dir: The folder of downloaded files, as in `data_folder`.
-
-    Returns:
-        A status for each of `SOURCES`.
-
-    Examples:
-        >>> import fedfm
-        >>> [each.source.name for each in fedfm.data.status() if not each.source.files]
-        ['digits', 'folder', 'csv']
-    """
+    """Return which files each source has, without computing checksums."""
     root = data_folder(dir)
     return [
         Status(source, root / source.name, tuple(file.name for file in source.missing(root)))

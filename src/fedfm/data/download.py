@@ -83,20 +83,7 @@ class Source:
 
 
 def data_folder(dir: Path | None = None) -> Path:
-    """Return the folder of downloaded data.
-
-    Args:
-        dir: A folder of your choice.
-
-    Returns:
-        `dir`, or else $FEDFM_DATA, or else the user's cache folder.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> import fedfm
-        >>> fedfm.data.data_folder(Path("downloads")).name
-        'downloads'
-    """
+    """Return `dir`, or else $FEDFM_DATA, or else the user's cache folder."""
     chosen = dir or os.environ.get("FEDFM_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -106,25 +93,7 @@ def data_folder(dir: Path | None = None) -> Path:
 
 
 def fetch(source: Source, root: Path, *, download: bool = True) -> Path:
-    """Download the missing files of a source, and check all of them.
-
-    Args:
-        source: One of `SOURCES`, or yours.
-        root: The folder of all data, as `data_folder` returns it.
-        download: Whether missing files may be downloaded.
-
-    Returns:
-        The folder of the source below `root`.
-
-    Raises:
-        UserError: If a file is missing and cannot be downloaded, or is damaged.
-
-    Examples:
-        >>> import fedfm
-        >>> digits = fedfm.data.SOURCES["digits"]  # has no files to download
-        >>> fedfm.data.fetch(digits, fedfm.data.data_folder()).name
-        'digits'
-    """
+    """Download the missing files of a source, check all of them, and return their folder."""
     folder = root / source.name
     for file in source.missing(root):
         require(download, f"{file.name} is missing. {_by_hand(source, root)}")

@@ -26,12 +26,7 @@ __all__ = [
     "SmallCNN",
     "WithFeatures",
     "build",
-    "check_model",
-    "check_options",
-    "default_options",
     "export_state_dict",
-    "feature_dim",
-    "option_names",
 ]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -68,19 +63,7 @@ def build(name: str, *, shape: tuple[int, ...], classes: int, **options: object)
 
 
 def check_options(name: str, options: Iterable[str]) -> None:
-    """Refuse an unknown model, and options that it does not have.
-
-    Args:
-        name: The name of a model.
-        options: The names of options.
-
-    Raises:
-        UserError: If the model or an option is unknown.
-
-    Examples:
-        >>> from fedfm import models
-        >>> models.check_options("mlp", ["hidden"])
-    """
+    """Refuse an unknown model, and options that it does not have."""
     known = option_names(name)
     for option in options:
         if option not in known:
@@ -89,36 +72,12 @@ def check_options(name: str, options: Iterable[str]) -> None:
 
 
 def option_names(name: str) -> list[str]:
-    """Return the options of a model: its keyword-only parameters.
-
-    Args:
-        name: One of `MODELS`.
-
-    Returns:
-        The options' names.
-
-    Examples:
-        >>> from fedfm import models
-        >>> models.option_names("mlp")
-        ['hidden', 'norm']
-    """
+    """Return the options of a model: its keyword-only parameters."""
     return [parameter.name for parameter in _options(name)]
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """Return the options of a model that have a default.
-
-    Args:
-        name: One of `MODELS`.
-
-    Returns:
-        The defaults by name, as TOML has them.
-
-    Examples:
-        >>> from fedfm import models
-        >>> models.default_options("mlp")
-        {'hidden': [128, 64], 'norm': 'none'}
-    """
+    """Return the options of a model that have a default."""
     return {
         parameter.name: list(default) if isinstance(default, tuple) else default
         for parameter in _options(name)
@@ -139,25 +98,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
-    """Refuse a model that cannot be trained on such data.
-
-    Args:
-        model: A network, which is not changed.
-        shape: The shape of one input, without the batch.
-        classes: C, the number of classes.
-
-    Returns:
-        d, the number of features.
-
-    Raises:
-        UserError: If the model does not return (features [B, d], logits [B, C]), or cannot be
-            trained.
-
-    Examples:
-        >>> from fedfm import models
-        >>> models.check_model(models.MLP((64,), 10, hidden=[32]), (64,), 10)
-        32
-    """
+    """Refuse a model that cannot be trained on such data; return d, its number of features."""
     name = type(model).__name__
     require(
         all(p.dtype in (torch.float32, torch.float64) for p in model.parameters()),
@@ -187,20 +128,7 @@ def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> int:
 
 
 def feature_dim(model: nn.Module, shape: tuple[int, ...] | None = None) -> int:
-    """Return the number of features of a model.
-
-    Args:
-        model: A network.
-        shape: The shape of one input; without it, the head must be a linear layer.
-
-    Returns:
-        d, the number of features.
-
-    Examples:
-        >>> from fedfm import models
-        >>> models.feature_dim(models.MLP((64,), 10, hidden=[32]))
-        32
-    """
+    """Return d, the number of features; without a shape the head must be a linear layer."""
     if shape is not None:
         return _outputs(model, shape)[0].shape[1]
     head = model.get_submodule(getattr(model, "head_name", ""))
