@@ -37,7 +37,7 @@ from bench.peer_runners.environments import (
 )
 from bench.stacked import machine
 
-OURS = dict.fromkeys(("plain", "fedfm-loop", "fedfm-stacked", "fedfm-lanes"), "ours")
+OURS = dict.fromkeys(("plain", "fedfm-loop", "fedfm-stacked", "fedfm-threads"), "ours")
 SYSTEMS = OURS | {name: name for name in ("flower", "pfl", "fluke", "fedlab")}
 """The runner of every system."""
 ROUNDS = {"W1": 20, "W2": 3}

@@ -175,7 +175,7 @@ def federations(workload: Workload) -> dict[tuple[str, str], Ours]:
     return {
         (executor, method): Ours(workload, executor, method)
         for method in METHODS
-        for executor in ("loop", "stacked", "lanes")
+        for executor in ("loop", "stacked", "threads")
     }
 
 

@@ -197,6 +197,16 @@ def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
         run_configs([config], outs=outs, data=other, networks=networks, resume=True)
 
 
+def test_a_run_that_recorded_the_old_name_of_its_executor_is_resumed(tmp_path, whole):
+    out = stopped_after(tmp_path / "run", 2, FedAvg())
+    for file in (out / "config.toml", out / "machine.json"):
+        text = file.read_text()
+        assert '"stacked"' in text
+        file.write_text(text.replace('"stacked"', '"lanes"'))
+    run(out, FedAvg(), executor="threads", resume=True)
+    assert len(lines(out)) == ROUNDS
+
+
 def test_what_came_out_of_a_run_is_not_run_over(tmp_path):
     run(tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoint")
@@ -206,7 +216,7 @@ def test_what_came_out_of_a_run_is_not_run_over(tmp_path):
 def test_a_deployment_is_not_gone_on_with_as_a_simulation(tmp_path):
     stopped_after(tmp_path / "run", 2)
     (tmp_path / "run/machine.json").unlink()
-    refused(tmp_path / "run", "holds a deployment; go on with `fedfm serve --resume`", resume=True)
+    refused(tmp_path / "run", "holds a deployment: resume it with `fedfm serve`", resume=True)
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):

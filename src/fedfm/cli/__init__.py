@@ -19,7 +19,8 @@ def main() -> None:
 
         if not isinstance(problem, UserError):
             raise
-        fail(str(problem))
+        hint = " (one of your own: fedfm --methods FILE ...)"
+        fail(f"{problem}{hint if str(problem).startswith('unknown method ') else ''}")
 
 
 def fail(message: str) -> None:

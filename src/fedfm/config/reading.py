@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from torch import nn
 
-from fedfm.config.keys import full_key, merged, normalised, override
+from fedfm.config.keys import full_key, override, set_value, use_method_table
 from fedfm.config.schema import SECTIONS, Config, DataConfig, ModelConfig
 from fedfm.config.training import Training
 from fedfm.config.validation import describe_error, field_names, piece_settings
@@ -22,7 +22,7 @@ from fedfm.methods import PIECES, Method, Piece, compose
 
 
 def builtin_names() -> list[str]:
-    """The configs that ship with the package."""
+    """Return the names of the configs that ship with the package."""
     folder = resources.files("fedfm.config") / "builtin"
     return sorted(
         Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")
@@ -30,14 +30,14 @@ def builtin_names() -> list[str]:
 
 
 def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
-    """The config of a TOML file or of a built-in name, after 'key=value' overrides.
+    """Load the config of a TOML file or of a built-in name, and apply 'key=value' overrides.
 
-    A method that an override chooses keeps the settings it has by then.
+    A method that an override chooses keeps the settings that it has by then.
     """
-    table = normalised(_read(source))
+    table = use_method_table(_read(source))
     chosen = _pieces(table) or [*Config.model_fields["method"].default]
     for path, value in map(override, overrides):
-        table = normalised(merged(table, path, value), table.get("method"))
+        table = use_method_table(set_value(table, path, value), table.get("method"))
         if path == ["method"]:
             chosen = _pieces(table)
     _check_chosen(table, chosen)
@@ -55,8 +55,8 @@ def _check_chosen(table: dict[str, Any], chosen: list[str]) -> None:
         both = json.dumps([*chosen, name])
         require(
             name in chosen,
-            f"settings of '{name}', but the method is {' + '.join(chosen)}: choose it as well, "
-            f"with --set method={name}, or with --set 'method={both}' for both",
+            f"settings of '{name}', but the method is {' + '.join(chosen)}: choose it with "
+            f"method={name}, or choose both with 'method={both}'",
         )
 
 
@@ -66,7 +66,7 @@ def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> C
     `pieces` are those of the method that were given from Python.
     """
     try:
-        return Config.model_validate(normalised(table), context=pieces)
+        return Config.model_validate(use_method_table(table), context=pieces)
     except ValidationError as problem:
         raise UserError(_describe_first(problem)) from problem
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
-from fedfm.config import Config, normalised, override, parse
+from fedfm.config import Config, override, parse, use_method_table
 from fedfm.core.errors import UserError, require, unknown
 
 Settings = dict[str, Any]
@@ -105,9 +105,9 @@ def expand_cells(
         labels = dict(zip(recipe.axes, combination, strict=True))
         if recipe.skips(labels):
             continue
-        config = normalised(recipe.base)
+        config = use_method_table(recipe.base)
         for axis, label in labels.items():
-            config = merge_settings(config, normalised(recipe.axes[axis][label]))
+            config = merge_settings(config, use_method_table(recipe.axes[axis][label]))
         for path, change in changes:
             config = _apply_change(config, path, change)
         yield Cell(labels, _drop_idle_fedavg(config))
@@ -194,7 +194,7 @@ def _parse_change(text: str) -> tuple[list[str], Settings]:
 def _apply_change(config: Settings, path: list[str], change: Settings) -> Settings:
     """Return a config after a user's change; settings of absent methods are ignored."""
     if path == ["method"]:
-        return config | normalised(change)
+        return config | use_method_table(change)
     if path[0] == "method" and path[1] not in config.get("method", {}):
         return config
     return merge_settings(config, change)

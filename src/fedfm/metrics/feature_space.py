@@ -92,7 +92,7 @@ def load_finished_config(folder: Path) -> Config:
     require(recorded.is_file(), f"{folder} is not the folder of a run: it has no config.toml")
     require(
         (folder / "summary.json").is_file(),
-        f"the run in {folder} is not finished: continue it with fedfm run ... --resume",
+        f"the run in {folder} is not finished: resume it first",
     )
     try:
         config = load_config(str(recorded))

@@ -54,7 +54,7 @@ def noise_for(epsilon: float, delta: float, rounds: int, anchor_rounds: int = 0)
     return once * math.sqrt(rounds + anchor_rounds)
 
 
-def describe(epsilon: Epsilon) -> str:
+def describe_epsilon(epsilon: Epsilon) -> str:
     """Describe epsilon in a line; it is rounded up."""
     answers = f"{epsilon.rounds} updates and {epsilon.anchor_rounds} reports of a client"
     if math.isinf(epsilon.value):

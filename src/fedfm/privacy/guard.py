@@ -12,7 +12,7 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Piece
 from fedfm.methods.composition import Method
-from fedfm.privacy.accounting import compute_epsilon, compute_epsilon_alone, describe
+from fedfm.privacy.accounting import compute_epsilon, compute_epsilon_alone, describe_epsilon
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
@@ -94,10 +94,10 @@ class Guard:
 
     def describe_spent(self, updates: int, reports: int, secure: bool) -> str:
         """Describe the privacy loss of a client that sent so many answers."""
-        lines = [describe(compute_epsilon(self.privacy, updates, reports))]
+        lines = [describe_epsilon(compute_epsilon(self.privacy, updates, reports))]
         if not secure:
             alone = compute_epsilon_alone(self.privacy, self.fewest, updates, reports)
-            lines.append(describe(alone))
+            lines.append(describe_epsilon(alone))
         return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ def check_single_samples(
     single = clients_with_a_single_sample(samples, training)
     require(
         not single or trains_on_one(network, shape),
-        f"{_listed(single)}: a batch of one sample, which batch norm cannot normalise; "
+        f"{_list_names(single)}: a batch of one sample, which batch norm cannot normalise; "
         f"{_remedy(single, training)}, or use a network without batch norm",
     )
 
@@ -65,6 +65,6 @@ def _remedy(single: Mapping[str, int], training: LocalTraining) -> str:
     return f"use {' and '.join(helps)}"
 
 
-def _listed(names: Mapping[str, int], shown: int = 5) -> str:
+def _list_names(names: Mapping[str, int], shown: int = 5) -> str:
     rest = len(names) - shown
     return ", ".join(islice(names, shown)) + (f" and {rest} more" if rest > 0 else "")

@@ -51,7 +51,7 @@ def numeric_table(title: str, first: str, heads: Sequence[str]) -> Table:
     return table
 
 
-def describe(record: RoundRecord) -> str:
+def describe_round(record: RoundRecord) -> str:
     """Return a round's loss and accuracies in one line."""
     loss = "" if record.train_loss is None else f"loss {record.train_loss:.4f}  "
     return f"{loss}val {100 * record.val_accuracy:.2f}%  test {100 * record.test_accuracy:.2f}%"
@@ -94,11 +94,11 @@ def show_rounds(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
 
 def _print_round(title: str, rounds: int, record: RoundRecord) -> None:
     print(
-        f"{title}  round {record.round}/{rounds}  {describe(record)}  {record.seconds:.2f}s",
+        f"{title}  round {record.round}/{rounds}  {describe_round(record)}  {record.seconds:.2f}s",
         file=sys.stderr,
         flush=True,
     )
 
 
 def _update_bar(bars: Progress, task: TaskID, record: RoundRecord) -> None:
-    bars.update(task, completed=record.round, status=describe(record))
+    bars.update(task, completed=record.round, status=describe_round(record))

@@ -33,7 +33,7 @@ from fedfm.rounds.federation import draw_cohort
 from fedfm.rounds.round import RoundLog, serve_round
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.bookkeeper import Bookkeeper, Watcher
-from fedfm.run.folder import RunFolder, finished
+from fedfm.run.folder import RunFolder, is_finished
 from fedfm.run.prepare import build_model
 from fedfm.run.records import Best, Progress, Result, Score
 
@@ -85,7 +85,7 @@ class Server:
 
         Of a run that has ended already, those get the model who are there.
         """
-        if finished(self.folder.path):
+        if is_finished(self.folder.path):
             self.clients.minimum = 0
         self.clients.gather(self.collector)
         self.start = self._start()

@@ -94,10 +94,10 @@ def normalise(
 ):  # fmt: skip
     """From x to y; keeps the means and rstds, and moves the running statistics."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
-    own = client * C + channel
+    slot = client * C + channel
     base = client * M * C
-    scale = tl.load(weight + own, mask=inside, other=0)
-    shift = tl.load(bias + own, mask=inside, other=0)
+    scale = tl.load(weight + slot, mask=inside, other=0)
+    shift = tl.load(bias + slot, mask=inside, other=0)
     if partial is None:
         at, valid = _tile(first, last, channel, inside, C, ROWS)
         tile = tl.load(x + base + at, mask=valid, other=0).to(tl.float32)
@@ -117,24 +117,24 @@ def normalise(
             _write_output(y, residual, base, at, valid, x_hat, scale, shift, RELU)
     if first == 0:
         unbiased = variance * (M / (M - 1))
-        old_mean = tl.load(running_mean + own, mask=inside, other=0)
-        old_var = tl.load(running_var + own, mask=inside, other=0)
-        tl.store(means + own, mean, mask=inside)
-        tl.store(rstds + own, rstd, mask=inside)
-        tl.store(running_mean + own, old_mean + momentum * (mean - old_mean), mask=inside)
-        tl.store(running_var + own, old_var + momentum * (unbiased - old_var), mask=inside)
+        old_mean = tl.load(running_mean + slot, mask=inside, other=0)
+        old_var = tl.load(running_var + slot, mask=inside, other=0)
+        tl.store(means + slot, mean, mask=inside)
+        tl.store(rstds + slot, rstd, mask=inside)
+        tl.store(running_mean + slot, old_mean + momentum * (mean - old_mean), mask=inside)
+        tl.store(running_var + slot, old_var + momentum * (unbiased - old_var), mask=inside)
 
 
 # ---- backward ------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _load_channels(means, rstds, weight, bias, own, inside):
+def _load_channels(means, rstds, weight, bias, slot, inside):
     return (
-        tl.load(means + own, mask=inside, other=0)[None, :],
-        tl.load(rstds + own, mask=inside, other=0)[None, :],
-        tl.load(weight + own, mask=inside, other=0)[None, :],
-        tl.load(bias + own, mask=inside, other=0)[None, :],
+        tl.load(means + slot, mask=inside, other=0)[None, :],
+        tl.load(rstds + slot, mask=inside, other=0)[None, :],
+        tl.load(weight + slot, mask=inside, other=0)[None, :],
+        tl.load(bias + slot, mask=inside, other=0)[None, :],
     )
 
 
@@ -166,8 +166,8 @@ def chunk_slopes(
 ):  # fmt: skip
     """Each chunk's sums of the gradient and of the gradient times x_hat."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
-    own = client * C + channel
-    mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, own, inside)
+    slot = client * C + channel
+    mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, slot, inside)
     plain = tl.zeros([ROWS, BLOCK_C], tl.float32)
     weighted = tl.zeros([ROWS, BLOCK_C], tl.float32)
     for start in tl.range(first, last, ROWS, num_stages=3):
@@ -188,9 +188,9 @@ def input_gradient(
 ):  # fmt: skip
     """The gradients of x, weight and bias, the last two also being sums over a client's rows."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
-    own = client * C + channel
+    slot = client * C + channel
     base = client * M * C
-    mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, own, inside)
+    mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, slot, inside)
     if partial is None:
         at, valid = _tile(first, last, channel, inside, C, ROWS)
         slope, x_hat = _load_pair(
@@ -212,5 +212,5 @@ def input_gradient(
             level = (plain / M)[None, :] + x_hat * (weighted / M)[None, :]
             tl.store(grad_x + base + at, (slope - level) * (scale * rstd), mask=valid)
     if first == 0:
-        tl.store(grad_weight + own, weighted, mask=inside)
-        tl.store(grad_bias + own, plain, mask=inside)
+        tl.store(grad_weight + slot, weighted, mask=inside)
+        tl.store(grad_bias + slot, plain, mask=inside)
