@@ -1,98 +1,117 @@
-"""A report over 500 runs of 100 rounds: seconds and memory of the whole command."""
+"""Tables, exports, pictures and the report over 500 runs of 100 rounds: seconds and memory."""
 
 import json
 import os
-import resource
-import subprocess
-import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-import tomli_w
+import torch
+from bench._shared import make_table, peak_memory, run_alone
+from rich.console import Console
 
-from fedfm.config import load_config
+from fedfm.config import Config
+from fedfm.engine.choice import ExecutorChoice
+from fedfm.grid.export import export
+from fedfm.grid.recipe import Recipe, expand_cells
+from fedfm.grid.store import Store, Summary, read_summary
+from fedfm.methods import Model
+from fedfm.paper.catalogue import load_recipe
+from fedfm.report.curves import collect_rounds, draw_against_traffic
+from fedfm.report.html import write_report
+from fedfm.report.tables.build import build_table
+from fedfm.report.tables.formats import FORMATS, render_table
+from fedfm.run.folder import RunFolder
+from fedfm.run.records import Best, Result, RoundRecord
 
-METHODS = ("fedavg", "fedprox", "scaffold", "fednova", "moon", "fedproto", "fedfm", "fedfm-lite")
-BETAS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 100.0)
-SEEDS = 5
-ROUNDS = 100
-RUNS = 500
-LIMITS = {"seconds": 5.0, "MB": 500.0}
-
-
-def write_run(
-    folder: Path, method: str = "fedfm", seed: int = 0, rounds: int = 8, **partition: Any
-) -> Path:
-    """A run folder with invented numbers, whose config is one that could be run."""
-    chosen = [f"{key}={value}" for key, value in {"kind": "niid3", **partition}.items()]
-    changes = [f"method={method}", f"seed={seed}", f"rounds={rounds}"]
-    config = load_config("digits", [*changes, *(f"partition.{change}" for change in chosen)])
-    lines = _rounds(np.random.default_rng([seed, *method.encode()]), rounds)
-    folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(tomli_w.dumps(config.as_toml()))
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "machine.json").write_text(
-        json.dumps({"executor": "stacked", "why": "", "device": "cpu", "name": "invented"})
-    )
-    (folder / "summary.json").write_text(json.dumps(_summary(config.composed.name, seed, lines)))
-    return folder
+RUNS, ROUNDS, FLOATS = 500, 100, 137_060
+LIMITS = {"seconds": 5.0, "MiB": 500.0}
 
 
-def _rounds(rng: np.random.Generator, rounds: int) -> list[dict[str, float]]:
-    climbing = 0.95 - 0.8 * np.exp(-np.arange(rounds) * rng.uniform(0.03, 0.3))
-    accuracies = climbing + rng.normal(0, 0.01, rounds)
-    sent = {"floats_up": 137_060, "floats_down": 137_060, "bytes_up": 548_240}
-    fixed = sent | {"bytes_down": 548_240, "handshakes": 1, "seconds": 0.1, "train_loss": 0.3}
-    return [
-        {"round": i + 1, "val_accuracy": float(a), "test_accuracy": float(a), **fixed}
-        for i, a in enumerate(np.clip(accuracies, 0, 1))
-    ]
+def write_run(path: Path, config: Config) -> None:
+    """Write the folder of a finished run with invented accuracies."""
+    name, seed = config.composed.name, config.seed
+    rng = np.random.default_rng([seed, *name.encode()])
+    climbing = 0.95 - 0.8 * np.exp(-np.arange(ROUNDS) * rng.uniform(0.03, 0.3))
+    accuracies = np.clip(climbing + rng.normal(0, 0.01, ROUNDS), 0, 1).tolist()
+    costs = (FLOATS, FLOATS, 4 * FLOATS, 4 * FLOATS, 1)
+    records = tuple(RoundRecord(n, a, a, 0.3, 0.1, *costs) for n, a in enumerate(accuracies, 1))
+    best = max(records, key=lambda record: record.val_accuracy)
+    clients = np.clip(np.linspace(-0.05, 0.05, 10) + best.val_accuracy, 0, 1).tolist()
+    model = Model({"weight": torch.zeros(1)}, {})
+    chosen = Best(best.round, best.val_accuracy, best.test_accuracy, model, tuple(clients))
+    folder = RunFolder.open(path, config.as_toml(), resume=False)
+    folder.record_machine(ExecutorChoice("stacked", "invented"), torch.device("cpu"), "")
+    lines = (json.dumps(record.as_dict()) + "\n" for record in records)
+    (path / "rounds.jsonl").write_text("".join(lines))
+    folder.finish(Result(name, seed, chosen, records))
 
 
-def _summary(method: str, seed: int, lines: list[dict[str, float]]) -> dict[str, Any]:
-    best = max(lines, key=lambda line: line["val_accuracy"])
-    totals = ("floats_up", "floats_down", "bytes_up", "bytes_down", "handshakes", "seconds")
-    spread = np.linspace(-0.05, 0.05, 10) + best["val_accuracy"]
+def write_runs(recipe: Recipe, results: Path) -> list[Summary]:
+    """Write the runs of every cell and seed of a recipe."""
+    summaries: list[Summary] = []
+    for cell in expand_cells(recipe):
+        for seed in range(recipe.seeds):
+            path = results / "runs" / f"{len(summaries):03}"
+            write_run(path, cell.resolved.with_seed(seed))
+            summary = read_summary(path, results)
+            summaries.append(replace(summary, recipe=recipe.name, cell=cell.labels))
+    return summaries
+
+
+def list_steps(recipe: Recipe, store: Store) -> dict[str, Callable[[], object]]:
+    """Return what is timed; each step reads the results anew."""
+
+    def table(format: str) -> str:
+        return render_table(build_table(recipe, store.summaries()), format)
+
+    def picture() -> Path:
+        runs = collect_rounds(build_table(recipe, store.summaries()), store.folder)
+        return draw_against_traffic(runs, recipe.title, store.folder / "rounds.png")
+
     return {
-        "method": method,
-        "seed": seed,
-        "best_round": best["round"],
-        "val_accuracy": best["val_accuracy"],
-        "test_accuracy": best["test_accuracy"],
-        "rounds": len(lines),
-        "totals": {name: sum(line[name] for line in lines) for name in totals},
-        "versions": {"fedfm": "0.1.0", "torch": "2.13.0"},
-        "device": "cpu",
-        "client_accuracies": np.clip(spread, 0, 1).tolist(),
+        **{f"table as {format}": partial(table, format) for format in FORMATS},
+        "export of runs and rounds": partial(export, store, store.folder / "a.csv", True),
+        "picture of all rounds": picture,
     }
 
 
-def write_runs(folder: Path) -> None:
-    """So many runs: methods by partitions by seeds."""
-    grid = ((m, b, s) for b in BETAS for m in METHODS for s in range(SEEDS))
-    for number, (method, beta, seed) in zip(range(RUNS), grid, strict=False):
-        write_run(folder / f"{number:03}", method, seed, ROUNDS, kind="niid1", beta=beta)
+def make_report(results: Path) -> float:
+    """Write the report; return the peak of memory."""
+    write_report([results], results / "report.html", "invented")
+    return peak_memory()
+
+
+def time_report(results: Path) -> None:
+    """Measure the report in a process of its own, with the start of Python and its imports."""
+    began = time.perf_counter()
+    memory = run_alone(make_report, results)
+    print(f"report of {(results / 'report.html').stat().st_size / 1e6:.1f} MB")
+    for name, value in {"seconds": time.perf_counter() - began, "MiB": memory}.items():
+        print(f"{value:8.1f} {name} (wanted: below {LIMITS[name]:g})")
 
 
 def main() -> None:
-    """Measure it in a process of its own, the start of Python and its imports included."""
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        write_runs(folder / "runs")
-        command = "import sys; from fedfm.cli import main; sys.exit(main())"
-        arguments = ["report", str(folder / "runs"), "--out", str(folder / "report.html")]
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", command, *arguments], check=True, env=os.environ)
-        seconds = time.perf_counter() - start
-        size = (folder / "report.html").stat().st_size / 1e6
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    memory, processor = used.ru_maxrss * 1024 / 1e6, used.ru_utime + used.ru_stime
-    print(f"{RUNS} runs of {ROUNDS} rounds: {size:.1f} MB, {processor:.1f} s of a processor's time")
-    for name, found in {"seconds": seconds, "MB": memory}.items():
-        print(f"{found:8.1f} {name} (wanted: below {LIMITS[name]:g})")
+    """Time every step and the report on the same runs."""
+    os.environ["FEDFM_COMMIT"] = "invented"
+    main_table = load_recipe("main")
+    seeds = -(-RUNS // len(list(expand_cells(main_table))))
+    recipe = replace(main_table, seeds=seeds)
+    with TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        store.append(write_runs(recipe, store.folder))
+        title = f"{len(store.summaries())} runs of {ROUNDS} rounds; {peak_memory():.0f} MiB before"
+        table = make_table(title, "what", "seconds", "peak MiB so far")
+        for what, step in list_steps(recipe, store).items():
+            began = time.perf_counter()
+            step()
+            table.add_row(what, f"{time.perf_counter() - began:.2f}", f"{peak_memory():.0f}")
+        Console(width=110).print(table)
+        time_report(store.folder)
 
 
 if __name__ == "__main__":

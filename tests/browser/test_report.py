@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bench.report import write_run
 from PIL import Image
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from fedfm.report.html import write_report
+from tests.report.invented import write_run
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 

@@ -1,8 +1,7 @@
 from pathlib import Path
 
-from bench.report import write_run
-
 from tests.cli.tools import TINY
+from tests.report.invented import write_run
 
 
 def test_a_report_about_real_runs(command):

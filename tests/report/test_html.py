@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from bench.report import write_run
 
 from fedfm import FedAvg, Training, data, models, simulate
 from fedfm.config import load_config, parse
@@ -24,6 +23,7 @@ from fedfm.report.html.discover import Discovery, discover_runs
 from fedfm.report.html.group import POINTS, group_by_setting
 from fedfm.report.html.page import render_page, write_report
 from fedfm.report.html.svg import Scale
+from tests.report.invented import write_run
 
 VOID = {"meta", "input", "img", "br"}
 PICTURE = b"\x89PNG invented"
