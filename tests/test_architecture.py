@@ -10,6 +10,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import fedfm
+from fedfm.methods import PIECES
 
 ROOT = Path(fedfm.__file__).parent
 OUTSIDE = {"deploy", "paper", "report", "cli"}
@@ -57,6 +58,19 @@ def test_folders_do_not_import_each_other_in_circles():
 
 def test_core_stands_on_nothing_else():
     assert folders()["core"] == set()
+
+
+def test_only_the_methods_and_what_is_about_them_name_methods():
+    """Schema, privacy, budget and the rest ask the piece. The package is called fedfm, too."""
+    classes, names = {kind.__name__ for kind in PIECES.values()}, {*PIECES} - {"fedfm"}
+    about = {"methods", "verify", "paper"}, {Path("__init__.py"), Path("cli/demo.py")}
+    for file in ROOT.rglob("*.py"):
+        path = file.relative_to(ROOT)
+        if path.parts[0] not in about[0] and path not in about[1]:
+            nodes = [*ast.walk(ast.parse(file.read_text()))]
+            assert not names & {n.value for n in nodes if isinstance(n, ast.Constant)}, path
+            assert not classes & {n.id for n in nodes if isinstance(n, ast.Name)}, path
+            assert not classes & {n.name for n in nodes if isinstance(n, ast.alias)}, path
 
 
 def test_server_and_clients_know_each_other_by_messages_only():

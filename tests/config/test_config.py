@@ -329,6 +329,12 @@ def test_a_recorded_config_has_the_defaults_of_its_model():
     }
 
 
+@pytest.mark.parametrize("name", models.MODELS)
+def test_a_recorded_config_has_every_option_of_its_model(name):
+    recorded = parse({"model": {"name": name}}).as_toml()["model"]
+    assert recorded.keys() == {"name", *models.option_names(name)}
+
+
 def test_the_old_name_of_an_executor_is_read_with_a_note(caplog):
     keys._note.cache_clear()
     assert load_config("digits", ["executor=lanes"]).executor == "threads"

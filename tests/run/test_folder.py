@@ -1,7 +1,8 @@
 """Run folders: a run that stops anywhere goes on as if it had not, and no run harms another."""
 
 import shutil
-from dataclasses import dataclass, replace
+import tomllib
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from fedfm import FedAvg, FedFM, FedFMLite, Partition, Piece, Result, Training, UserError, simulate
-from fedfm.config import make_config
+from fedfm.config import Config, make_config
 from fedfm.core.checkpoint import load_checkpoint
 from fedfm.methods import PIECES
+from fedfm.models import default_options
 from fedfm.run.folder import differences
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
@@ -143,6 +145,19 @@ def test_the_folder_agrees_with_the_result(tmp_path):
     best = {**result.best.model.params, **result.best.model.buffers}
     assert kept.keys() == best.keys()
     assert all(torch.equal(kept[name], value) for name, value in best.items())
+
+
+def test_the_recorded_config_has_everything_resolved(tmp_path):
+    """Also what the file, the model and the method leave to their defaults."""
+    training = {"clients": 4, "rounds": 1, "epochs": 1}
+    simulate({"name": "mlp"}, "digits", "fedprox", training=training, out=tmp_path / "run")
+    recorded = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert recorded["model"] == {"name": "mlp"} | default_options("mlp")
+    assert recorded["method"] == {"fedprox": {"mu": 0.01}}
+    assert recorded["training"] == asdict(Training(clients=4, rounds=1, epochs=1))
+    assert recorded["partition"] == asdict(Partition())
+    optional = {"privacy", "code"}
+    assert recorded.keys() == Config.model_fields.keys() - optional
 
 
 # --- Folders that are not this run's ------------------------------------------------------------

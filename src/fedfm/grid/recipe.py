@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from fedfm.config import Config, override, parse, use_method_table
 from fedfm.core.errors import UserError, require, unknown
+from fedfm.methods import PIECES
 
 Settings = dict[str, Any]
 """A nested table of a config, whole or in part."""
@@ -110,7 +111,7 @@ def expand_cells(
             config = merge_settings(config, use_method_table(recipe.axes[axis][label]))
         for path, change in changes:
             config = _apply_change(config, path, change)
-        yield Cell(labels, _drop_idle_fedavg(config))
+        yield Cell(labels, _drop_idle_pieces(config))
 
 
 def merge_settings(table: Settings, changes: Settings) -> Settings:
@@ -200,9 +201,12 @@ def _apply_change(config: Settings, path: list[str], change: Settings) -> Settin
     return merge_settings(config, change)
 
 
-def _drop_idle_fedavg(config: Settings) -> Settings:
-    """Remove FedAvg beside another piece, so that an experiment has one config."""
+def _drop_idle_pieces(config: Settings) -> Settings:
+    """Remove pieces that add nothing to others, so that an experiment has one config."""
     method = config.get("method", {})
-    if len(method) < 2 or "fedavg" not in method:
-        return config
-    return config | {"method": {name: own for name, own in method.items() if name != "fedavg"}}
+    needed = {
+        name: settings
+        for name, settings in method.items()
+        if name not in PIECES or not PIECES[name].adds_nothing
+    }
+    return config | {"method": needed} if needed and needed != method else config

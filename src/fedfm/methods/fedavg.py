@@ -14,3 +14,4 @@ class FedAvg(Piece):
     """Plain local SGD, models averaged by data share (Eq. 11 of the FedFM paper)."""
 
     name = "fedavg"
+    adds_nothing = True
