@@ -95,7 +95,7 @@ def _check_precision(path: Path, names: list[str], values: NDArray[np.float64]) 
 
 
 def _check_labels(where: str, names: list[str]) -> None:
-    """Refuse labels that are a quantity, or of which no class has two samples."""
+    """Refuse labels that are a quantity, and classes of one sample each."""
     classes = set(names)
     numbers = [_to_number(name) for name in classes]
     fractions = not all(number.is_integer() for number in numbers)

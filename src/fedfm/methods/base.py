@@ -131,7 +131,7 @@ class Piece:
     measures: ClassVar[Literal["before", "after"] | None] = None
     """When statistics are taken: with the received model, or with the trained one."""
     adds_nothing: ClassVar[bool] = False
-    """Whether the piece changes nothing beside another one, as FedAvg does."""
+    """Whether the piece adds nothing to other pieces, as FedAvg does."""
 
     counted: ClassVar[frozenset[str]] = frozenset()
     """Leaves of its reports that are counts; under noise, small counts are dropped."""

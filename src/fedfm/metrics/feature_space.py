@@ -40,7 +40,7 @@ BATCH = 500
 K_MEANS_STARTS = 10
 """scikit-learn's `n_init`: how many k-means starts to try; the best one counts."""
 SILHOUETTE_SAMPLES = 10_000
-"""The silhouette compares all pairs of samples, so it uses at most so many."""
+"""The most samples of a silhouette, which compares all pairs of them."""
 
 
 def load_features(

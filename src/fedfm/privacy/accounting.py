@@ -2,7 +2,7 @@
 
 Answers with Gaussian noise compose exactly, even where each depends on those before it: 1/sigma^2
 adds up (J. Dong, A. Roth, W. J. Su. Gaussian Differential Privacy. JRSS B 84, 2022). What remains
-is one Gaussian mechanism, of which dp-accounting computes epsilon exactly (B. Balle, Y.-X. Wang.
+is one Gaussian mechanism, and dp-accounting computes its epsilon exactly (B. Balle, Y.-X. Wang.
 Improving the Gaussian Mechanism for Differential Privacy. ICML 2018, Theorem 8).
 """
 
@@ -14,7 +14,7 @@ from fedfm.privacy.config import Privacy
 
 
 class Epsilon(NamedTuple):
-    """The privacy loss of a client's answers, and against whom it holds."""
+    """The privacy loss of a client's answers, and the adversary that it holds against."""
 
     value: float
     delta: float

@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _place(M, C, chunk, BLOCK_C: tl.constexpr):
-    """The client, its channels [BLOCK_C], which of them exist, and the rows [first, last)."""
+    """Return the client, its channels [BLOCK_C], which of them exist, and rows [first, last)."""
     client = tl.program_id(2).to(tl.int64)
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     first = tl.program_id(1) * chunk
@@ -21,7 +21,7 @@ def _place(M, C, chunk, BLOCK_C: tl.constexpr):
 
 @triton.jit
 def _tile(start, last, channel, inside, C, ROWS: tl.constexpr):
-    """Offsets [ROWS, BLOCK_C] within a client from row `start` on, and which of them are valid."""
+    """Return offsets [ROWS, BLOCK_C] within a client from row `start` on, and their validity."""
     row = start + tl.arange(0, ROWS)
     return row[:, None] * C + channel[None, :], (row < last)[:, None] & inside[None, :]
 
@@ -35,7 +35,7 @@ def _store_partials(partial, one, other, client, channel, inside, C):
 
 @triton.jit
 def _load_partials(partial, client, channel, inside, C, CHUNKS: tl.constexpr):
-    """The partial results [CHUNKS, BLOCK_C] of all chunks, zero where there is none."""
+    """Load the partial results [CHUNKS, BLOCK_C] of all chunks, zero where there is none."""
     index = tl.arange(0, CHUNKS)
     at = partial + client * tl.num_programs(1) * 2 * C + index[:, None] * 2 * C + channel[None, :]
     valid = (index < tl.num_programs(1))[:, None] & inside[None, :]
@@ -47,7 +47,7 @@ def _load_partials(partial, client, channel, inside, C, CHUNKS: tl.constexpr):
 
 @triton.jit
 def chunk_moments(x, partial, M, C, chunk, ROWS: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Each chunk's mean and sum of squared deviations; sums are taken relative to its first row."""
+    """Store each chunk's mean and sum of squared deviations; sums are relative to its first row."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
     x += client * M * C
     origin = tl.load(x + first * C + channel, mask=inside, other=0).to(tl.float32)
@@ -66,8 +66,8 @@ def chunk_moments(x, partial, M, C, chunk, ROWS: tl.constexpr, BLOCK_C: tl.const
 
 
 @triton.jit
-def _combined_moments(partial, client, channel, inside, M, C, chunk, CHUNKS: tl.constexpr):
-    """Mean and variance [BLOCK_C] of a client from those of its chunks."""
+def _combine_moments(partial, client, channel, inside, M, C, chunk, CHUNKS: tl.constexpr):
+    """Return mean and variance [BLOCK_C] of a client from those of its chunks."""
     means, spreads = _load_partials(partial, client, channel, inside, C, CHUNKS)
     left = M - tl.arange(0, CHUNKS) * chunk
     rows = tl.maximum(tl.minimum(left, chunk), 0).to(tl.float32)[:, None]
@@ -92,7 +92,7 @@ def normalise(
     M, C, chunk, momentum, eps,
     RELU: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """From x to y; keeps the means and rstds, and moves the running statistics."""
+    """Normalise x to y, store means and rstds, and update the running statistics."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
     slot = client * C + channel
     base = client * M * C
@@ -108,7 +108,7 @@ def normalise(
         x_hat = centred * rstd[None, :]
         _write_output(y, residual, base, at, valid, x_hat, scale, shift, RELU)
     else:
-        mean, variance = _combined_moments(partial, client, channel, inside, M, C, chunk, CHUNKS)
+        mean, variance = _combine_moments(partial, client, channel, inside, M, C, chunk, CHUNKS)
         rstd = 1 / tl.sqrt(variance + eps)
         for start in tl.range(first, last, ROWS, num_stages=3):
             at, valid = _tile(start, last, channel, inside, C, ROWS)
@@ -142,7 +142,7 @@ def _load_channels(means, rstds, weight, bias, slot, inside):
 def _load_pair(
     grad, x, y, masked, base, at, valid, mean, rstd, scale, shift, RELU: tl.constexpr
 ):  # fmt: skip
-    """The gradient behind the ReLU, which also goes to `masked` if given, and x_hat.
+    """Return the gradient behind the ReLU, stored in `masked` if given, and x_hat.
 
     What the ReLU let pass is read off y, or recomputed where y is None.
     """
@@ -164,7 +164,7 @@ def chunk_slopes(
     grad, x, y, masked, partial, weight, bias, means, rstds, M, C, chunk,
     RELU: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Each chunk's sums of the gradient and of the gradient times x_hat."""
+    """Store each chunk's sums of the gradient and of the gradient times x_hat."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
     slot = client * C + channel
     mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, slot, inside)
@@ -186,7 +186,7 @@ def input_gradient(
     M, C, chunk,
     RELU: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of x, weight and bias, the last two also being sums over a client's rows."""
+    """Compute the gradients of x, weight and bias; the last two are sums over a client's rows."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
     slot = client * C + channel
     base = client * M * C
