@@ -83,9 +83,11 @@ def test_everything_imported_is_declared():
     project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     declared = {_name(each) for group in groups for each in group}
-    packages = packages_distributions()
-    tops = {name.split(".")[0] for file in ROOT.rglob("*.py") for name in imported(file)}
-    foreign = tops - {*sys.stdlib_module_names, "fedfm"}
+    packages, checkout = packages_distributions(), ROOT.parents[1]
+    scripts = [*checkout.glob("bench/*.py"), *checkout.glob("tools/*.py")]  # peers declare theirs
+    files = [*ROOT.rglob("*.py"), *scripts]
+    tops = {name.split(".")[0] for file in files for name in imported(file)}
+    foreign = tops - {*sys.stdlib_module_names, "fedfm", "bench"}
     undeclared = {
         top for top in foreign if not {_name(each) for each in packages.get(top, ())} & declared
     }

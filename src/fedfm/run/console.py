@@ -69,7 +69,7 @@ def describe_result(result: Result) -> str:
     return f"{text}\n{result.privacy}" if result.privacy else text
 
 
-def make_bars(last: ProgressColumn) -> Progress:
+def make_bars(last: ProgressColumn, transient: bool = False) -> Progress:
     """Return progress bars on standard error: title, bar, count, the field `status`, and `last`."""
     return Progress(
         TextColumn("[bold]{task.description}"),
@@ -78,6 +78,7 @@ def make_bars(last: ProgressColumn) -> Progress:
         TextColumn("{task.fields[status]}"),
         last,
         console=_standard_error(),
+        transient=transient,
     )
 
 
