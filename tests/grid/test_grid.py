@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedfm.core.errors import UserError
-from fedfm.grid import progress, worker
+from fedfm.grid import progress
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import find_missing, select_current
 from fedfm.grid.progress import Lines, describe_outcome
@@ -29,7 +29,7 @@ def trained(monkeypatch) -> list[int]:
         counts.append(len(runs))
         return real(runs, *rest, **options)
 
-    monkeypatch.setattr(worker, "run_together", counting)
+    monkeypatch.setattr(runner, "run_together", counting)
     return counts
 
 
@@ -117,7 +117,7 @@ def test_seeds_that_finish_are_kept_where_one_diverges(tmp_path, monkeypatch):
                 parameter.mul_(1e30 if config.seed == 1 else 1)
         return model
 
-    monkeypatch.setattr(prepare, "build_model", broken)
+    monkeypatch.setattr(runner, "build_model", broken)
     (outcome,) = run(jobs_of(recipe(), seeds=3, only=("FedAvg", "E = 1")), tmp_path)
     assert outcome.finished == 2
     assert outcome.problem.startswith("seed 1, round 1: the training of every client diverged")
@@ -141,7 +141,7 @@ def test_what_nobody_foresaw_stops_one_cell_only_and_is_shown_whole(tmp_path, mo
             raise ZeroDivisionError("a fault of ours")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(worker, "run_together", broken)
+    monkeypatch.setattr(runner, "run_together", broken)
     outcomes = run(jobs_of(recipe()), tmp_path)
     assert [outcome.problem for outcome in outcomes] == [
         "ZeroDivisionError: a fault of ours", "", "", "",

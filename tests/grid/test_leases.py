@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.grid import worker
 from fedfm.grid.budget import MARGIN, UNCOUNTED, Budget, Speed
 from fedfm.grid.merge import collect_results, merge
 from fedfm.grid.points import read_points
@@ -163,7 +162,7 @@ def test_after_every_job_its_small_files_are_home(tmp_path, whole, name, monkeyp
         seen.append(merge(home, merged).results if home.exists() else 0)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(worker, "run_together", looking)
+    monkeypatch.setattr(runner, "run_together", looking)
     grid(tmp_path / "there", Budget(whole=True), home).run(jobs_of(recipe()))
     assert seen == [0, 2, 4, 6], "a machine that is taken away loses the running job only"
     monkeypatch.undo()
