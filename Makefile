@@ -57,7 +57,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	@for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python -m bench.$$(basename $$file .py) || exit 1; done
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
 """t-SNE of features: openTSNE, which fedfm uses, against scikit-learn, on one thread.
 
-    python bench/embedding.py
+    python -m bench.embedding
 
 CPU seconds, 1,000 iterations each, from points of 512 dimensions that PCA reduced to 50. openTSNE
 took 0.9 of scikit-learn's time with Barnes and Hut's gradients (500 and 2,000 points) and 0.8 with

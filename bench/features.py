@@ -1,6 +1,6 @@
 """How much NMI owes to the length of features: of every method in a folder of results.
 
-    python bench/features.py [results/cifar10]
+    python -m bench.features [results/cifar10]
 
 From the 2,000 test features that runs keep (points.npz), so NMI differs a little from the tables',
 which is of all 10,000: k-means as it is, with all features scaled to one length, and without those

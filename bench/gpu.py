@@ -6,7 +6,6 @@ shape. Everything is a ratio taken in one run; medians, warm.
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,11 +15,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from bench._shared import describe_machine, random_images
 from torch import Tensor, nn
 
 from fedfm import FedAvg, FedFM, Partition, Piece, Training, models
 from fedfm.config import make_config
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
 from fedfm.methods import FedProx, Moon, Scaffold
 from fedfm.rounds.round import open_round
 from fedfm.run.records import Progress
@@ -35,18 +35,6 @@ NETWORKS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("resnet50", {}, ("bf16",)),
 ]
 """The paper's networks, ResNet18 with both stems, and the precisions they are timed in."""
-
-
-def images(samples: int = 50_000, tests: int = 10_000) -> Dataset:
-    """Random images of CIFAR-10's shape."""
-    rng = torch.Generator().manual_seed(0)
-
-    def split(n: int) -> Split:
-        inputs = torch.randint(256, (n, 3, 32, 32), generator=rng, dtype=torch.uint8)
-        return Split(inputs, torch.randint(CLASSES, (n,), generator=rng))
-
-    names = tuple(str(c) for c in range(CLASSES))
-    return Dataset("random", split(samples), split(tests), names, (120.0,) * 3, (60.0,) * 3)
 
 
 def network(name: str, device: torch.device, **options: Any) -> nn.Module:
@@ -215,14 +203,9 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("no NVIDIA GPU here: nothing to measure")
         return
-    print(
-        torch.cuda.get_device_name(),
-        "torch",
-        torch.__version__,
-        "python",
-        platform.python_version(),
-    )
-    data, device = images(), torch.device("cuda")
+    print(torch.cuda.get_device_name(), describe_machine())
+    data = random_images(50_000, 10_000, (3, 32, 32), 255)
+    device = torch.device("cuda")
     for part in options.parts:
         PARTS[part](data, device)
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import patch
+from typing import Any
+from unittest.mock import MagicMock, patch
 
+from bench._shared import make_table
 from rich.console import Console
-from rich.table import Table
 
 from fedfm.data import load
-from fedfm.grid import worker
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import Job, plan_jobs
 from fedfm.grid.runner import Grid
@@ -25,40 +25,27 @@ from fedfm.grid.store import Store
 from fedfm.grid.workers import InProcess
 from fedfm.paper.catalogue import load_recipe
 from fedfm.run import runner
-from fedfm.run.records import Result, RoundRecord
+from fedfm.run.records import Result
 
 SETTINGS = ("executor=stacked", "rounds=20")
 MANY = 500
 """Results that are there already, in one of the cases."""
 
 
-class Silent:
-    """A display that shows nothing."""
+def time_grid(jobs: Sequence[Job], results: Path, budget: Budget) -> tuple[float, float]:
+    """Return the seconds of a whole grid, and of the training in it."""
+    training, run_together = 0.0, runner.run_together
 
-    def begin(self, job: Job) -> None:
-        """A job begins."""
-
-    def round(self, job: Job, record: RoundRecord) -> None:
-        """A round."""
-
-    def end(self, outcome: worker.JobOutcome) -> None:
-        """A job has ended."""
-
-
-def wall(jobs: Sequence[Job], results: Path, budget: Budget) -> tuple[float, float]:
-    """Seconds of a whole grid, and of the training in it."""
-    training = 0.0
-
-    def timed(runs: Sequence[runner.Run], *rest: object, **options: bool) -> list[Result]:
+    def timed(*args: Any, **options: Any) -> list[Result]:
         nonlocal training
         began = time.perf_counter()
-        done = runner.run_together(runs, *rest, **options)  # type: ignore[arg-type]  # passed on
+        done = run_together(*args, **options)
         training += time.perf_counter() - began
         return done
 
-    with patch.object(worker, "run_together", timed):
+    with patch.object(runner, "run_together", timed):
         began = time.perf_counter()
-        Grid(results, budget, InProcess(results, budget), Silent()).run(jobs)
+        Grid(results, budget, InProcess(results, budget), MagicMock()).run(jobs)
         return time.perf_counter() - began, training
 
 
@@ -76,12 +63,11 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=8)
     chosen = parser.parse_args().cells
     load("digits")
-    table = Table(title="the grid runner's own time", title_justify="left")
-    for head in ("case", "cells", "training (s)", "beside it (ms a cell)", "ratio"):
-        table.add_column(head, justify="right" if head != "case" else "left")
+    heads = ("case", "cells", "training (s)", "beside it (ms a cell)", "ratio")
+    table = make_table("the grid runner's own time", *heads)
     jobs = plan_jobs(load_recipe("main"), True, range(2), SETTINGS, ())[:chosen]
     with TemporaryDirectory() as folder:
-        wall(jobs[:1], Path(folder) / "warm-up", Budget())
+        time_grid(jobs[:1], Path(folder) / "warm-up", Budget())
         cases = {
             "no results yet": (Path(folder) / "one", Budget()),
             "with a budget": (Path(folder) / "two", Budget(time.time() + 1e6)),
@@ -89,16 +75,13 @@ def main() -> None:
         }
         for name, (results, budget) in cases.items():
             if results.name == "many":
-                wall(jobs[:1], results, budget)
+                time_grid(jobs[:1], results, budget)
                 fill(Store(results), MANY)
-            whole, training = wall(jobs, results, budget)
+            whole, training = time_grid(jobs, results, budget)
             beside = whole - training
-            row = (
-                f"{training:.2f}",
-                f"{1000 * beside / len(jobs):.1f}",
-                f"{beside / training:.2%}",
-            )
-            table.add_row(name, str(len(jobs)), *row)
+            each = f"{1000 * beside / len(jobs):.1f}"
+            ratio = f"{beside / training:.2%}"
+            table.add_row(name, str(len(jobs)), f"{training:.2f}", each, ratio)
     Console().print(table)
 
 

@@ -1,47 +1,39 @@
 """What each method's local step costs, relative to FedAvg's, in both executors."""
 
-import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from statistics import median
 
 import torch
+from bench._shared import even_config, make_table
 from rich.console import Console
-from rich.table import Table
-from torch import Tensor
 
-from fedfm import Partition, Piece, Training, data, models
-from fedfm.config import make_config
-from fedfm.core.trees import Tree
+from fedfm import Piece, Training, data, models
 from fedfm.engine.cohort import TrainingJob, TrainingResult
-from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.forward import Statistic
-from fedfm.methods import PIECES, Model
+from fedfm.methods import PIECES
 from fedfm.rounds.round import run_round
 from fedfm.run.simulation import Simulation
 
 TURNS = 7
-PROTOCOL = Training(clients=10, rounds=1, epochs=2, batch_size=16)
+TRAINING = Training(clients=10, rounds=1, epochs=2, batch_size=16)
 
 
-def prepared(piece: Piece, executor: str) -> Simulation:
-    """A federation of ten clients on digits, every piece at work from the first round."""
+def prepare(kind: type[Piece], executor: str) -> Simulation:
+    """Return a federation of ten clients on digits, its method active from the first round on."""
     torch.manual_seed(0)
     digits = data.load("digits")
     model = models.build("cnn", shape=digits.shape, classes=10, channels=[32, 64], norm="batch")
-    config = make_config(
-        piece, partition=Partition("iid"), training=PROTOCOL, seed=0, executor=executor
-    )
-    return Simulation(model, digits, config)
+    fields = getattr(kind, "__dataclass_fields__", {})
+    piece = kind(**({"start_round": 0} if "start_round" in fields else {}))
+    return Simulation(model, digits, even_config(piece, TRAINING, executor))
 
 
-@dataclass
-class Timed:
+class TimedExecutor:
     """An executor that adds up the time of local training."""
 
-    executor: Executor
-    seconds: float = 0.0
+    def __init__(self, executor: Executor) -> None:
+        self.executor, self.measure, self.seconds = executor, executor.measure, 0.0
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train and take the time."""
@@ -50,52 +42,34 @@ class Timed:
         self.seconds += time.perf_counter() - began
         return result
 
-    def measure(
-        self,
-        model: Model,
-        samples: Sequence[Tensor],
-        statistic: Statistic,
-        data: DeviceData | None = None,
-    ) -> Tree:
-        """Measure as it is."""
-        return self.executor.measure(model, samples, statistic, data)
 
-
-def seconds(simulation: Simulation) -> tuple[float, float]:
-    """(local training, whole round without evaluation)."""
-    timed, began = Timed(simulation.federation.executor), time.perf_counter()
+def time_round(simulation: Simulation) -> tuple[float, float]:
+    """Return the seconds of local training, and of the whole round without evaluation."""
+    timed, began = TimedExecutor(simulation.federation.executor), time.perf_counter()
     run_round(simulation.start, replace(simulation.federation, executor=timed))
     return timed.seconds, time.perf_counter() - began
 
 
-def started(kind: type[Piece]) -> Piece:
-    """The method with its defaults, from the first round on."""
-    fields = getattr(kind, "__dataclass_fields__", {})
-    return kind(**({"start_round": 0} if "start_round" in fields else {}))
-
-
-def relative(executor: str) -> dict[str, list[str]]:
-    """The medians of each method relative to FedAvg's: local training, whole round."""
-    ready = {name: prepared(started(kind), executor) for name, kind in PIECES.items()}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in PIECES}
-    for _ in range(TURNS):
-        for name, simulation in ready.items():
-            times[name].append(seconds(simulation))
-    medians = {name: [statistics.median(part) for part in zip(*found, strict=True)]
-               for name, found in times.items()}  # fmt: skip
-    base = medians["fedavg"]
+def compare(executor: str) -> dict[str, list[str]]:
+    """Return the medians of each method relative to FedAvg's; the methods take turns."""
+    ready = {name: prepare(kind, executor) for name, kind in PIECES.items()}
+    turns = [{name: time_round(each) for name, each in ready.items()} for _ in range(TURNS)]
+    medians = {
+        name: [median(part) for part in zip(*(turn[name] for turn in turns), strict=True)]
+        for name in ready
+    }
     return {
-        name: [f"{mine / plain:.2f}" for mine, plain in zip(found, base, strict=True)]
-        for name, found in medians.items()
+        name: [f"{mine / plain:.2f}" for mine, plain in zip(times, medians["fedavg"], strict=True)]
+        for name, times in medians.items()
     }
 
 
 def main() -> None:
-    """The methods take turns; medians, relative to FedAvg."""
+    """Compare all methods in both executors."""
     torch.set_num_threads(1)
     heads = ("method", "loop: step", "loop: round", "stacked: step", "stacked: round")
-    table = Table(*heads, title="seconds relative to FedAvg: local steps, and whole rounds")
-    loop, stacked = relative("loop"), relative("stacked")
+    table = make_table("seconds relative to FedAvg: local steps, and whole rounds", *heads)
+    loop, stacked = compare("loop"), compare("stacked")
     for name in PIECES:
         table.add_row(name, *loop[name], *stacked[name])
     Console().print(table)

@@ -1,6 +1,6 @@
 """Time per round of other systems' simulators beside ours, on the same workloads.
 
-    .venv/bin/python bench/peers.py --systems all
+    .venv/bin/python -m bench.peers --systems all
 
 Every peer runs without a network in an environment of its own, made by pip when it is asked for and
 kept in the user's cache folder. Without `--systems` only what needs no installation is run. What a
@@ -24,20 +24,12 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench._shared import describe_machine, make_table
+from bench.peer_runners.environments import CannotRunError, call, header, interpreter
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # where `bench` is found
-
-from bench.peer_runners.environments import (
-    CannotRunError,
-    call,
-    header,
-    interpreter,
-)
-from bench.stacked import machine
-
-OURS = dict.fromkeys(("plain", "fedfm-loop", "fedfm-stacked", "fedfm-lanes"), "ours")
+OURS = dict.fromkeys(("plain", "fedfm-loop", "fedfm-stacked", "fedfm-threads"), "ours")
 SYSTEMS = OURS | {name: name for name in ("flower", "pfl", "fluke", "fedlab")}
 """The runner of every system."""
 ROUNDS = {"W1": 20, "W2": 3}
@@ -142,11 +134,8 @@ def rows(contests: Sequence[Contest]) -> Iterator[list[str]]:
 
 def table(title: str, contests: Sequence[Contest]) -> Table:
     """The report on a workload."""
-    report = Table(title=title, title_justify="left")
-    report.add_column("system")
-    report.add_column("version")
-    for heading in ("ms a round", "time / plain", "time / fedfm", "peak MB", "distance", "best"):
-        report.add_column(heading, justify="right")
+    heads = ("ms a round", "time / plain", "time / fedfm", "peak MB", "distance", "best")
+    report = make_table(title, "system", "version", *heads, names=2)
     report.add_column("ms by processes x threads")
     for row in rows(contests):
         report.add_row(*row)
@@ -170,7 +159,7 @@ def main() -> None:
     chosen = options()
     systems = list(SYSTEMS) if "all" in chosen.systems else chosen.systems
     console = Console(width=130, highlight=False, record=True)
-    console.print(machine())
+    console.print(describe_machine())
     for workload in chosen.workloads:
         rounds = chosen.rounds or ROUNDS[workload]
         contests = measure(systems, workload, rounds, chosen.repeats)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from bench._shared import make_table
 from flwr.common import Array
 from numpy.lib import format as npy
 from numpy.typing import NDArray
@@ -169,9 +170,8 @@ def everyone(records: list[Record]) -> float:
 
 
 def stages_table(plains: list[Record], secures: list[Record]) -> Table:
-    table = Table(title="milliseconds by stage, best of the repetitions", title_justify="left")
-    for heading in ("stage", "plain", "secure"):
-        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    title = "milliseconds by stage, best of the repetitions"
+    table = make_table(title, "stage", "plain", "secure")
     for stage in sorted(secures[0].stages):
         alone = f"{1e3 * best(plains, stage):.0f}" if stage in plains[0].stages else "-"
         table.add_row(stage, alone, f"{1e3 * best(secures, stage):.0f}")
@@ -184,10 +184,8 @@ def total(records: list[Record]) -> float:
 
 
 def ratios_table(plains: list[Record], others: dict[str, list[Record]]) -> Table:
-    table = Table(title="against the plain sum", title_justify="left")
-    table.add_column("sum")
-    for heading in ("client + server ms", "ratio", "bytes", "all clients ms", "ratio "):
-        table.add_column(heading, justify="right")
+    heads = ("sum", "client + server ms", "ratio", "bytes", "all clients ms", "ratio ")
+    table = make_table("against the plain sum", *heads)
     for name, found in {"plain": plains, **others}.items():
         one, all_ = total(found), everyone(found)
         table.add_row(

@@ -6,21 +6,19 @@ arrive at the same model is checked before anything is timed.
 
 import argparse
 import copy
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 
 import torch
 import torch.nn.functional as F
+from bench._shared import describe_machine, even_config, make_table
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from fedfm import FedAvg, FedFM, Partition, Piece, Training, compose, data, models
-from fedfm.config import make_config
+from fedfm import FedAvg, FedFM, Piece, Training, data, models
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.rounds.federation import Federation
@@ -61,10 +59,10 @@ def shuffled(fed: Federation) -> Batches:
     """A fresh order in every epoch, the last incomplete batch dropped."""
 
     def batches(_round: int, client: int) -> Iterator[Tensor]:
-        own, size = fed.samples[client], fed.training.batch_size
+        samples, size = fed.samples[client], fed.training.batch_size
         for _ in range(fed.training.epochs):
-            order = own[torch.randperm(len(own))]
-            for first in range(0, len(own) - size + 1, size):
+            order = samples[torch.randperm(len(samples))]
+            for first in range(0, len(samples) - size + 1, size):
                 yield order[first : first + size]
 
     return batches
@@ -153,10 +151,7 @@ class Ours:
     """A fedfm federation that goes on from round to round."""
 
     def __init__(self, workload: Workload, executor: str, method: str) -> None:
-        pieces, clients = compose(METHODS[method]), Partition("iid")
-        config = make_config(
-            pieces, partition=clients, training=workload.training, seed=SEED, executor=executor
-        )
+        config = even_config(METHODS[method], workload.training, executor)
         simulation = Simulation(workload.module(), workload.data, config)
         self.fed, self.state = simulation.federation, simulation.start
         assert type(self.fed.executor) is EXECUTORS[executor], "the network was not stacked"
@@ -175,7 +170,7 @@ def federations(workload: Workload) -> dict[tuple[str, str], Ours]:
     return {
         (executor, method): Ours(workload, executor, method)
         for method in METHODS
-        for executor in ("loop", "stacked", "lanes")
+        for executor in ("loop", "stacked", "threads")
     }
 
 
@@ -264,31 +259,19 @@ def table(workload: Workload, times: Times, steps: int) -> Table:
     rounds = len(times[PLAIN, THREADS[0]])
     best = {name: min(medians[name, threads] for threads in THREADS) for name, _ in times}
     title = f"{workload.title}; {steps} client steps a round"
-    report = Table(title=title, title_justify="left")
-    report.add_column(f"ms a round, median of {rounds}")
-    report.add_column("method")
-    for heading in ("1 thread", "2 threads", "time / plain loop", "speed-up", "time / fedavg"):
-        report.add_column(heading, justify="right")
-    for name, own in best.items():
+    heads = ("1 thread", "2 threads", "time / plain loop", "speed-up", "time / fedavg")
+    report = make_table(title, f"ms a round, median of {rounds}", "method", *heads, names=2)
+    for name, milliseconds in best.items():
         who, method = name
         report.add_row(
             who,
             method,
             *(f"{medians[name, threads]:.1f}" for threads in THREADS),
-            f"{own / best[PLAIN]:.2f}",
-            f"{best[PLAIN] / own:.1f}x",
-            f"{own / best[who, 'fedavg']:.2f}",
+            f"{milliseconds / best[PLAIN]:.2f}",
+            f"{best[PLAIN] / milliseconds:.1f}x",
+            f"{milliseconds / best[who, 'fedavg']:.2f}",
         )
     return report
-
-
-def machine() -> str:
-    """What this runs on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    cpu = f"{names[0]}, {len(names)} cores" if names else platform.machine()
-    return f"{cpu}; Python {platform.python_version()}, torch {torch.__version__}"
 
 
 # ---- the workloads -------------------------------------------------------------------------------
@@ -323,7 +306,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=1, help="times the usual duration")
     patience = parser.parse_args().patience
     console = Console(width=110, highlight=False)
-    console.print(machine())
+    console.print(describe_machine())
     for workload in workloads():
         steps = check(workload)
         console.print(table(workload, measure(workload, patience), steps))

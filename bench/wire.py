@@ -8,8 +8,6 @@ of one thread, which others on the machine do not change. Files are shown apart,
 
 import argparse
 import json
-import platform
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
+from bench._shared import describe_machine, make_table
 from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from rich.console import Console
@@ -43,9 +42,7 @@ from fedfm.methods.base import Model
 from fedfm.rounds.state import State
 from fedfm.run.folder import RunFolder
 from fedfm.run.records import Progress, Score
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.deploy.inprocess import InProcessGrid  # the tests' transport
+from tests.deploy.inprocess import InProcessGrid
 
 CLIENTS, ROUNDS, FIRST_NODE = 10, 3, 100
 SETTINGS = (
@@ -254,15 +251,8 @@ def watched(model: str, method: str, secure: bool) -> Run:
     return Run(watch, [record.traffic for record in result.rounds])
 
 
-def table(title: str, *headings: str) -> Table:
-    made = Table(title=title, title_justify="left")
-    for i, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if i else "left")
-    return made
-
-
 def bytes_table(runs: Mapping[str, Run]) -> Table:
-    made = table(
+    made = make_table(
         "bytes of a round and client: on the wire, by the ledger, the difference",
         "", "down", "ledger", "more", "up", "ledger ", "more ",
     )  # fmt: skip
@@ -278,7 +268,9 @@ def bytes_table(runs: Mapping[str, Run]) -> Table:
 
 
 def handshakes_table(runs: Mapping[str, Run]) -> Table:
-    made = table("handshakes of a round: bytes of a client", "", "handshakes", "kind", "down", "up")
+    made = make_table(
+        "handshakes of a round: bytes of a client", "", "handshakes", "kind", "down", "up"
+    )
     for name, (watch, _) in runs.items():
         columns = zip(
             *((h.kind, f"{h.down:,}", f"{h.up:,}") for h in watch.handshakes), strict=True
@@ -288,7 +280,7 @@ def handshakes_table(runs: Mapping[str, Run]) -> Table:
 
 
 def times_table(rounds: Mapping[str, Seconds]) -> Table:
-    made = table("milliseconds of a client and of the server in a round", "", *rounds)
+    made = make_table("milliseconds of a client and of the server in a round", "", *rounds)
     for name in sorted({name for round in rounds.values() for name in round}):
         made.add_row(name, *(f"{1e3 * round.get(name, 0):.0f}" for round in rounds.values()))
     made.add_section()
@@ -306,13 +298,6 @@ def ratios(rounds: Mapping[str, Seconds], runs: Mapping[str, Run]) -> Iterator[s
         ]
         time, size = seconds[1] / seconds[0], sent[1] / sent[0]
         yield f"secure / plain {name}: time {time:.2f}, bytes {size:.4f}"
-
-
-def machine() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(": ")[1] for line in lines if line.startswith("model name")]
-    return f"{' and '.join(set(names)) or platform.machine()}, {len(names) or 1} cores"
 
 
 def main() -> None:
@@ -335,8 +320,7 @@ def main() -> None:
     for name, method, secure in kinds:
         runs[f"{name}, cnn"] = watched("cnn", method, secure)
     console = Console(width=110, highlight=False)
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    console.print(f"{machine()}, {platform.system()}, {versions}")
+    console.print(describe_machine())
     console.print(f"{CLIENTS} clients, one thread, best of {options.repeat} x {ROUNDS - 1} rounds")
     for made in (bytes_table(runs), handshakes_table(runs), times_table(best)):
         console.print(made)

@@ -10,6 +10,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import fedfm
+from fedfm.methods import PIECES
 
 ROOT = Path(fedfm.__file__).parent
 OUTSIDE = {"deploy", "paper", "report", "cli"}
@@ -59,6 +60,19 @@ def test_core_stands_on_nothing_else():
     assert folders()["core"] == set()
 
 
+def test_only_the_methods_and_what_is_about_them_name_methods():
+    """Schema, privacy, budget and the rest ask the piece. The package is called fedfm, too."""
+    classes, names = {kind.__name__ for kind in PIECES.values()}, {*PIECES} - {"fedfm"}
+    about = {"methods", "verify", "paper"}, {Path("__init__.py"), Path("cli/demo.py")}
+    for file in ROOT.rglob("*.py"):
+        path = file.relative_to(ROOT)
+        if path.parts[0] not in about[0] and path not in about[1]:
+            nodes = [*ast.walk(ast.parse(file.read_text()))]
+            assert not names & {n.value for n in nodes if isinstance(n, ast.Constant)}, path
+            assert not classes & {n.id for n in nodes if isinstance(n, ast.Name)}, path
+            assert not classes & {n.name for n in nodes if isinstance(n, ast.alias)}, path
+
+
 def test_server_and_clients_know_each_other_by_messages_only():
     for mine, other in (("server", "client"), ("client", "server")):
         for file in (ROOT / "deploy" / mine).rglob("*.py"):
@@ -69,9 +83,11 @@ def test_everything_imported_is_declared():
     project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     declared = {_name(each) for group in groups for each in group}
-    packages = packages_distributions()
-    tops = {name.split(".")[0] for file in ROOT.rglob("*.py") for name in imported(file)}
-    foreign = tops - {*sys.stdlib_module_names, "fedfm"}
+    packages, checkout = packages_distributions(), ROOT.parents[1]
+    scripts = [*checkout.glob("bench/*.py"), *checkout.glob("tools/*.py")]  # peers declare theirs
+    files = [*ROOT.rglob("*.py"), *scripts]
+    tops = {name.split(".")[0] for file in files for name in imported(file)}
+    foreign = tops - {*sys.stdlib_module_names, "fedfm", "bench"}
     undeclared = {
         top for top in foreign if not {_name(each) for each in packages.get(top, ())} & declared
     }

@@ -2,6 +2,8 @@
 
 python tools/model_hashes.py hashes.json            # write them
 python tools/model_hashes.py hashes.json --check    # compare with what was written
+
+Another processor may round differently: write the hashes on the machine that compares them.
 """
 
 import argparse
@@ -26,7 +28,7 @@ SETTINGS = ["rounds=4", "epochs=2", "participation=0.7", "threads=1", "weight_de
 
 
 def methods() -> Iterator[list[str]]:
-    """Every method alone, and those that compose with FedFM and FedFM-Lite on top."""
+    """Yield every method alone, and those that compose with FedFM and FedFM-Lite on top."""
     for name in METHODS:
         yield [name]
     for top in MATCHING[:2]:

@@ -36,19 +36,19 @@ def add_plugins(files: Iterable[Path]) -> None:
     Args:
         files: Python files that register methods in `PIECES` or models in `MODELS`.
     """
-    paths = (str(file.resolve()) for file in [*_named_files(), *files])
+    paths = (str(file.resolve()) for file in [*_list_files(), *files])
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
 
 
 def load_plugins() -> None:
     """Run the files that the environment names, each once in a process."""
-    for file in _named_files():
+    for file in _list_files():
         if file not in _loaded:
-            before = _registered()
+            before = _list_registered()
             _run(file)
             _check_methods(file)
             digest = _digest(file.read_bytes())
-            after = _registered()
+            after = _list_registered()
             CODE_DIGESTS.update({name: digest for name in after if before.get(name) != after[name]})
             _loaded.add(file)
 
@@ -70,7 +70,7 @@ def _digest(source: bytes) -> str:
     return hashlib.sha256(source).hexdigest()[:12]
 
 
-def _registered() -> dict[str, object]:
+def _list_registered() -> dict[str, object]:
     """Return methods by name, and models by `model.` and name."""
     from fedfm.methods import PIECES
     from fedfm.models import MODELS
@@ -81,12 +81,12 @@ def _registered() -> dict[str, object]:
 def _check_methods(file: Path) -> None:
     """Refuse what is not a method, and settings without defaults: `fedfm methods` lists these."""
     from fedfm.methods import PIECES
-    from fedfm.methods.contract import check_name, check_piece
+    from fedfm.methods.contract import check_piece, check_piece_name
 
     for name, kind in PIECES.items():
         try:
             check_piece(kind)
-            check_name(kind)
+            check_piece_name(kind)
         except UserError as problem:
             raise UserError(f"plugin {file}: {problem}") from problem
         variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -96,7 +96,7 @@ def _check_methods(file: Path) -> None:
         require(not missing, f"plugin {file}: {message}")
 
 
-def _named_files() -> list[Path]:
+def _list_files() -> list[Path]:
     return [Path(file) for file in os.environ.get(VARIABLE, "").split(os.pathsep) if file]
 
 

@@ -21,7 +21,7 @@ QUICK = ["rounds=6", "epochs=1", "batch_size=32", "model.name=mlp", "model.hidde
 @pytest.fixture(scope="session")
 def report(tmp_path_factory) -> Path:
     """A report about two methods, two real runs of each."""
-    from fedfm.cli.run import run_config
+    from fedfm.cli.run import run_and_show
     from fedfm.config import load_config
     from fedfm.report.html import write_report
 
@@ -29,7 +29,7 @@ def report(tmp_path_factory) -> Path:
     for method in ("fedavg", "fedfm-lite"):
         for seed in (0, 1):
             config = load_config("digits", [f"method={method}", f"seed={seed}", *QUICK])
-            run_config(config, folder / "runs" / f"{method}-{seed}", resume=False)
+            run_and_show([config], [folder / "runs" / f"{method}-{seed}"], resume=False)
     (folder / "runs" / "fedavg-0" / "profile.json").write_text('{"training": 3, "other": 1}')
     return write_report([folder / "runs"], folder / "report.html").path
 

@@ -54,7 +54,7 @@ SETTINGS = {
     "an unknown model": (["model.name=resnet19"], "did you mean 'resnet18'?"),
     "unknown data": (["data.name=cifar11"], "unknown data 'cifar11': did you mean 'cifar1"),
     "an unknown executor": (
-        ["executor=threads"],
+        ["executor=processes"],
         "executor: Input should be 'auto', 'loop', 'stacked'",
     ),
     "an unknown partition": (["partition.kind=niid4"], "partition.kind: Input should be 'iid'"),
@@ -92,13 +92,13 @@ SETTINGS = {
         ["model.name=cnn", "model.features=big"],
         "model features = 'big': must be a whole",
     ),
-    "no equals sign": (["rounds"], "--set takes key=value, not 'rounds'"),
+    "no equals sign": (["rounds"], "an override is key=value, not 'rounds'"),
     # values that do not fit each other or the data
     "another model's option": (
         ["model.name=cnn", "model.hidden=[8]"],
         "model 'cnn': unknown option 'hidden'",
     ),
-    "another source's option": (["data.path=x"], "data 'digits' takes no options; not 'path'"),
+    "another source's option": (["data.path=x"], "data 'digits' takes no options, not 'path'"),
     "no path to the table": (["data.name=csv"], "data 'csv' needs 'path'"),
     "no such table": (["data.name=csv", "data.path=no.csv"], "no.csv as a CSV table"),
     "two kinds of anchors": (

@@ -1,8 +1,10 @@
 """How the command line starts: help, version, `python -m fedfm`, and Ctrl-C while importing."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -90,6 +92,38 @@ def test_ctrl_c_while_importing_is_exit_code_130(tmp_path, module):
     done = python("-m", "fedfm", "methods", folder=tmp_path)
     assert done.returncode == 130
     assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize("delay", [0, 0.02, 0.05, 0.1, 0.2, 0.3])
+def test_ctrl_c_at_any_moment_of_the_start_prints_no_traceback(tmp_path, delay):
+    """It takes longer than that to import torch."""
+    code = "from fedfm.cli import main; print('go', flush=True); main()"
+    command = [sys.executable, "-c", code, "methods"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 130
+
+
+def test_ctrl_c_that_python_ignores_is_repeated(tmp_path):
+    """In a callback, as the import system has them, Python prints an exception and goes on."""
+    lines = (
+        "import time, weakref",
+        "class Thing: pass",
+        "def called(_): raise KeyboardInterrupt",
+        "thing = Thing()",
+        "reference = weakref.ref(thing, called)",
+        "del thing",
+        "for _ in range(3000): time.sleep(0.01)",
+    )
+    (tmp_path / "torch.py").write_text("\n".join(lines))
+    done = python("-m", "fedfm", "methods", folder=tmp_path)
+    assert (done.returncode, done.stdout + done.stderr) == (130, "")
 
 
 @pytest.mark.parametrize(

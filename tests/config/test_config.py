@@ -297,7 +297,7 @@ def test_only_the_first_mistake_is_told():
     [
         ({"method": "fedprox+fedfm"}, r"method=\['fedprox', 'fedfm'\]"),
         ({"method": {"name": "fedavg"}}, r"\[method\] has no key 'name': write method = "),
-        ({"method": "fedavgg"}, r"did you mean 'fedavg'\? \(one of your own: fedfm --methods FILE"),
+        ({"method": "fedavgg"}, r"unknown method 'fedavgg': did you mean 'fedavg'\?$"),
         ({"method": {"fedavg": {"mu": 1}}}, "key in method.fedavg: 'mu': known: none"),
     ],
 )
@@ -327,6 +327,20 @@ def test_a_recorded_config_has_the_defaults_of_its_model():
         "norm": "none",
         "groups": 8,
     }
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_a_recorded_config_has_every_option_of_its_model(name):
+    recorded = parse({"model": {"name": name}}).as_toml()["model"]
+    assert recorded.keys() == {"name", *models.option_names(name)}
+
+
+def test_the_old_name_of_an_executor_is_read_with_a_note(caplog):
+    keys._note.cache_clear()
+    assert load_config("digits", ["executor=lanes"]).executor == "threads"
+    assert parse({"executor": "lanes"}).executor == "threads"
+    notes = [each for each in caplog.messages if "executor lanes is now called" in each]
+    assert len(notes) == 1
 
 
 def test_the_old_name_of_a_section_is_read_with_a_note(tmp_path, caplog):

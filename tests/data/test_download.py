@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from fedfm.core.errors import UserError
-from fedfm.data import SOURCES, Dataset, File, Source, Split, data_folder, fetch, load, status
+from fedfm.data import SOURCES, Dataset, File, Source, Split, load, status
+from fedfm.data.download import data_folder, fetch
 
 CONTENT = bytes(range(256)) * 1000
 MD5 = hashlib.md5(CONTENT).hexdigest()

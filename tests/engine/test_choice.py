@@ -60,7 +60,7 @@ def test_executors_go_by_name():
 
 def test_an_unknown_executor_is_refused_with_the_known_ones():
     with pytest.raises(
-        UserError, match="unknown executor 'zzz': known: auto, graph, lanes, loop, stacked"
+        UserError, match="unknown executor 'zzz': known: auto, graph, loop, stacked, threads"
     ):
         chosen("zzz")
 
@@ -169,10 +169,10 @@ def test_what_is_faster_on_the_first_steps_is_chosen(monkeypatch):
 
 def test_with_several_threads_a_stack_for_each_is_tried_as_well(monkeypatch):
     monkeypatch.setattr(
-        choice, "find_fastest", lambda candidates, *_: ("lanes", dict.fromkeys(candidates, 1.0))
+        choice, "find_fastest", lambda candidates, *_: ("threads", dict.fromkeys(candidates, 1.0))
     )
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert choose(tiny()).name == "lanes"
+    assert choose(tiny()).name == "threads"
 
 
 # --- What the folder knows ------------------------------------------------------------------------

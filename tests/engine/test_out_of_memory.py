@@ -158,7 +158,7 @@ def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room, error, r
         rounds_of(fed)
 
 
-@pytest.mark.parametrize("executor", ["loop", "lanes"])
+@pytest.mark.parametrize("executor", ["loop", "threads"])
 def test_threads_that_need_too_much_memory_are_halved(monkeypatch, caplog, executor):
     """As long as two clients train at the same time, the CPU's memory is full."""
     module = worlds.make_network("mlp", hidden=[8], dtype=torch.float64)
@@ -182,7 +182,7 @@ def test_threads_that_need_too_much_memory_are_halved(monkeypatch, caplog, execu
     assert [record.args[::2] for record in caplog.records] == [(4, 2), (2, 1)]
 
 
-@pytest.mark.parametrize("executor", ["loop", "stacked", "lanes"])
+@pytest.mark.parametrize("executor", ["loop", "stacked", "threads"])
 def test_a_cpu_without_memory_for_one_client_is_an_error_with_what_to_do(monkeypatch, executor):
     module = worlds.make_network("mlp", hidden=[8])
     fed = worlds.make_federation(module, worlds.make_images(), FedAvg(), executor=executor)

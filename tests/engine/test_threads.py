@@ -51,7 +51,7 @@ def assert_equal(one, other):
     ids=lambda piece: piece.name,
 )
 def test_threads_change_no_bit(threads, piece, count):
-    """Every lane computes with one thread, so that of one thread is the result to the last bit."""
+    """Every client is computed by one thread, so the result equals that of one thread."""
     alone, _ = trained(worlds.make_network(norm="batch"), piece)
     threads(count)
     together, executor = trained(worlds.make_network(norm="batch"), piece)
@@ -66,7 +66,7 @@ def test_a_stack_for_each_thread_gives_the_results_of_one(threads, count):
         worlds.make_network(norm="batch", dtype=torch.float64),
         worlds.make_images(dtype=torch.float64),
     )
-    fed = worlds.make_federation(module, data, Moon(), executor="lanes", keep_last=True)
+    fed = worlds.make_federation(module, data, Moon(), executor="threads", keep_last=True)
     job = open_round(worlds.start(fed), fed).job
     threads(count)
     found = fed.executor.train(job)
@@ -76,16 +76,16 @@ def test_a_stack_for_each_thread_gives_the_results_of_one(threads, count):
 
 def test_networks_are_made_once(threads):
     threads(2)
-    lanes = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
-    lanes.map(lambda net, client: None, range(4))
-    made = list(lanes.nets)
-    lanes.map(lambda net, client: None, range(4))
-    assert lanes.nets == made
+    pool = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
+    pool.map(lambda net, client: None, range(4))
+    made = list(pool.nets)
+    pool.map(lambda net, client: None, range(4))
+    assert pool.nets == made
 
 
 def test_no_network_is_in_two_hands_and_results_keep_their_order(threads):
     threads(2)
-    lanes, used, meeting = (
+    pool, used, meeting = (
         NetworkPool(BoundNetwork(worlds.make_network("mlp"))),
         set[int](),
         threading.Barrier(2),
@@ -98,29 +98,29 @@ def test_no_network_is_in_two_hands_and_results_keep_their_order(threads):
         used.remove(id(net))
         return client, torch.get_num_threads()
 
-    assert lanes.map(work, range(6)) == [(client, 1) for client in range(6)]
+    assert pool.map(work, range(6)) == [(client, 1) for client in range(6)]
 
 
 def test_an_error_comes_through_and_leaves_the_number_of_threads(threads):
     threads(2)
-    lanes = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
+    pool = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
 
     def work(net: BoundNetwork, client: int) -> None:
         if client == 2:
             raise KeyError("client 2")
 
     with pytest.raises(KeyError, match="client 2"):
-        lanes.map(work, range(4))
+        pool.map(work, range(4))
     assert number_of_threads() == {2}
-    assert lanes.map(lambda net, client: client, range(4)) == [0, 1, 2, 3], "and the lanes go on"
+    assert pool.map(lambda net, client: client, range(4)) == [0, 1, 2, 3], "and the pool goes on"
 
 
-def test_while_a_profile_counts_there_is_one_lane(threads):
+def test_while_a_profile_counts_there_is_one_thread(threads):
     threads(2)
-    lanes = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
+    pool = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
     with Profile():
-        seen = lanes.map(lambda net, client: (net, threading.current_thread()), range(4))
-    assert set(seen) == {(lanes.nets[0], threading.main_thread())}
+        seen = pool.map(lambda net, client: (net, threading.current_thread()), range(4))
+    assert set(seen) == {(pool.nets[0], threading.main_thread())}
 
 
 class Noisy(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedfm import Training, data, models, simulate
-from fedfm.cli.run import run_config
+from fedfm.cli.run import run_and_show
 from fedfm.config import load_config
 from fedfm.core import trees
 from fedfm.engine import graphs
@@ -251,7 +251,7 @@ def test_averages_and_statistics_are_fp32_in_tf32():
 
 def test_features_of_a_run_do_not_depend_on_what_ran_before(tmp_path):
     config = load_config("digits", ["training.rounds=1", "training.epochs=1", "device=cuda"])
-    run_config(config, tmp_path / "run", resume=False)
+    run_and_show([config], [tmp_path / "run"], resume=False)
     found = []
     for allowed in (False, True):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed

@@ -17,7 +17,13 @@ from scipy.stats import norm
 from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.deploy.checks import check_deployable
-from fedfm.privacy import Privacy, compute_epsilon, compute_epsilon_alone, describe, noise_for
+from fedfm.privacy import (
+    Privacy,
+    compute_epsilon,
+    compute_epsilon_alone,
+    describe_epsilon,
+    noise_for,
+)
 from tests.test_docs import ROOT, blocks, run_blocks
 
 ROUNDS = [(1, 0), (0, 1), (1, 1), (100, 80), (10_000, 0), (10_000, 10_000)]
@@ -100,13 +106,15 @@ def test_nothing_sent_costs_nothing_and_no_noise_everything():
 
 def test_the_line_for_humans_rounds_up_and_says_under_what():
     privacy = Privacy(noise=10.0, anchor_noise=10.0)
-    line = describe(compute_epsilon(privacy, 100, 80))
+    line = describe_epsilon(compute_epsilon(privacy, 100, 80))
     assert line == (
         "(6.18, 1e-05)-differentially private per client, under: 100 updates and 80 reports of a "
         "client; against whoever sees only sums over clients, 1 of whom may collude"
     )
-    assert "a client's own answers" in describe(compute_epsilon_alone(privacy, 10, 100, 80))
-    assert describe(compute_epsilon(Privacy(noise=0.0), 1)).startswith("not differentially private")
+    assert "a client's own answers" in describe_epsilon(compute_epsilon_alone(privacy, 10, 100, 80))
+    assert describe_epsilon(compute_epsilon(Privacy(noise=0.0), 1)).startswith(
+        "not differentially private"
+    )
     shown = float(re.findall(r"\((\d+\.\d+),", line)[0])
     assert 0 <= shown - compute_epsilon(privacy, 100, 80).value < 0.01
 

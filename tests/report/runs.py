@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedfm.config import load_config
+from fedfm.config import Config, load_config
 
 
 def write_run(
@@ -17,15 +17,21 @@ def write_run(
     chosen = [f"{key}={value}" for key, value in {"kind": "niid3", **partition}.items()]
     changes = [f"method={method}", f"seed={seed}", f"rounds={rounds}"]
     config = load_config("digits", [*changes, *(f"partition.{change}" for change in chosen)])
-    lines = _rounds(np.random.default_rng([seed, *method.encode()]), rounds)
+    write_folder(folder, config)
+    return folder
+
+
+def write_folder(folder: Path, config: Config) -> None:
+    """Write the folder of a finished run of that config, with invented numbers."""
+    name, seed, rounds = config.composed.name, config.seed, config.training.rounds
+    lines = _rounds(np.random.default_rng([seed, *name.encode()]), rounds)
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(tomli_w.dumps(config.as_toml()))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "machine.json").write_text(
         json.dumps({"executor": "stacked", "why": "", "device": "cpu", "name": "invented"})
     )
-    (folder / "summary.json").write_text(json.dumps(_summary(config.composed.name, seed, lines)))
-    return folder
+    (folder / "summary.json").write_text(json.dumps(_summary(name, seed, lines)))
 
 
 def _rounds(rng: np.random.Generator, rounds: int) -> list[dict[str, float]]:

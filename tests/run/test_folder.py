@@ -1,7 +1,8 @@
 """Run folders: a run that stops anywhere goes on as if it had not, and no run harms another."""
 
 import shutil
-from dataclasses import dataclass, replace
+import tomllib
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from fedfm import FedAvg, FedFM, FedFMLite, Partition, Piece, Result, Training, UserError, simulate
-from fedfm.config import make_config
+from fedfm.config import Config, make_config
 from fedfm.core.checkpoint import load_checkpoint
 from fedfm.methods import PIECES
+from fedfm.models import default_options
 from fedfm.run.folder import differences
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
@@ -145,6 +147,19 @@ def test_the_folder_agrees_with_the_result(tmp_path):
     assert all(torch.equal(kept[name], value) for name, value in best.items())
 
 
+def test_the_recorded_config_has_everything_resolved(tmp_path):
+    """Also what the file, the model and the method leave to their defaults."""
+    training = {"clients": 4, "rounds": 1, "epochs": 1}
+    simulate({"name": "mlp"}, "digits", "fedprox", training=training, out=tmp_path / "run")
+    recorded = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert recorded["model"] == {"name": "mlp"} | default_options("mlp")
+    assert recorded["method"] == {"fedprox": {"mu": 0.01}}
+    assert recorded["training"] == asdict(Training(clients=4, rounds=1, epochs=1))
+    assert recorded["partition"] == asdict(Partition())
+    optional = {"privacy", "code"}
+    assert recorded.keys() == Config.model_fields.keys() - optional
+
+
 # --- Folders that are not this run's ------------------------------------------------------------
 
 
@@ -197,6 +212,16 @@ def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
         run_configs([config], outs=outs, data=other, networks=networks, resume=True)
 
 
+def test_a_run_that_recorded_the_old_name_of_its_executor_is_resumed(tmp_path, whole):
+    out = stopped_after(tmp_path / "run", 2, FedAvg())
+    for file in (out / "config.toml", out / "machine.json"):
+        text = file.read_text()
+        assert '"stacked"' in text
+        file.write_text(text.replace('"stacked"', '"lanes"'))
+    run(out, FedAvg(), executor="threads", resume=True)
+    assert len(lines(out)) == ROUNDS
+
+
 def test_what_came_out_of_a_run_is_not_run_over(tmp_path):
     run(tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoint")
@@ -206,7 +231,7 @@ def test_what_came_out_of_a_run_is_not_run_over(tmp_path):
 def test_a_deployment_is_not_gone_on_with_as_a_simulation(tmp_path):
     stopped_after(tmp_path / "run", 2)
     (tmp_path / "run/machine.json").unlink()
-    refused(tmp_path / "run", "holds a deployment; go on with `fedfm serve --resume`", resume=True)
+    refused(tmp_path / "run", "holds a deployment: resume it with `fedfm serve`", resume=True)
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):

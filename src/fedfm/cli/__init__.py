@@ -1,10 +1,14 @@
 """The command line: `fedfm COMMAND`, one module per command."""
 
 import sys
+import threading
+from _thread import interrupt_main
+from typing import Any
 
 
 def main() -> None:
     """Run the command line; print a user's mistake as one message and exit with code 2."""
+    sys.unraisablehook = _repeat_interrupt
     try:
         from fedfm.cli.app import app
 
@@ -19,7 +23,16 @@ def main() -> None:
 
         if not isinstance(problem, UserError):
             raise
-        fail(str(problem))
+        hint = " (one of your own: fedfm --methods FILE ...)"
+        fail(f"{problem}{hint if str(problem).startswith('unknown method ') else ''}")
+
+
+def _repeat_interrupt(ignored: Any) -> None:
+    """Repeat a Ctrl-C that came in a callback of an import, where Python would ignore it."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        threading.Timer(0.01, interrupt_main).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def fail(message: str) -> None:

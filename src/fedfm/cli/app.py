@@ -1,5 +1,6 @@
 """The application and its commands. Help imports nothing heavy: commands import what they need."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,23 +8,13 @@ import typer
 from typer.core import TyperCommand
 
 from fedfm import __version__
-from fedfm.cli.cost import cost
-from fedfm.cli.data import data
-from fedfm.cli.demo import demo
-from fedfm.cli.export import export
-from fedfm.cli.features import features
-from fedfm.cli.join import join
-from fedfm.cli.keys import keys
-from fedfm.cli.merge import merge
-from fedfm.cli.methods import methods
-from fedfm.cli.partition import partition
-from fedfm.cli.report import report
-from fedfm.cli.reproduce import reproduce
-from fedfm.cli.run import run
-from fedfm.cli.serve import serve
-from fedfm.cli.table import table
-from fedfm.cli.verify import verify
 from fedfm.plugins import add_plugins, load_plugins
+
+COMMANDS = (
+    *("run", "cost", "partition", "methods", "data", "demo", "verify", "table", "reproduce"),
+    *("merge", "export", "features", "report", "keys", "serve", "join"),
+)
+"""The commands in the order of the help: each is a function of that name in a module of it."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +25,7 @@ app = typer.Typer(
 
 
 class Command(TyperCommand):
-    """A command that knows the user's own methods and models when it runs."""
+    """A command that loads the user's own methods and models before it runs."""
 
     def invoke(self, ctx: Any) -> Any:
         """Load the plugins, then run the command."""
@@ -67,22 +58,5 @@ def options(
     add_plugins(methods or [])
 
 
-for _command in (
-    run,
-    cost,
-    partition,
-    methods,
-    data,
-    demo,
-    verify,
-    table,
-    reproduce,
-    merge,
-    export,
-    features,
-    report,
-    keys,
-    serve,
-    join,
-):
-    app.command(cls=Command)(_command)
+for _name in COMMANDS:
+    app.command(cls=Command)(getattr(import_module(f"fedfm.cli.{_name}"), _name))

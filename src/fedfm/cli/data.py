@@ -17,7 +17,8 @@ def data(
     from rich.console import Console
     from rich.table import Table
 
-    from fedfm.data import data_folder, status
+    from fedfm.data import status
+    from fedfm.data.download import data_folder
 
     rows: list[dict[str, Any]] = [
         {

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedfm.cli.run import run_configs
+from fedfm.cli.run import run_and_show
 
 METHODS = {
     "FedAvg": ["method=fedavg"],
@@ -32,7 +32,7 @@ def demo(
     for label, changes in METHODS.items():
         configs = [load_config("digits", [*changes, f"seed={seed}"]) for seed in range(seeds)]
         folders = [out / f"{config.composed.name}-{config.seed}" for config in configs]
-        entries.append(MethodRuns(label, run_configs(configs, folders, resume=True, title=label)))
+        entries.append(MethodRuns(label, run_and_show(configs, folders, resume=True, title=label)))
     title = "digits, 10 clients with 2 of the 10 classes each, 30 rounds"
     table = numeric_table(title, "method", HEADS)
     for entry in entries:

@@ -12,7 +12,7 @@ def export(
         "runs.csv"
     ),
     rounds: Annotated[
-        bool, typer.Option("--rounds", help="Write all rounds too, to a second file beside it.")
+        bool, typer.Option("--rounds", help="Also write all rounds, to a second file next to it.")
     ] = False,
 ) -> None:
     """Write all results as one table, a row per result, for pandas, polars or a spreadsheet."""

@@ -80,12 +80,7 @@ def run(
         _print_result(result, folder, format)
 
 
-def run_config(config: Config, out: Path | None, resume: bool, title: str = "") -> Result:
-    """Run a config and show its rounds."""
-    return run_configs([config], [out], resume, title)[0]
-
-
-def run_configs(
+def run_and_show(
     configs: Sequence[Config],
     outs: Sequence[Path | None],
     resume: bool,
@@ -94,7 +89,7 @@ def run_configs(
 ) -> list[Result]:
     """Run configs that differ in their seeds together; show their rounds and track them."""
     from fedfm.run.console import show_rounds
-    from fedfm.run.runner import run_configs as run_together
+    from fedfm.run.runner import run_configs
     from fedfm.run.tracking import tracking
 
     first = configs[0]
@@ -108,7 +103,7 @@ def run_configs(
                 for watch, config, out in zip(watchers, configs, outs, strict=True)
                 if out
             ]
-        return run_together(configs, outs=outs, watchers=watchers, resume=resume)
+        return run_configs(configs, outs=outs, watchers=watchers, resume=resume)
 
 
 def _call_both(show: Watcher, track: Watcher) -> Watcher:
@@ -129,7 +124,7 @@ def _run_or_interrupt(
     configs: Sequence[Config], folders: Sequence[Path], resume: bool, track: Sequence[str]
 ) -> list[Result]:
     try:
-        return run_configs(configs, folders, resume, track=track)
+        return run_and_show(configs, folders, resume, track=track)
     except KeyboardInterrupt as interrupt:
         print("fedfm: interrupted; continue with --resume", file=sys.stderr)
         raise typer.Exit(130) from interrupt

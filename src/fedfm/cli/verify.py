@@ -63,19 +63,13 @@ def _verify_methods(methods: list[str] | None) -> Report:
 @contextmanager
 def show_progress(steps: int) -> Iterator[Callable[[str], None]]:
     """Show a bar on a terminal, and nothing elsewhere; call the result at every step."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeElapsedColumn
+
+    from fedfm.run.console import make_bars
 
     if not sys.stderr.isatty():
         yield lambda what: None
         return
-    with Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
-    ) as bar:
-        task = bar.add_task("", total=steps, completed=-1)
-        yield lambda what: bar.update(task, advance=1, description=what)
+    with make_bars(TimeElapsedColumn(), transient=True) as bars:
+        task = bars.add_task("verify", total=steps, completed=-1, status="")
+        yield lambda what: bars.update(task, advance=1, status=what)

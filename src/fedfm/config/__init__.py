@@ -1,6 +1,6 @@
-"""Configs of runs: what they consist of, how they are read, what is said of mistakes."""
+"""Configs of runs: their keys, how they are read, and how mistakes are described."""
 
-from fedfm.config.keys import full_key, normalised, override, plain_value
+from fedfm.config.keys import full_key, override, plain_value, use_method_table
 from fedfm.config.reading import builtin_names, load_config, make_config, parse, resolve
 from fedfm.config.schema import Config, DataConfig, ModelConfig
 
@@ -12,9 +12,9 @@ __all__ = [
     "full_key",
     "load_config",
     "make_config",
-    "normalised",
     "override",
     "parse",
     "plain_value",
     "resolve",
+    "use_method_table",
 ]

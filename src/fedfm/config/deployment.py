@@ -1,4 +1,4 @@
-"""What a federation of real machines needs beside its experiment: limits, and whom to wait for."""
+"""The settings of a federation of real machines: limits, waiting times, secure sums."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Deployment:
-    """How server and clients deal with each other; of this a simulation knows the minimum only.
+    """How server and clients work together; a simulation uses only `minimum`.
 
     Examples:
         >>> Deployment(minimum=3, secure=True).largest
@@ -18,33 +18,34 @@ class Deployment:
     """
 
     minimum: int = 2
-    """The fewest clients whose answers a round needs; with fewer the run stops.
+    """The fewest clients that must answer in a round; with fewer, the run stops.
 
-    With privacy every client adds noise as if no more took part.
+    With privacy, every client adds as much noise as this number of clients needs.
     """
     wait: float = 600.0
-    """Seconds the server waits for all clients at the start; then the minimum has to be there."""
+    """Seconds that the server waits for all clients at the start; then it needs the minimum."""
     timeout: float = 600.0
-    """Seconds it waits for the answers to a question; who has not answered is left out."""
+    """Seconds that the server waits for answers; it leaves out clients that are late."""
     message_limit: int = 1024
-    """Megabytes of the largest message that the server accepts."""
+    """The size of the largest message that the server accepts, in megabytes."""
     classes: tuple[str, ...] = ()
-    """The classes by name; by default those that the clients have."""
+    """The names of the classes; by default those of the clients' data."""
     mean: tuple[float, ...] = ()
-    """Of the inputs, per channel or column; by default found out from the clients' sums."""
+    """The mean of every channel or column; by default computed from the clients' sums."""
     std: tuple[float, ...] = ()
-    """Their standard deviation, where `mean` is given."""
+    """The standard deviation of every channel or column; give it if you give `mean`."""
     evaluate: Literal["clients", "server"] = "clients"
-    """Who measures models: clients on what they held out, to choose the best round, or the server.
+    """Who evaluates models.
 
-    The server has the test split of the config's data, and the last model counts.
+    Clients use their validation samples, and the best round counts. The server uses the test split
+    of the config's data, and the last round counts.
     """
     secure: bool = False
-    """Whether the server sees sums over clients only."""
+    """Whether the server sees only sums over clients."""
     threshold: int = 0
-    """How many clients must help to unmask a sum, never fewer than the minimum; 0: two thirds."""
+    """The clients needed to unmask a sum, at least the minimum; 0: two thirds of them."""
     range: float = 256.0
-    """What no sum of model changes may exceed in a secure sum."""
+    """The largest absolute value of a sum of model changes in a secure sum."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -55,18 +56,18 @@ class Deployment:
         require(self.threshold >= 0, f"threshold must be >= 0, not {self.threshold}")
         require(
             all(self.classes) and len({*self.classes}) == len(self.classes),
-            f"classes have names, each its own, not {[*self.classes]}",
+            f"classes must be different names, none of them empty, not {[*self.classes]}",
         )
         require(
             len(self.mean) == len(self.std) and all(value > 0 for value in self.std),
-            "mean and std go together, and no std is 0",
+            "give as many values of std as of mean, all of them above 0",
         )
         require(
             not self.secure or self.minimum >= 2,
-            "a secure sum of one client hides nothing: minimum must be at least 2",
+            "minimum must be at least 2: a secure sum of one client hides nothing",
         )
 
     @property
     def largest(self) -> int:
-        """The bytes of the largest message."""
+        """The size of the largest message in bytes."""
         return self.message_limit * MEGABYTE

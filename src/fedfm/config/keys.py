@@ -16,31 +16,41 @@ logger = logging.getLogger(__name__)
 
 RENAMED = {"protocol": "training"}
 """Sections by the name that they had before."""
+RENAMED_EXECUTORS = {"lanes": "threads"}
+"""Executors by the name that they had before."""
 
 
 def use_new_names(table: dict[str, Any], note: bool = True) -> dict[str, Any]:
-    """Return a config with its sections under today's names; log a note about old ones."""
+    """Return a config with today's names of sections and executors; log a note about old ones."""
     renamed = dict(table)
     for old, new in RENAMED.items():
         if old in renamed:
             if note:
-                _note(old, new)
+                _note(f"[{old}]", f"[{new}]")
             section = renamed.pop(old)
             both = isinstance(section, dict) and isinstance(renamed.get(new, {}), dict)
             renamed[new] = section | renamed.get(new, {}) if both else section
+    for old, new in RENAMED_EXECUTORS.items():
+        if renamed.get("executor") == old:
+            if note:
+                _note(f"executor {old}", f"executor {new}")
+            renamed["executor"] = new
     return renamed
 
 
 @cache  # once
 def _note(old: str, new: str) -> None:
-    logger.warning("[%s] is now called [%s]; the old name is still read", old, new)
+    logger.warning("%s is now called %s; the old name is still read", old, new)
 
 
 def full_key(key: str) -> str:
-    """'rounds' means training.rounds, 'beta' partition.beta, 'fedfm.strength' method.fedfm...."""
+    """Return a key with its section: 'rounds' becomes 'training.rounds', 'beta' 'partition.beta'.
+
+    Settings of a method need no section either: 'fedfm.strength' is 'method.fedfm.strength'.
+    """
     first, *rest = key.split(".")
     if first in RENAMED:
-        _note(first, RENAMED[first])
+        _note(f"[{first}]", f"[{RENAMED[first]}]")
         return ".".join([RENAMED[first], *rest])
     if first in PIECES:
         return f"method.{key}"
@@ -51,16 +61,22 @@ def full_key(key: str) -> str:
     return key
 
 
-def normalised(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
-    """Methods as a table: 'fedfm' and ['fedprox', 'fedfm'] mean pieces with these settings."""
+def use_method_table(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
+    """Return a config with its method as a table of pieces; 'fedfm' becomes {'fedfm': {}}.
+
+    Pieces given by name take their settings from `settings`.
+    """
     table = use_new_names(table)
     method, settings = table.get("method"), settings if isinstance(settings, dict) else {}
     if isinstance(method, str):
         method = [method]
     if isinstance(method, dict):
-        for name, own in method.items():
-            said = f"[method] has no key '{name}': write method = \"fedavg\", or [method.fedavg]"
-            require(isinstance(own, dict), f"{said} with its settings")
+        for name, options in method.items():
+            require(
+                isinstance(options, dict),
+                f"[method] has no key '{name}': write method = \"fedavg\", or [method.fedavg] with "
+                "its settings",
+            )
     if isinstance(method, list):
         twice = [str(name) for name in method if method.count(name) > 1]
         require(not twice, f"method names {', '.join(dict.fromkeys(twice))} twice")
@@ -69,25 +85,25 @@ def normalised(table: dict[str, Any], settings: Any = None) -> dict[str, Any]:
 
 
 def override(text: str) -> tuple[list[str], Any]:
-    """The full key, in parts, and the value that 'key=value' sets."""
+    """Return the full key, in parts, and the value that 'key=value' sets."""
     key, equals, value = text.partition("=")
-    require(bool(equals), f"--set takes key=value, not '{text}'")
+    require(bool(equals), f"an override is key=value, not '{text}'")
     return full_key(key.strip()).split("."), plain_value(value.strip())
 
 
 def plain_value(text: str) -> Any:
-    """A value as TOML would read it; what is no TOML is a text."""
+    """Return a value as TOML would read it; a text that is not TOML stays a text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def merged(table: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
-    """The table with another value at a key."""
+def set_value(table: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    """Return the table with another value at a key."""
     key, *rest = path
     if not rest:
         return table | {key: value}
     inner = table.get(key, {})
-    require(isinstance(inner, dict), f"--set: '{key}' is a value, not a section")
-    return table | {key: merged(inner, rest, value)}
+    require(isinstance(inner, dict), f"'{key}' is a value, not a section")
+    return table | {key: set_value(inner, rest, value)}

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from torch import nn
 
-from fedfm.config.keys import full_key, merged, normalised, override
+from fedfm.config.keys import full_key, override, set_value, use_method_table
 from fedfm.config.schema import SECTIONS, Config, DataConfig, ModelConfig
 from fedfm.config.training import Training
 from fedfm.config.validation import describe_error, field_names, piece_settings
@@ -56,10 +56,10 @@ def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
         >>> load_config("digits", ["fedfm.strength=2", "rounds=10"]).method["fedfm"]["strength"]
         2.0
     """
-    table = normalised(_read(source))
+    table = use_method_table(_read(source))
     chosen = _pieces(table) or [*Config.model_fields["method"].default]
     for path, value in map(override, overrides):
-        table = normalised(merged(table, path, value), table.get("method"))
+        table = use_method_table(set_value(table, path, value), table.get("method"))
         if path == ["method"]:
             chosen = _pieces(table)
     _check_chosen(table, chosen)
@@ -77,8 +77,8 @@ def _check_chosen(table: dict[str, Any], chosen: list[str]) -> None:
         both = json.dumps([*chosen, name])
         require(
             name in chosen,
-            f"settings of '{name}', but the method is {' + '.join(chosen)}: choose it as well, "
-            f"with --set method={name}, or with --set 'method={both}' for both",
+            f"settings of '{name}', but the method is {' + '.join(chosen)}: choose it with "
+            f"method={name}, or choose both with 'method={both}'",
         )
 
 
@@ -100,7 +100,7 @@ def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> C
         'fedprox+fedfm'
     """
     try:
-        return Config.model_validate(normalised(table), context=pieces)
+        return Config.model_validate(use_method_table(table), context=pieces)
     except ValidationError as problem:
         raise UserError(_describe_first(problem)) from problem
 

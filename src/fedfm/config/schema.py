@@ -120,7 +120,7 @@ class Config(BaseModel):
 
     seed: int = Field(default=0, ge=0)
     """Draws the partition, the validation split, the cohorts, the batches and the first weights."""
-    executor: Literal["auto", "loop", "stacked", "lanes", "graph"] = "auto"
+    executor: Literal["auto", "loop", "stacked", "threads", "graph"] = "auto"
     """How clients are packed onto the machine; "auto" finds out what is fastest."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """"auto": the GPU if there is one; a model given from Python stays where it is."""

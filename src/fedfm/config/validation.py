@@ -1,4 +1,4 @@
-"""What is wrong with a config, in a line or two, and what would be right."""
+"""Check the settings of sections and methods, and describe mistakes in one line."""
 
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
@@ -39,7 +39,7 @@ def check_piece_settings(name: str, options: dict[str, Any]) -> Piece:
 
 
 def refuse_flags(kind: type, given: Any, *inside: str) -> None:
-    """Refuse true and false where a number belongs: pydantic takes them for 1 and 0."""
+    """Refuse true and false where a number is expected: pydantic takes them for 1 and 0."""
     hints = get_type_hints(kind)
     for name, value in given.items() if isinstance(given, dict) else ():
         wanted = (hints.get(name), *get_args(hints.get(name)))

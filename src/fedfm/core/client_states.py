@@ -64,7 +64,7 @@ class InMemory:
         return InMemory()
 
     def tidy(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -145,4 +145,4 @@ class OnClients:
         return OnClients()
 
     def tidy(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""

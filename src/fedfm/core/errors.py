@@ -42,13 +42,13 @@ def require_numbers(settings: Any) -> None:
             object.__setattr__(settings, field.name, plain)
 
 
-def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return an error for an unknown name that suggests the nearest known one or lists all."""
     names = sorted(known)
     folded = {known_name.lower(): known_name for known_name in names}
     near = difflib.get_close_matches(name.lower(), folded, n=1)
     hint = f"did you mean '{folded[near[0]]}'?" if near else f"known: {', '.join(names) or 'none'}"
-    return UserError(f"unknown {kind} '{name}': {hint}" + (f" {more}" if more else ""))
+    return UserError(f"unknown {kind} '{name}': {hint}")
 
 
 def plural(count: int, noun: str) -> str:

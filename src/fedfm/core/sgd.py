@@ -23,7 +23,7 @@ class Sgd:
     """The weight decay."""
 
     def accumulation(self, steps: Tensor, pull: float = 0.0) -> Tensor:
-        """a(K, rho) for K = steps [S]: how far K unit gradients move, in units of eta -> [S].
+        """Return a(K, rho) [S] for K = steps [S]: how far K unit gradients move, in units of eta.
 
         K for plain SGD, [K - rho (1 - rho^K) / (1 - rho)] / (1 - rho) under momentum. A proximal
         pull mu towards the start shortens it: sum_j (1 - eta mu)^j without momentum.

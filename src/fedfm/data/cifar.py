@@ -44,7 +44,7 @@ def read_cifar100(folder: Path) -> Dataset:
 
 
 def _records(archive: Path, contents: dict[str, bytes], names: list[str], labels: int) -> Split:
-    """Read records of `labels` label bytes, of which the last is used, and one image."""
+    """Read records of `labels` label bytes and one image; use the last label."""
     length = labels + _PIXELS
     for name in names:
         require(

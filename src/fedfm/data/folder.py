@@ -61,7 +61,7 @@ def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
     plan = assign_classes(path, (name for name, _ in walk(path)))
     names = sorted(plan)
     images = {n: _decode(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
-    classes, labels = encode([plan[name][1] for name in names])
+    classes, labels = encode_labels([plan[name][1] for name in names])
     inputs = _stack({path / name: images[name] for name in names})
     parts = [plan[name][0] for name in names]
     every = Split(inputs, labels)
@@ -155,7 +155,7 @@ def _stack(images: dict[Path, NDArray[np.uint8]]) -> Tensor:
     return torch.from_numpy(stacked)
 
 
-def encode(names: list[str]) -> tuple[tuple[str, ...], Tensor]:
+def encode_labels(names: list[str]) -> tuple[tuple[str, ...], Tensor]:
     """Return the sorted classes in `names` (as integers if all are) and the labels [N]."""
     classes = sorted(set(names))
     with suppress(ValueError):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.dataset import Dataset
 from fedfm.data.download import Source
-from fedfm.data.folder import encode, split_off_test
+from fedfm.data.folder import encode_labels, split_off_test
 
 MAX_OFFSET = 1e6
 """A column's mean may be this many standard deviations from zero: float32 has seven digits."""
@@ -37,7 +37,7 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
         require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
     names = [cells[column] for _, cells in rows]
     _check_labels(f"{path}, column '{label}'", names)
-    classes, labels = encode(names)
+    classes, labels = encode_labels(names)
     train, test = split_off_test(torch.from_numpy(numbers.astype(np.float32)), labels)
     std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
     std = torch.where(std > 0, std, 1.0)
@@ -95,7 +95,7 @@ def _check_precision(path: Path, names: list[str], values: NDArray[np.float64]) 
 
 
 def _check_labels(where: str, names: list[str]) -> None:
-    """Refuse labels that are a quantity, or of which no class has two samples."""
+    """Refuse labels that are a quantity, and classes of one sample each."""
     classes = set(names)
     numbers = [_to_number(name) for name in classes]
     fractions = not all(number.is_integer() for number in numbers)

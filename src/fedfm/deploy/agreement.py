@@ -17,7 +17,7 @@ from fedfm import __version__
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.folder import encode
+from fedfm.data.folder import encode_labels
 from fedfm.deploy.normalisation import compute_normalisation, expand
 from fedfm.deploy.validation import ClientName, Declaration, Floats, Labels, Shape, Version
 
@@ -202,7 +202,7 @@ def _merge_classes(introductions: Sequence[Introduction]) -> tuple[str, ...]:
     orders = {client.classes for client in introductions}
     if len(orders) == 1:
         return orders.pop()
-    return encode([name for classes in orders for name in classes])[0]
+    return encode_labels([name for classes in orders for name in classes])[0]
 
 
 def _describe_form(data: Inputs) -> str:

@@ -10,7 +10,7 @@ from fedfm.data.holdout import validation_size
 from fedfm.models import check_options
 from fedfm.privacy.accounting import import_dp_accounting
 from fedfm.rounds.federation import LocalTraining
-from fedfm.rounds.single_samples import check_single_samples, clients_with_a_single_sample
+from fedfm.rounds.single_samples import check_single_samples, find_single_samples
 from fedfm.run.folder import differences
 from fedfm.run.prepare import build_model
 
@@ -75,7 +75,7 @@ def check_batches(data: Dataset, config: Config) -> None:
     """Refuse data that leave a batch of one sample if the network cannot train on it."""
     samples = len(data.train) - validation_size(len(data.train), config.training.validation)
     training = LocalTraining.from_config(config.training)
-    if clients_with_a_single_sample({"this client": samples}, training):
+    if find_single_samples({"this client": samples}, training):
         network = build_model(config, data)
         check_single_samples(network, data.shape, {"this client": samples}, training)
 

@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
     resume = os.environ.get("FEDFM_RESUME") == "1"
     title = f"{config.composed.name}, {config.training.clients} clients"
     folder = RunFolder.open(out, config.as_toml(), resume, FLOWER)
-    with folder.held(), show_rounds([title], config.training.rounds) as (watch,):
+    with folder.lock(), show_rounds([title], config.training.rounds) as (watch,):
         result = Server(grid, config, folder, watch).run()
     print(describe_result(result), file=sys.stderr)
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 EXECUTORS = {
     "loop": LoopExecutor,
     "stacked": StackedExecutor,
-    "lanes": ThreadsExecutor,
+    "threads": ThreadsExecutor,
     "graph": GraphExecutor,
 }
 CHOICES = ("auto", *EXECUTORS)
@@ -56,8 +56,8 @@ def make_executor(
         raise unknown("executor", name, CHOICES)
     device = data.device
     require(
-        name != "lanes" or device.type == "cpu",
-        "executor lanes needs a CPU: use executor=auto",
+        name != "threads" or device.type == "cpu",
+        "executor threads needs a CPU: use executor=auto",
     )
     require(
         name != "graph" or device.type == "cuda",
@@ -92,7 +92,7 @@ def choose_executor(
     except Unstackable as reason:
         return ExecutorChoice("loop", f"clients cannot be trained as one network: {reason}")
     if torch.get_num_threads() > 1:
-        candidates["lanes"] = ThreadsExecutor(module, data)
+        candidates["threads"] = ThreadsExecutor(module, data)
     first_steps = [plan.first(SAMPLE_STEPS) for plan in plans[:SAMPLE_CLIENTS]]
     start = copy_model(module).map(trees.share)
     job = TrainingJob(start, first_steps, Objective((), {}), sgd)

@@ -178,5 +178,5 @@ class CohortPart:
         try:
             return self.net(inputs)
         except ValueError as problem:
-            said = f"a batch of {inputs.shape[1]} cannot be trained on: {problem}"
-            raise UserError(said) from problem
+            message = f"cannot train on a batch of {inputs.shape[1]}: {problem}"
+            raise UserError(message) from problem

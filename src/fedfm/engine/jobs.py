@@ -14,7 +14,7 @@ def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[Trai
     """Return the results of jobs that differ in clients and tensors alone, trained as one."""
     if len(jobs) == 1:
         return [executor.train(jobs[0])]
-    model, loss, steps = executor.train(join(jobs))
+    model, loss, steps = executor.train(join_jobs(jobs))
     results, first = [], 0
     for job in jobs:
         rows = slice(first, first + len(job.plans))
@@ -23,7 +23,7 @@ def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[Trai
     return results
 
 
-def join(jobs: Sequence[TrainingJob]) -> TrainingJob:
+def join_jobs(jobs: Sequence[TrainingJob]) -> TrainingJob:
     """Put the clients of all jobs one after another; what a job's clients share is copied."""
     pieces, sgd = jobs[0].objective.pieces, jobs[0].sgd
     assert all((job.objective.pieces, job.sgd) == (pieces, sgd) for job in jobs)

@@ -9,7 +9,7 @@ from fedfm.core.trees import Tree
 from fedfm.engine.layout import arrange, memory_view
 
 LARGE = 65536
-"""From so many numbers on, a tensor on a GPU gets its own kernel launch."""
+"""A tensor of at least this size gets its own kernel launch on a GPU."""
 
 
 def update(

@@ -13,7 +13,7 @@ from fedfm.core.errors import require
 from fedfm.data.archives import user_errors
 from fedfm.grid.repeats import Repeat, find_repeats
 from fedfm.grid.store import Store, Summary
-from fedfm.run.folder import finished
+from fedfm.run.folder import is_finished
 
 logger = logging.getLogger(__name__)
 STATE = ("checkpoint", "clients")
@@ -77,10 +77,10 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 def _copy_run(source: Path, target: Path, models: bool) -> bool:
     """Copy the small files of a finished run, all or none, unless they are there."""
-    if not finished(source):
+    if not is_finished(source):
         logger.warning("%s holds no finished run: its files are not copied", source)
         return False
-    if finished(target):
+    if is_finished(target):
         if models and (source / MODEL).exists() and not (target / MODEL).exists():
             shutil.copy2(source / MODEL, target / MODEL)
         return False

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
-from fedfm.config import Config, normalised, override, parse
+from fedfm.config import Config, override, parse, use_method_table
 from fedfm.core.errors import UserError, require, unknown
+from fedfm.methods import PIECES
 
 Settings = dict[str, Any]
 """A nested table of a config, whole or in part."""
@@ -105,12 +106,12 @@ def expand_cells(
         labels = dict(zip(recipe.axes, combination, strict=True))
         if recipe.skips(labels):
             continue
-        config = normalised(recipe.base)
+        config = use_method_table(recipe.base)
         for axis, label in labels.items():
-            config = merge_settings(config, normalised(recipe.axes[axis][label]))
+            config = merge_settings(config, use_method_table(recipe.axes[axis][label]))
         for path, change in changes:
             config = _apply_change(config, path, change)
-        yield Cell(labels, _drop_idle_fedavg(config))
+        yield Cell(labels, _drop_idle_pieces(config))
 
 
 def merge_settings(table: Settings, changes: Settings) -> Settings:
@@ -194,16 +195,18 @@ def _parse_change(text: str) -> tuple[list[str], Settings]:
 def _apply_change(config: Settings, path: list[str], change: Settings) -> Settings:
     """Return a config after a user's change; settings of absent methods are ignored."""
     if path == ["method"]:
-        return config | normalised(change)
+        return config | use_method_table(change)
     if path[0] == "method" and path[1] not in config.get("method", {}):
         return config
     return merge_settings(config, change)
 
 
-def _drop_idle_fedavg(config: Settings) -> Settings:
-    """Remove FedAvg beside another piece, so that an experiment has one config."""
+def _drop_idle_pieces(config: Settings) -> Settings:
+    """Remove pieces that add nothing to others, so that an experiment has one config."""
     method = config.get("method", {})
-    if len(method) < 2 or "fedavg" not in method:
-        return config
-    others = {name: settings for name, settings in method.items() if name != "fedavg"}
-    return config | {"method": others}
+    needed = {
+        name: settings
+        for name, settings in method.items()
+        if name not in PIECES or not PIECES[name].adds_nothing
+    }
+    return config | {"method": needed} if needed and needed != method else config

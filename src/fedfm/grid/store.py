@@ -19,7 +19,7 @@ from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import require
 from fedfm.core.locks import lock
 from fedfm.grid.identity import digest
-from fedfm.run.folder import finished
+from fedfm.run.folder import is_finished
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -149,7 +149,7 @@ def _end_line(file: IO[bytes]) -> None:
 
 def read_summary(folder: Path, results: Path | None = None) -> Summary:
     """Read the result of a finished run from its folder."""
-    require(finished(folder), f"{folder} holds no finished run; go on with --resume")
+    require(is_finished(folder), f"{folder} holds no finished run; go on with --resume")
     path = folder / "summary.json"
     try:
         content = json.loads(path.read_text())

@@ -19,7 +19,7 @@ from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import Job, find_missing
 from fedfm.grid.store import POINTS_FILE, Store, Summary, read_summary
 from fedfm.plugins import load_plugins
-from fedfm.run.folder import finished
+from fedfm.run.folder import is_finished
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
 
@@ -94,7 +94,7 @@ def claim_seeds(job: Job, results: Path) -> Iterator[tuple[int, ...]]:
 
 def _find_unfinished(job: Job, claimed: tuple[int, ...], results: Path) -> tuple[int, ...]:
     """Return the seeds without a result; read the store only if another runner was here."""
-    ended = tuple(seed for seed in claimed if finished(job.folder(results, seed)))
+    ended = tuple(seed for seed in claimed if is_finished(job.folder(results, seed)))
     if not ended:
         return claimed
     left = find_missing([job], Store(results).summaries())
@@ -112,7 +112,7 @@ def _run(
 ) -> None:
     """Run every round that is left of the runs that are not finished."""
     folders = {seed: job.folder(results, seed) for seed in job.seeds}
-    seeds = [seed for seed, folder in folders.items() if not finished(folder)]
+    seeds = [seed for seed, folder in folders.items() if not is_finished(folder)]
     if not seeds:
         return
     torch.set_num_threads(threads or THREADS)
@@ -185,7 +185,7 @@ def _record_finished(job: Job, results: Path, began: float | None) -> int:
 
     `began` is None where it is unknown how long they took.
     """
-    ended = [seed for seed in job.seeds if finished(job.folder(results, seed))]
+    ended = [seed for seed in job.seeds if is_finished(job.folder(results, seed))]
     if not ended:
         return 0
     summaries = [_summarise(job, results, seed) for seed in ended]

@@ -53,7 +53,7 @@ def piece_class(name: str) -> type[Piece]:
         names = [part for part in re.split(r"[+,\s]+", name) if part]
         if len(names) > 1 and all(part in PIECES for part in names):
             raise UserError(f"'{name}' is not a method: to combine methods use method={names}")
-        raise unknown("method", name, PIECES, "(one of your own: fedfm --methods FILE ...)")
+        raise unknown("method", name, PIECES)
     return PIECES[name]
 
 

@@ -218,6 +218,8 @@ class Piece:
     """Whether the piece needs models to be exchanged in every round."""
     measures: ClassVar[Literal["before", "after"] | None] = None
     """When statistics are taken: with the received model, or with the trained one."""
+    adds_nothing: ClassVar[bool] = False
+    """Whether the piece adds nothing to other pieces, as FedAvg does."""
 
     counted: ClassVar[frozenset[str]] = frozenset()
     """Leaves of its reports that are counts; under noise, small counts are dropped."""

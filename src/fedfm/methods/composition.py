@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedfm.core.errors import require
 from fedfm.methods.base import Piece
-from fedfm.methods.contract import check_name, check_piece
+from fedfm.methods.contract import check_piece, check_piece_name
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
     claimed: dict[str, str] = {}
     for piece in chosen:
         check_piece(type(piece))
-        check_name(piece)
+        check_piece_name(piece)
         for claim in (*piece.claims, f"name {piece.name}"):
             require(
                 claim not in claimed,

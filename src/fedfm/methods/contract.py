@@ -29,7 +29,7 @@ def check_piece(kind: Any) -> None:
                 require(not misspelt, f"{title}.{name} is not a hook: {hint}")
 
 
-def check_name(piece: Any) -> None:
+def check_piece_name(piece: Any) -> None:
     """Refuse a piece, or a class of pieces, without a name."""
     title = getattr(piece, "__name__", type(piece).__name__)
     named = isinstance(getattr(piece, "name", None), str)

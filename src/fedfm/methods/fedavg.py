@@ -20,3 +20,4 @@ class FedAvg(Piece):
     """
 
     name = "fedavg"
+    adds_nothing = True

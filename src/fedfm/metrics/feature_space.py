@@ -40,7 +40,7 @@ BATCH = 500
 K_MEANS_STARTS = 10
 """scikit-learn's `n_init`: how many k-means starts to try; the best one counts."""
 SILHOUETTE_SAMPLES = 10_000
-"""The silhouette compares all pairs of samples, so it uses at most so many."""
+"""The most samples of a silhouette, which compares all pairs of them."""
 
 
 def load_features(
@@ -92,7 +92,7 @@ def load_finished_config(folder: Path) -> Config:
     require(recorded.is_file(), f"{folder} is not the folder of a run: it has no config.toml")
     require(
         (folder / "summary.json").is_file(),
-        f"the run in {folder} is not finished: continue it with fedfm run ... --resume",
+        f"the run in {folder} is not finished: resume it first",
     )
     try:
         config = load_config(str(recorded))

@@ -77,12 +77,15 @@ def option_names(name: str) -> list[str]:
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """Return the options of a model that have a default."""
-    return {
-        parameter.name: list(default) if isinstance(default, tuple) else default
-        for parameter in _options(name)
-        if (default := parameter.default) is not parameter.empty and default is not None
-    }
+    """Return the options of the model `name` that have a default, as TOML has them."""
+    options: dict[str, Any] = {}
+    for parameter in _options(name):
+        default = parameter.default
+        if default is None:  # a class may have its own: ResNet18.default_stem
+            default = getattr(MODELS[name], f"default_{parameter.name}", None)
+        if default is not None and default is not parameter.empty:
+            options[parameter.name] = list(default) if isinstance(default, tuple) else default
+    return options
 
 
 def _options(name: str) -> list[inspect.Parameter]:

@@ -103,7 +103,7 @@ class ResNet(nn.Module):
 
     block: ClassVar[type[BasicBlock | Bottleneck]]
     depths: ClassVar[tuple[int, int, int, int]]
-    paper_stem: ClassVar[str]
+    default_stem: ClassVar[str]
     head_name = "fc"
     """The dotted name of the last layer."""
 
@@ -117,7 +117,7 @@ class ResNet(nn.Module):
         groups: int = 32,
         width: int = 64,
     ) -> None:
-        stem = stem or self.paper_stem
+        stem = stem or self.default_stem
         check_choice("stem", stem, ("imagenet", "cifar"))
         check_choice("norm", norm, ("batch", "group"))
         check_positive(groups=groups, width=width, classes=classes)
@@ -169,7 +169,7 @@ class ResNet18(ResNet):
 
     block = BasicBlock
     depths = (2, 2, 2, 2)
-    paper_stem = "imagenet"
+    default_stem = "imagenet"
 
 
 class ResNet50(ResNet):
@@ -186,4 +186,4 @@ class ResNet50(ResNet):
 
     block = Bottleneck
     depths = (3, 4, 6, 3)
-    paper_stem = "cifar"
+    default_stem = "cifar"

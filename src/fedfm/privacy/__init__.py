@@ -8,7 +8,7 @@ from fedfm.privacy.accounting import (
     Epsilon,
     compute_epsilon,
     compute_epsilon_alone,
-    describe,
+    describe_epsilon,
     noise_for,
 )
 from fedfm.privacy.config import Privacy
@@ -23,7 +23,7 @@ __all__ = [
     "clip",
     "compute_epsilon",
     "compute_epsilon_alone",
-    "describe",
+    "describe_epsilon",
     "keyed_normals",
     "noise_for",
     "secret_normals",

@@ -2,7 +2,7 @@
 
 Answers with Gaussian noise compose exactly, even where each depends on those before it: 1/sigma^2
 adds up (J. Dong, A. Roth, W. J. Su. Gaussian Differential Privacy. JRSS B 84, 2022). What remains
-is one Gaussian mechanism, of which dp-accounting computes epsilon exactly (B. Balle, Y.-X. Wang.
+is one Gaussian mechanism, and dp-accounting computes its epsilon exactly (B. Balle, Y.-X. Wang.
 Improving the Gaussian Mechanism for Differential Privacy. ICML 2018, Theorem 8).
 """
 
@@ -14,7 +14,7 @@ from fedfm.privacy.config import Privacy
 
 
 class Epsilon(NamedTuple):
-    """The privacy loss of a client's answers, and against whom it holds."""
+    """The privacy loss of a client's answers, and the adversary that it holds against."""
 
     value: float
     delta: float
@@ -54,7 +54,7 @@ def noise_for(epsilon: float, delta: float, rounds: int, anchor_rounds: int = 0)
     return once * math.sqrt(rounds + anchor_rounds)
 
 
-def describe(epsilon: Epsilon) -> str:
+def describe_epsilon(epsilon: Epsilon) -> str:
     """Describe epsilon in a line; it is rounded up."""
     answers = f"{epsilon.rounds} updates and {epsilon.anchor_rounds} reports of a client"
     if math.isinf(epsilon.value):

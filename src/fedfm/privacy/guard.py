@@ -12,14 +12,14 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Piece
 from fedfm.methods.composition import Method
-from fedfm.privacy.accounting import compute_epsilon, compute_epsilon_alone, describe
+from fedfm.privacy.accounting import compute_epsilon, compute_epsilon_alone, describe_epsilon
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
 Sources = Callable[[int, Sequence[int], str], list[Normals]]
 """Returns the noise sources of clients in a round, for a purpose."""
 CERTAIN = 2.0
-"""Counts below so many standard deviations of their noise are set to zero."""
+"""Counts below this many standard deviations of their noise are set to zero."""
 
 
 def keyed_sources(seed: int) -> Sources:
@@ -53,7 +53,7 @@ class Guard:
         return self.privacy.report(tree, self.fewest, self.sources(round, clients, "report"))
 
     def drop_noisy_counts(self, reports: Tree, pieces: Iterable[Piece], clients: int) -> Tree:
-        """Set counts that are only noise to zero in sums of reports [...] of so many clients."""
+        """Set counts that may be only noise to zero, in sums [...] over `clients` clients."""
         threshold = CERTAIN * self.privacy.report_std(self.fewest) * math.sqrt(clients)
         counted = {piece.name: piece.counted for piece in pieces}
         return {
@@ -93,11 +93,11 @@ class Guard:
         return self.describe_spent(rounds, reporting, secure)
 
     def describe_spent(self, updates: int, reports: int, secure: bool) -> str:
-        """Describe the privacy loss of a client that sent so many answers."""
-        lines = [describe(compute_epsilon(self.privacy, updates, reports))]
+        """Describe the privacy loss of a client that sent these numbers of answers."""
+        lines = [describe_epsilon(compute_epsilon(self.privacy, updates, reports))]
         if not secure:
             alone = compute_epsilon_alone(self.privacy, self.fewest, updates, reports)
-            lines.append(describe(alone))
+            lines.append(describe_epsilon(alone))
         return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from fedfm.privacy.noise import Normals
 BLOCK = 2**16
 """Coordinates to noise at a time, so that they stay in the processor's cache."""
 GRID = 2.0**-10
-"""Noised values are multiples of about so many standard deviations."""
+"""Noised values are multiples of about this share of the standard deviation."""
 ROUNDING = 1 - 2.0**-22
 """Clipped answers are shorter by this factor, so that rounding cannot make them too long."""
 

@@ -17,7 +17,7 @@ from fedfm.core.errors import not_installed
 from fedfm.core.rng import generator
 
 Normals = Callable[[int], Tensor]
-"""A client's source of noise: returns so many draws from N(0, 1), float64."""
+"""A client's source of noise: returns the given number of draws from N(0, 1), float64."""
 
 
 def keyed_normals(seed: int, round: int, clients: Sequence[int], purpose: str) -> list[Normals]:

@@ -1,1 +1,1 @@
-"""The round: who asks whom for what, its two sides, and the state that it makes of another."""
+"""The round: the messages, the server's side, the clients' side, and the state."""

@@ -1,4 +1,4 @@
-"""Batches of one sample, which a network with batch norm may not be able to train on."""
+"""Refuse batches of one sample that batch norm cannot train on."""
 
 import copy
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from fedfm.data.batches import batch_sizes
 from fedfm.rounds.federation import LocalTraining
 
 REFUSAL = "more than 1 value per channel"
-"""What PyTorch says of a batch that cannot be normalised."""
+"""PyTorch's message about a batch that cannot be normalised."""
 
 
 def check_single_samples(
@@ -20,26 +20,24 @@ def check_single_samples(
 ) -> None:
     """Refuse clients with a batch of one sample, where the network cannot train on it.
 
-    `samples` has the number of training samples of each client, by what a message calls it.
+    `samples` has the number of training samples of each client, by the client's name in messages.
     """
-    single = clients_with_a_single_sample(samples, training)
+    single = find_single_samples(samples, training)
     require(
-        not single or trains_on_one(network, shape),
-        f"{_listed(single)}: a batch of one sample, which batch norm cannot normalise; "
+        not single or can_train_on_one(network, shape),
+        f"{_list_names(single)}: a batch of one sample, which batch norm cannot normalise; "
         f"{_remedy(single, training)}, or use a network without batch norm",
     )
 
 
-def clients_with_a_single_sample(
-    samples: Mapping[str, int], training: LocalTraining
-) -> dict[str, int]:
-    """The clients of which some batch has one sample, and how many they have in all."""
+def find_single_samples(samples: Mapping[str, int], training: LocalTraining) -> dict[str, int]:
+    """Return the clients with a batch of one sample, and how many samples they have."""
     size, keep_last = training.batch_size, training.keep_last
     return {name: n for name, n in samples.items() if 1 in batch_sizes(n, size, keep_last)}
 
 
-def trains_on_one(network: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether a training pass on inputs [1, *shape] has a variance in every batch norm."""
+def can_train_on_one(network: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Return whether a network can train on one input [1, *shape], despite its batch norms."""
     unchanged = {id(p): p for p in network.parameters()}
     copied = copy.deepcopy(network, unchanged).train()
     blank = next(copied.parameters()).new_zeros(1, *shape)
@@ -55,7 +53,7 @@ def trains_on_one(network: nn.Module, shape: tuple[int, ...]) -> bool:
 
 
 def _remedy(single: Mapping[str, int], training: LocalTraining) -> str:
-    """What gives each of these clients larger batches."""
+    """Describe settings that give each of these clients larger batches."""
     helps = []
     if any(n > 1 for n in single.values()):
         larger = training.batch_size == 1
@@ -65,6 +63,6 @@ def _remedy(single: Mapping[str, int], training: LocalTraining) -> str:
     return f"use {' and '.join(helps)}"
 
 
-def _listed(names: Mapping[str, int], shown: int = 5) -> str:
+def _list_names(names: Mapping[str, int], shown: int = 5) -> str:
     rest = len(names) - shown
     return ", ".join(islice(names, shown)) + (f" and {rest} more" if rest > 0 else "")

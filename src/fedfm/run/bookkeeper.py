@@ -27,11 +27,11 @@ class Bookkeeper:
         self.secure = deployed and config.deployment.secure
 
     def begin(self, start: State) -> Progress:
-        """Return the progress at the last checkpoint, or a run's beginning."""
+        """Return the progress at the last checkpoint, or that of a new run."""
         return (self.folder and self.folder.load(start)) or Progress(start)
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint where one is due: every so many rounds, and after the last."""
+        """Write a checkpoint every so many rounds, and after the last one."""
         since = progress.state.round % self.every
         due = not since or progress.state.round == self.config.training.rounds
         if self.folder and due:
@@ -41,12 +41,12 @@ class Bookkeeper:
             progress.state.clients.tidy()
 
     def notify(self, progress: Progress) -> None:
-        """Tell the watcher of the last round that has a score."""
+        """Call the watcher with the last evaluated round."""
         if self.watch and progress.records:
             self.watch(progress.records[-1])
 
     def finish(self, progress: Progress) -> Result:
-        """Return the result, after writing the best model and the summary."""
+        """Write the best model and the summary; return the result."""
         assert progress.best is not None
         name, seed = self.config.composed.name, self.config.seed
         privacy = describe_privacy(self.config, self.secure)
@@ -57,6 +57,6 @@ class Bookkeeper:
 
 
 def describe_privacy(config: Config, secure: bool = False) -> str | None:
-    """Return what clients with [privacy] give away, in words; None without privacy."""
+    """Describe the privacy loss of a client; return None without privacy."""
     guard, rounds = config.guard(), config.training.rounds
     return guard.describe_run(config.composed, rounds, secure) if guard else None

@@ -51,7 +51,7 @@ def numeric_table(title: str, first: str, heads: Sequence[str]) -> Table:
     return table
 
 
-def describe(record: RoundRecord) -> str:
+def describe_round(record: RoundRecord) -> str:
     """Return a round's loss and accuracies in one line."""
     loss = "" if record.train_loss is None else f"loss {record.train_loss:.4f}  "
     return f"{loss}val {100 * record.val_accuracy:.2f}%  test {100 * record.test_accuracy:.2f}%"
@@ -69,7 +69,7 @@ def describe_result(result: Result) -> str:
     return f"{text}\n{result.privacy}" if result.privacy else text
 
 
-def make_bars(last: ProgressColumn) -> Progress:
+def make_bars(last: ProgressColumn, transient: bool = False) -> Progress:
     """Return progress bars on standard error: title, bar, count, the field `status`, and `last`."""
     return Progress(
         TextColumn("[bold]{task.description}"),
@@ -78,6 +78,7 @@ def make_bars(last: ProgressColumn) -> Progress:
         TextColumn("{task.fields[status]}"),
         last,
         console=_standard_error(),
+        transient=transient,
     )
 
 
@@ -94,11 +95,11 @@ def show_rounds(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
 
 def _print_round(title: str, rounds: int, record: RoundRecord) -> None:
     print(
-        f"{title}  round {record.round}/{rounds}  {describe(record)}  {record.seconds:.2f}s",
+        f"{title}  round {record.round}/{rounds}  {describe_round(record)}  {record.seconds:.2f}s",
         file=sys.stderr,
         flush=True,
     )
 
 
 def _update_bar(bars: Progress, task: TaskID, record: RoundRecord) -> None:
-    bars.update(task, completed=record.round, status=describe(record))
+    bars.update(task, completed=record.round, status=describe_round(record))

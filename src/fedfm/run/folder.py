@@ -17,7 +17,7 @@ import torch
 
 from fedfm import __version__
 from fedfm.config import resolve
-from fedfm.config.keys import use_new_names
+from fedfm.config.keys import RENAMED_EXECUTORS, use_new_names
 from fedfm.core.checkpoint import (
     Damaged,
     load_checkpoint,
@@ -37,7 +37,7 @@ from fedfm.run.records import Best, Progress, Result, RoundRecord
 
 CHECKPOINT = "checkpoint"
 MACHINE = "machine.json"
-"""What the run is executed by, and what it was begun with."""
+"""The file that records the executor, the device and the digest of the data."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class RunFolder:
     def open(
         path: Path, config: dict[str, Any], resume: bool, beside: Collection[str] = ()
     ) -> "RunFolder":
-        """A new folder for a run of `config`, or with `resume` that of the same run.
+        """Make the folder of a run of `config`, or with `resume` open that of the same run.
 
-        A new one may hold nothing but what `beside` names.
+        A new folder may hold nothing but what `beside` names.
         """
         if not RunFolder.check(path, config, resume, beside):
             import tomli_w
@@ -65,7 +65,7 @@ class RunFolder:
     def check(
         path: Path, config: dict[str, Any], resume: bool, beside: Collection[str] = ()
     ) -> bool:
-        """Whether the run is there already; refuse a folder that `open` would not take."""
+        """Return whether the folder holds the run already; refuse what `open` would refuse."""
         recorded = path / "config.toml"
         if not recorded.exists():
             require(not path.exists() or path.is_dir(), f"{path} is a file; choose another folder")
@@ -86,32 +86,33 @@ class RunFolder:
             "It differs in " + "; ".join(differing),
         )
         require(
-            not finished(path) or (path / CHECKPOINT).exists(),
+            not is_finished(path) or (path / CHECKPOINT).exists(),
             f"{path} holds the results of a run without its checkpoint, so it cannot be resumed: "
             "choose another folder to run it again",
         )
         return True
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """For one process alone: two that write to it would spoil it."""
+    def lock(self) -> Iterator[None]:
+        """Keep the folder for this process: two that write to it would spoil it."""
         with ExitStack() as stack:
             file = stack.enter_context((self.path / "config.toml").open("r+b"))
             try:
                 stack.enter_context(lock(file, wait=False))
             except BlockingIOError as problem:
-                said = "is being run by another process: wait for it, or stop it"
-                raise UserError(f"{self.path} {said}") from problem
+                message = f"{self.path} is being run by another process: wait for it, or stop it"
+                raise UserError(message) from problem
             yield
 
     def choice(self) -> ExecutorChoice | None:
-        """The executor that the run began with; a resumed run keeps to it, bit for bit."""
+        """Return the executor that the run began with; a resumed run uses it for equal results."""
         path = self.path / MACHINE
         if not path.exists():
             return None
         try:
-            found = json.loads(path.read_text())
-            choice = ExecutorChoice(found["executor"], found["why"])
+            facts = json.loads(path.read_text())
+            name = RENAMED_EXECUTORS.get(facts["executor"], facts["executor"])
+            choice = ExecutorChoice(name, facts["why"])
         except (ValueError, LookupError, TypeError) as problem:
             raise Damaged(path, problem) from problem
         if choice.name not in CHOICES:
@@ -119,22 +120,24 @@ class RunFolder:
         return choice
 
     def check_simulated(self) -> None:
-        """Refuse to simulate what is left of a deployment."""
-        own = not (self.path / CHECKPOINT).exists() or (self.path / MACHINE).exists()
-        require(own, f"{self.path} holds a deployment; go on with `fedfm serve --resume`")
+        """Refuse to continue a deployment as a simulation."""
+        simulated = not (self.path / CHECKPOINT).exists() or (self.path / MACHINE).exists()
+        require(simulated, f"{self.path} holds a deployment: resume it with `fedfm serve`")
 
-    def settle(self, choice: ExecutorChoice, device: torch.device, data: str) -> None:
-        """Record what the run is executed by, and the digest of its data."""
+    def record_machine(self, choice: ExecutorChoice, device: torch.device, data: str) -> None:
+        """Record the executor, the device and the digest of the data."""
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         facts = {"executor": choice.name, "why": choice.why, "device": device.type, "name": name}
         text = json.dumps(facts | {"data": data}) + "\n"
         write_atomically(self.path / MACHINE, text.encode())
 
     def check_data(self, data: str) -> None:
-        """Refuse to go on with other data than the run was begun with, where that is known."""
-        known = json.loads((self.path / MACHINE).read_text()).get("data", data)
-        said = "was begun with other data: what it reads has changed since, or is read otherwise"
-        require(known == data, f"{self.path} {said}; start again in another folder")
+        """Refuse other data than the run began with, if that is recorded."""
+        recorded = json.loads((self.path / MACHINE).read_text()).get("data", data)
+        require(
+            recorded == data,
+            f"{self.path} was begun with other data: restore them, or start in another folder",
+        )
 
     def save(self, progress: Progress, rounds: int = 1) -> None:
         """Add the lines of the last `rounds` rounds, then replace the checkpoint."""
@@ -154,9 +157,9 @@ class RunFolder:
         save_checkpoint(self.path / CHECKPOINT, parts, facts)
 
     def load(self, start: State) -> Progress | None:
-        """The progress at the last checkpoint of a run that began with `start`.
+        """Return the progress at the last checkpoint of a run that began with `start`.
 
-        Later lines of rounds.jsonl are dropped.
+        Drop later lines of rounds.jsonl.
         """
         loaded = load_checkpoint(self.path / CHECKPOINT)
         if loaded is None:
@@ -188,7 +191,7 @@ class RunFolder:
         """Write the best model, the rounds as a table, and the summary."""
         model = {**result.best.model.params, **result.best.model.buffers}
         write_atomically(self.path / "model.safetensors", to_bytes(model))
-        write_atomically(self.path / "rounds.csv", as_csv(result.rounds).encode())
+        write_atomically(self.path / "rounds.csv", rounds_to_csv(result.rounds).encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
 
@@ -204,8 +207,8 @@ def check_writable(path: Path) -> None:
         raise UserError(f"cannot write to {path} ({reason}); choose another folder") from problem
 
 
-def finished(folder: Path) -> bool:
-    """Whether a folder holds a run that came to its end."""
+def is_finished(folder: Path) -> bool:
+    """Return whether a folder holds a finished run."""
     return (folder / "summary.json").exists()
 
 
@@ -219,13 +222,13 @@ def _names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()}
 
 
-def as_csv(records: Sequence[RoundRecord]) -> str:
-    """A line per round, for spreadsheets."""
+def rounds_to_csv(records: Sequence[RoundRecord]) -> str:
+    """Return a line per round, for spreadsheets."""
     return to_csv([record.as_dict() for record in records])
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """What summary.json holds."""
+    """Return the content of summary.json."""
     return {
         "method": result.method,
         "seed": result.seed,
@@ -266,7 +269,7 @@ def differences(
     prefix: str = "",
     sides: tuple[str, str] = ("there", "here"),
 ) -> Iterator[str]:
-    """The keys in which two configs differ, with both values; `sides` says whose they are."""
+    """Yield the keys in which two configs differ, with both values; `sides` names the configs."""
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):

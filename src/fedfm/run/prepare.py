@@ -1,4 +1,4 @@
-"""What a config names, put together: its data, its model, where it runs."""
+"""Load the data and build the model that a config names, and find its device."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +14,11 @@ from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
 
 SMALL = 50_000
-"""Parameters of a network below which a second thread gains little, and on a busy machine loses."""
+"""A network with fewer parameters trains on one thread: a second one hardly helps."""
 
 
 def load_data(config: Config, download: bool = True) -> Dataset:
-    """The data set that a config names."""
+    """Load the data set that a config names."""
     options = config.data.model_dump(exclude={"name"}, exclude_none=True)
     for key in ("dir", "path"):
         if key in options:
@@ -27,21 +27,21 @@ def load_data(config: Config, download: bool = True) -> Dataset:
 
 
 class Described(Protocol):
-    """Anything that says what its inputs and classes are."""
+    """Anything with the shape of its inputs and the names of its classes."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """The shape of one input."""
         ...
 
     @property
     def classes(self) -> Sequence[str]:
-        """Their names."""
+        """The names of the classes."""
         ...
 
 
 def build_model(config: Config, dataset: Described) -> torch.nn.Module:
-    """The model that a config names, initialised from the seed."""
+    """Build the model that a config names; its weights depend on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(config.seed, "model"))
         return models.build(
@@ -54,7 +54,7 @@ def build_model(config: Config, dataset: Described) -> torch.nn.Module:
 
 @contextmanager
 def use_threads(wanted: int, model: torch.nn.Module) -> Iterator[None]:
-    """Set the number of CPU threads; small networks want one, above all on a busy machine."""
+    """Set the number of CPU threads inside the block; 0 is one for a small network."""
     before = torch.get_num_threads()
     if not wanted and models.count_parameters(model) < SMALL:
         wanted = 1
@@ -66,10 +66,10 @@ def use_threads(wanted: int, model: torch.nn.Module) -> Iterator[None]:
 
 
 def device_of(config: Config) -> torch.device:
-    """Where a config runs."""
-    there = torch.cuda.is_available()
+    """Return the device that a config runs on."""
+    has_gpu = torch.cuda.is_available()
     require(
-        config.device != "cuda" or there,
+        config.device != "cuda" or has_gpu,
         "device = cuda, but PyTorch finds no NVIDIA GPU here; use device=auto or device=cpu",
     )
-    return torch.device("cuda" if there and config.device != "cpu" else "cpu")
+    return torch.device("cuda" if has_gpu and config.device != "cpu" else "cpu")

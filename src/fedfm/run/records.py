@@ -15,11 +15,11 @@ Accuracies = tuple[float, float]
 
 def best_so_far(rounds: Iterable[Accuracies]) -> list[float]:
     """After every round, the test accuracy of the round that validation would choose by then."""
-    found: list[Accuracies] = []
+    best: list[Accuracies] = []
     for accuracies in rounds:
-        better = not found or accuracies[0] > found[-1][0]
-        found.append(accuracies if better else found[-1])
-    return [test for _, test in found]
+        better = not best or accuracies[0] > best[-1][0]
+        best.append(accuracies if better else best[-1])
+    return [test for _, test in best]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs from beginning to end: one, or several seeds of one config together."""
+"""Run configs from beginning to end: one, or several seeds of one config together."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -38,8 +38,8 @@ class Run:
     watch: Watcher | None = None
 
     @property
-    def settled(self) -> Config:
-        """The config with the executor that the folder knows, if it does."""
+    def effective_config(self) -> Config:
+        """The config, with the executor that the folder records if there is one."""
         known = self.out and RunFolder(self.out).choice()
         if known and self.config.executor == "auto":
             return self.config.model_copy(update={"executor": known.name})
@@ -51,14 +51,14 @@ class Run:
             RunFolder(self.out).check_simulated()
 
     def folder(self, data: Dataset, resume: bool, choice: ExecutorChoice) -> RunFolder | None:
-        """Return the run's folder, new or the same run's."""
+        """Return the run's folder; make it if it does not exist."""
         if self.out is None:
             return None
         folder = RunFolder.open(self.out, self.config.as_toml(), resume)
         if folder.choice():
             folder.check_data(data.digest)
         else:
-            folder.settle(choice, next(self.model.parameters()).device, data.digest)
+            folder.record_machine(choice, next(self.model.parameters()).device, data.digest)
         return folder
 
     def client_states(self, stack: ExitStack) -> ClientStates:
@@ -79,9 +79,9 @@ def run_configs(
     networks: Sequence[nn.Module] = (),
     resume: bool = False,
 ) -> list[Result]:
-    """Run configs that differ in their seeds together, from their words to their results.
+    """Prepare and run configs that differ only in their seeds.
 
-    `data` and `networks` are those that the configs name, where they are at hand.
+    `data` and `networks` replace those that the configs name.
     """
     first, nobody = configs[0], [None] * len(configs)
     for config, out in zip(configs, outs or nobody, strict=True):
@@ -97,14 +97,16 @@ def run_configs(
 
 
 def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> list[Result]:
-    """Runs of one network that differ in their seeds: all their clients are trained together.
+    """Run several seeds of one network; train the clients of all of them together.
 
-    Those that were begun with another executor go on by themselves.
+    Runs that began with different executors continue separately.
     """
-    kinds = [run.settled.executor for run in runs]
+    kinds = [run.effective_config.executor for run in runs]
     if len(set(kinds)) > 1:
         done = {
-            kind: iter(run_together([r for r in runs if r.settled.executor == kind], data, resume))
+            kind: iter(
+                run_together([r for r in runs if r.effective_config.executor == kind], data, resume)
+            )
             for kind in dict.fromkeys(kinds)
         }
         return [next(done[kind]) for kind in kinds]
@@ -119,8 +121,10 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
             for run in runs:
                 sibling = simulations[0] if simulations else None
                 clients = run.client_states(stack)
-                simulations.append(Simulation(run.model, data, run.settled, clients, sibling))
-        if runs[0].settled.executor == "auto":
+                simulations.append(
+                    Simulation(run.model, data, run.effective_config, clients, sibling)
+                )
+        if runs[0].effective_config.executor == "auto":
             logger.info("executor %s: %s", *simulations[0].choice)
         folders = [
             run.folder(data, resume, simulation.choice)
@@ -128,18 +132,18 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
         ]
         for folder in folders:
             if folder:
-                stack.enter_context(folder.held())
+                stack.enter_context(folder.lock())
         keepers = [Bookkeeper(r.config, f, r.watch) for r, f in zip(runs, folders, strict=True)]
         return _finish(simulations, keepers)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """The device that kernels are started on: of several GPUs the one with the model."""
+    """Start kernels on the device of the model, which may be one of several GPUs."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _warn_of_late_pieces(config: Config) -> None:
-    """Say so if a part of the method would never be at work."""
+    """Warn of pieces that would start after the last round."""
     rounds = config.training.rounds
     for piece in config.composed.pieces:
         if piece.first_round >= rounds:
@@ -148,7 +152,7 @@ def _warn_of_late_pieces(config: Config) -> None:
 
 
 def _finish(simulations: Sequence[Simulation], keepers: Sequence[Bookkeeper]) -> list[Result]:
-    """Run every round that is left; a run that is behind the others catches up first."""
+    """Run all remaining rounds; a run that is behind the others catches up first."""
     progresses = [k.begin(s.start) for k, s in zip(keepers, simulations, strict=True)]
     rounds, diverged = simulations[0].config.training.rounds, dict[int, Diverged]()
     while which := _furthest_behind(progresses, rounds, diverged):
@@ -176,7 +180,7 @@ def _finish(simulations: Sequence[Simulation], keepers: Sequence[Bookkeeper]) ->
 def _furthest_behind(
     progresses: Sequence[Progress], rounds: int, without: Collection[int]
 ) -> list[int]:
-    """Return those that have come least far, if that is not the end."""
+    """Return the runs with the fewest rounds, unless all are finished."""
     left = {i: p.state.round for i, p in enumerate(progresses) if i not in without}
     behind = min(left.values(), default=rounds)
     return [i for i, round in left.items() if round == behind < rounds]

@@ -69,7 +69,7 @@ class Simulation:
             seed=seed,
             guard=config.guard(),
         )
-        sizes = {f"client {k}": len(own) for k, own in enumerate(samples)}
+        sizes = {f"client {k}": len(indices) for k, indices in enumerate(samples)}
         check_single_samples(model, data.shape, sizes, fed.training)
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
@@ -81,21 +81,21 @@ class Simulation:
         self.evaluate = Evaluator(chosen, validation, self.device_data[1])
 
     def _choice(self, model: nn.Module, fed: Federation) -> ExecutorChoice:
-        """The executor that was asked for, or the fastest."""
+        """Return the executor of the config, or the fastest one."""
         if self.config.executor != "auto":
             return ExecutorChoice(self.config.executor, "asked for")
         plans = [fed.plan(0, client) for client in fed.cohort(0)]
         return choose_executor(model, self.device_data[0], plans, fed.training.sgd)
 
     def advance(self, progress: Progress) -> Progress:
-        """One more round, evaluated."""
+        """Run and evaluate one more round."""
         (after,) = advance([self], [progress])
         if isinstance(after, Diverged):
             raise after
         return after
 
     def evaluate_round(self, progress: Progress) -> Progress:
-        """Evaluate the pending round's model, unless that is known or not asked for."""
+        """Evaluate the pending round's model if it has changed and evaluation is due."""
         training, share_every = self.config.training, self.method.share_every
         round, every = progress.state.round, training.evaluate_every
         due = round % every == 0 or round == training.rounds
@@ -109,7 +109,7 @@ class Simulation:
 
 
 def device_data(model: nn.Module, data: Dataset) -> tuple[DeviceData, DeviceData]:
-    """The training and the test data where the model is."""
+    """Return the training and the test data on the device of the model."""
     like = next(model.parameters())
     train, test = (
         DeviceData.from_split(split, data, like.device, like.dtype)
@@ -121,7 +121,7 @@ def device_data(model: nn.Module, data: Dataset) -> tuple[DeviceData, DeviceData
 def advance(
     simulations: Sequence[Simulation], progresses: Sequence[Progress]
 ) -> list[Progress | Diverged]:
-    """One more round of simulations that differ in their seeds, all clients trained together."""
+    """Run one more round of simulations that differ in their seeds; train all clients together."""
     began = time.perf_counter()
     states = [progress.state for progress in progresses]
     rounds = run_rounds(states, [simulation.federation for simulation in simulations])

@@ -1,4 +1,4 @@
-"""Runs in TensorBoard and MLflow, round by round; the run's folder has everything anyway."""
+"""Send the rounds of a run to TensorBoard or MLflow; the run's folder has everything, too."""
 
 import os
 import time
@@ -18,9 +18,9 @@ Tracker = Callable[[RoundRecord], None]
 
 @contextmanager
 def tracking(names: Sequence[str], config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
-    """What sends a run's rounds to the services of those names, until the run has ended.
+    """Yield a function that sends a run's rounds to the named services.
 
-    They are opened when the first round is there, so that a run that never begins leaves nothing.
+    Services are opened after the first round, so a run that never begins leaves nothing there.
     """
     for name in names:
         if name not in SERVICES:
@@ -42,14 +42,14 @@ def tracking(names: Sequence[str], config: Mapping[str, Any], folder: Path) -> I
 
 
 def metrics(record: RoundRecord) -> dict[str, float]:
-    """The numbers of a round by name, without its own number; a private run has no loss."""
-    found = record.as_dict().items()
-    return {name: float(value) for name, value in found if name != "round" and value is not None}
+    """Return the numbers of a round by name, without the round; a private run has no loss."""
+    numbers = record.as_dict().items()
+    return {name: float(value) for name, value in numbers if name != "round" and value is not None}
 
 
 @contextmanager
 def tensorboard(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
-    """Event files in the run's folder, for `tensorboard --logdir`."""
+    """Write event files to the folder `tensorboard` in the run's folder."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(folder / "tensorboard"))
@@ -67,7 +67,7 @@ def tensorboard(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
 
 @contextmanager
 def mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
-    """A run of the experiment "fedfm" on the server that $MLFLOW_TRACKING_URI names."""
+    """Log to a run of the experiment "fedfm" on the server at $MLFLOW_TRACKING_URI."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
@@ -81,8 +81,8 @@ def mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
 
     def track(record: RoundRecord) -> None:
         now, step = int(1000 * time.time()), record.round
-        found = [Metric(name, value, now, step) for name, value in metrics(record).items()]
-        client.log_batch(run, metrics=found)
+        values = [Metric(name, value, now, step) for name, value in metrics(record).items()]
+        client.log_batch(run, metrics=values)
 
     try:
         yield track

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedfm.cli.run import run_config
+from fedfm.cli.run import run_and_show
 from fedfm.config import Config, load_config
 from fedfm.core.checkpoint import load_checkpoint
 from fedfm.core.trees import flatten
@@ -171,7 +171,7 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
 def assert_simulated(out: Path, config: Config) -> None:
     """A run's folder holds what the simulation of the same config comes to."""
     scratch = out.with_name(f"{out.name}-simulated")
-    run_config(config, scratch, resume=False)
+    run_and_show([config], [scratch], resume=False)
     ours, theirs = rounds_of(out), rounds_of(scratch)
     assert len(ours) == len(theirs) == config.training.rounds
     for one, other in zip(ours, theirs, strict=True):

@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.torch import load_file
 
-from fedfm.cli.run import run_config
+from fedfm.cli.run import run_and_show
 from tests.deploy.processes.conftest import CLIENTS, DIGITS, assert_close, rounds_of
 from tests.deploy.processes.programs import stop
 
@@ -46,7 +46,7 @@ def test_tls_authentication_and_secure_sums(deployment):
     assert server.wait() == 0
     members = json.loads((run.out / "members.json").read_text())
     assert set(members["numbers"]) == {f"c{k}" for k in range(CLIENTS)}
-    simulated = run_config(run.config, None, resume=False)
+    (simulated,) = run_and_show([run.config], [None], resume=False)
     for ours, theirs in zip(rounds_of(run.out), simulated.rounds, strict=True):
         assert ours["val_accuracy"] == pytest.approx(theirs.val_accuracy, abs=0.02)
         assert ours["test_accuracy"] == pytest.approx(theirs.test_accuracy, abs=0.02)

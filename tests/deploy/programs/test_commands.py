@@ -61,7 +61,7 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*SERVE, *sets("model.name=mpl")), "unknown model 'mpl': did you mean 'mlp'"),
         ((*SERVE, *sets("model.hiden=[3]")), "unknown option 'hiden'"),
         ((*SERVE, *sets("data.name=cvs")), "unknown data source 'cvs': did you mean 'csv'"),
-        ((*SERVE, *sets("deployment.classes=['a', 'a']")), "classes have names, each its own"),
+        ((*SERVE, *sets("deployment.classes=['a', 'a']")), "classes must be different names"),
         (
             (*SERVE, *sets("deployment.evaluate=server", "data.name=csv", "data.path=nope.csv")),
             "cannot read",

@@ -32,7 +32,7 @@ from fedfm.rounds.federation import draw_cohort
 from fedfm.rounds.round import serve_round
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.bookkeeper import Bookkeeper, Watcher
-from fedfm.run.folder import RunFolder, finished
+from fedfm.run.folder import RunFolder, is_finished
 from fedfm.run.prepare import build_model
 from fedfm.run.records import Best, Progress, Result, Score
 
@@ -81,7 +81,7 @@ class Server:
 
     def run(self) -> Result:
         """Run all remaining rounds; of a finished run, deliver the model to present clients."""
-        if finished(self.folder.path):
+        if is_finished(self.folder.path):
             self.clients.minimum = 0
         self.clients.form_federation(self.collector)
         self.start = self._initial_state()

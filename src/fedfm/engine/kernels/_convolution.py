@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _bounding_box(first, last, WIDTH: tl.constexpr):
-    """The box top, bottom, left, right around the cells first..last of a grid, row by row."""
+    """Return the box (top, bottom, left, right) around cells first..last of a grid, by rows."""
     top, bottom = first // WIDTH, last // WIDTH
     left = tl.where(top == bottom, first % WIDTH, 0)
     right = tl.where(top == bottom, last % WIDTH, WIDTH - 1)
@@ -25,7 +25,7 @@ def _bounding_box(first, last, WIDTH: tl.constexpr):
 def _taps_of_outputs(
     low, high, TAPS: tl.constexpr, INPUTS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr
 ):
-    """First and number of the taps by which the outputs low..high see any input."""
+    """Return the first and the number of the taps by which outputs low..high see any input."""
     first = tl.maximum(PAD - high * STRIDE, 0)
     return first, tl.maximum(tl.minimum(INPUTS + PAD - low * STRIDE, TAPS) - first, 0)
 
@@ -34,7 +34,7 @@ def _taps_of_outputs(
 def _taps_of_inputs(
     low, high, TAPS: tl.constexpr, OUTPUTS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr
 ):
-    """First and number of the taps, a stride apart, from inputs low..high, too, to any output."""
+    """Return the first and the number of the taps, a stride apart, from inputs low..high."""
     first = tl.maximum(low + PAD - (OUTPUTS - 1) * STRIDE, 0)
     first += (low + PAD - first) % STRIDE
     return first, tl.maximum(tl.minimum(high + PAD + 1, TAPS) - first + STRIDE - 1, 0) // STRIDE
@@ -44,7 +44,7 @@ def _taps_of_inputs(
 def _outputs_of_taps(
     low, high, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr
 ):
-    """First and number of the outputs that see any input through the taps low..high."""
+    """Return the first and the number of the outputs that see an input through taps low..high."""
     first = tl.maximum(PAD - high + STRIDE - 1, 0) // STRIDE
     end = tl.minimum(tl.maximum(INPUTS + PAD - low + STRIDE - 1, 0) // STRIDE, OUTPUTS)
     return first, tl.maximum(end - first, 0)
@@ -62,7 +62,7 @@ def _gathered_product(
     ROW_STEP: tl.constexpr, COLUMN_STEP: tl.constexpr, CHANNEL_STEP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The sum over taps and channels of pixels of `source` times weights, [BLOCK_M, BLOCK_N].
+    """Sum pixels of `source` times weights over taps and channels: [BLOCK_M, BLOCK_N].
 
     Tap (i, j) takes the pixels (row, column) + DIRECTION * (i, j) of each image; `weight` points
     at the weights [BLOCK_N] of the first tap and channel. Taps and channels are one axis: a block
@@ -103,7 +103,7 @@ def forward(
     STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile [rows, OUT] of y, where a row is an output position of an image.
+    """Compute a tile [rows, OUT] of y, where a row is an output position of an image.
 
     Rows go over the images of a position first: a tile then has few positions, and few taps reach
     them on small maps. With few channels, blocks mix taps and rows go over the positions of an
@@ -145,7 +145,7 @@ def input_gradient(
     STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile [rows, IN] of dx, where a row is an input position of an image.
+    """Compute a tile [rows, IN] of dx, where a row is an input position of an image.
 
     The positions of a tile are equal modulo the stride, so that the same taps reach all of them;
     rows go over the images of a position first, as in the forward pass.
@@ -191,7 +191,7 @@ def weight_gradient(
     STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile [OUT, taps * IN] of one part of the weight gradient; parts are [splits, clients, ...].
+    """Compute a tile [OUT, taps * IN] of one part [splits, clients, ...] of the weight gradient.
 
     A step adds BLOCK_K images at one output position. Only positions that see an input through
     the taps of the tile count: all of them do where the tile has one tap, and a tile without any
@@ -237,7 +237,7 @@ def weight_gradient(
 
 @triton.jit(do_not_specialize=["splits"])
 def sum_parts(parts, total, size, splits, BLOCK: tl.constexpr, PARTS: tl.constexpr):
-    """The sum over the first axis of parts [splits, size], always in the same order."""
+    """Sum parts [splits, size] over the first axis, always in the same order."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.zeros([BLOCK], tl.float32)
     for first in range(0, splits, PARTS):

@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _place(M, C, chunk, BLOCK_C: tl.constexpr):
-    """The client, its channels [BLOCK_C], which of them exist, and the rows [first, last)."""
+    """Return the client, its channels [BLOCK_C], which of them exist, and rows [first, last)."""
     client = tl.program_id(2).to(tl.int64)
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     first = tl.program_id(1) * chunk
@@ -21,7 +21,7 @@ def _place(M, C, chunk, BLOCK_C: tl.constexpr):
 
 @triton.jit
 def _tile(start, last, channel, inside, C, ROWS: tl.constexpr):
-    """Offsets [ROWS, BLOCK_C] within a client from row `start` on, and which of them are valid."""
+    """Return offsets [ROWS, BLOCK_C] within a client from row `start` on, and their validity."""
     row = start + tl.arange(0, ROWS)
     return row[:, None] * C + channel[None, :], (row < last)[:, None] & inside[None, :]
 
@@ -35,7 +35,7 @@ def _store_partials(partial, one, other, client, channel, inside, C):
 
 @triton.jit
 def _load_partials(partial, client, channel, inside, C, CHUNKS: tl.constexpr):
-    """The partial results [CHUNKS, BLOCK_C] of all chunks, zero where there is none."""
+    """Load the partial results [CHUNKS, BLOCK_C] of all chunks, zero where there is none."""
     index = tl.arange(0, CHUNKS)
     at = partial + client * tl.num_programs(1) * 2 * C + index[:, None] * 2 * C + channel[None, :]
     valid = (index < tl.num_programs(1))[:, None] & inside[None, :]
@@ -47,7 +47,7 @@ def _load_partials(partial, client, channel, inside, C, CHUNKS: tl.constexpr):
 
 @triton.jit
 def chunk_moments(x, partial, M, C, chunk, ROWS: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Each chunk's mean and sum of squared deviations; sums are taken relative to its first row."""
+    """Store each chunk's mean and sum of squared deviations; sums are relative to its first row."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
     x += client * M * C
     origin = tl.load(x + first * C + channel, mask=inside, other=0).to(tl.float32)
@@ -66,8 +66,8 @@ def chunk_moments(x, partial, M, C, chunk, ROWS: tl.constexpr, BLOCK_C: tl.const
 
 
 @triton.jit
-def _combined_moments(partial, client, channel, inside, M, C, chunk, CHUNKS: tl.constexpr):
-    """Mean and variance [BLOCK_C] of a client from those of its chunks."""
+def _combine_moments(partial, client, channel, inside, M, C, chunk, CHUNKS: tl.constexpr):
+    """Return mean and variance [BLOCK_C] of a client from those of its chunks."""
     means, spreads = _load_partials(partial, client, channel, inside, C, CHUNKS)
     left = M - tl.arange(0, CHUNKS) * chunk
     rows = tl.maximum(tl.minimum(left, chunk), 0).to(tl.float32)[:, None]
@@ -92,12 +92,12 @@ def normalise(
     M, C, chunk, momentum, eps,
     RELU: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """From x to y; keeps the means and rstds, and moves the running statistics."""
+    """Normalise x to y, store means and rstds, and update the running statistics."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
-    own = client * C + channel
+    slot = client * C + channel
     base = client * M * C
-    scale = tl.load(weight + own, mask=inside, other=0)
-    shift = tl.load(bias + own, mask=inside, other=0)
+    scale = tl.load(weight + slot, mask=inside, other=0)
+    shift = tl.load(bias + slot, mask=inside, other=0)
     if partial is None:
         at, valid = _tile(first, last, channel, inside, C, ROWS)
         tile = tl.load(x + base + at, mask=valid, other=0).to(tl.float32)
@@ -108,7 +108,7 @@ def normalise(
         x_hat = centred * rstd[None, :]
         _write_output(y, residual, base, at, valid, x_hat, scale, shift, RELU)
     else:
-        mean, variance = _combined_moments(partial, client, channel, inside, M, C, chunk, CHUNKS)
+        mean, variance = _combine_moments(partial, client, channel, inside, M, C, chunk, CHUNKS)
         rstd = 1 / tl.sqrt(variance + eps)
         for start in tl.range(first, last, ROWS, num_stages=3):
             at, valid = _tile(start, last, channel, inside, C, ROWS)
@@ -117,24 +117,24 @@ def normalise(
             _write_output(y, residual, base, at, valid, x_hat, scale, shift, RELU)
     if first == 0:
         unbiased = variance * (M / (M - 1))
-        old_mean = tl.load(running_mean + own, mask=inside, other=0)
-        old_var = tl.load(running_var + own, mask=inside, other=0)
-        tl.store(means + own, mean, mask=inside)
-        tl.store(rstds + own, rstd, mask=inside)
-        tl.store(running_mean + own, old_mean + momentum * (mean - old_mean), mask=inside)
-        tl.store(running_var + own, old_var + momentum * (unbiased - old_var), mask=inside)
+        old_mean = tl.load(running_mean + slot, mask=inside, other=0)
+        old_var = tl.load(running_var + slot, mask=inside, other=0)
+        tl.store(means + slot, mean, mask=inside)
+        tl.store(rstds + slot, rstd, mask=inside)
+        tl.store(running_mean + slot, old_mean + momentum * (mean - old_mean), mask=inside)
+        tl.store(running_var + slot, old_var + momentum * (unbiased - old_var), mask=inside)
 
 
 # ---- backward ------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _load_channels(means, rstds, weight, bias, own, inside):
+def _load_channels(means, rstds, weight, bias, slot, inside):
     return (
-        tl.load(means + own, mask=inside, other=0)[None, :],
-        tl.load(rstds + own, mask=inside, other=0)[None, :],
-        tl.load(weight + own, mask=inside, other=0)[None, :],
-        tl.load(bias + own, mask=inside, other=0)[None, :],
+        tl.load(means + slot, mask=inside, other=0)[None, :],
+        tl.load(rstds + slot, mask=inside, other=0)[None, :],
+        tl.load(weight + slot, mask=inside, other=0)[None, :],
+        tl.load(bias + slot, mask=inside, other=0)[None, :],
     )
 
 
@@ -142,7 +142,7 @@ def _load_channels(means, rstds, weight, bias, own, inside):
 def _load_pair(
     grad, x, y, masked, base, at, valid, mean, rstd, scale, shift, RELU: tl.constexpr
 ):  # fmt: skip
-    """The gradient behind the ReLU, which also goes to `masked` if given, and x_hat.
+    """Return the gradient behind the ReLU, stored in `masked` if given, and x_hat.
 
     What the ReLU let pass is read off y, or recomputed where y is None.
     """
@@ -164,10 +164,10 @@ def chunk_slopes(
     grad, x, y, masked, partial, weight, bias, means, rstds, M, C, chunk,
     RELU: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Each chunk's sums of the gradient and of the gradient times x_hat."""
+    """Store each chunk's sums of the gradient and of the gradient times x_hat."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
-    own = client * C + channel
-    mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, own, inside)
+    slot = client * C + channel
+    mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, slot, inside)
     plain = tl.zeros([ROWS, BLOCK_C], tl.float32)
     weighted = tl.zeros([ROWS, BLOCK_C], tl.float32)
     for start in tl.range(first, last, ROWS, num_stages=3):
@@ -186,11 +186,11 @@ def input_gradient(
     M, C, chunk,
     RELU: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of x, weight and bias, the last two also being sums over a client's rows."""
+    """Compute the gradients of x, weight and bias; the last two are sums over a client's rows."""
     client, channel, inside, first, last = _place(M, C, chunk, BLOCK_C)
-    own = client * C + channel
+    slot = client * C + channel
     base = client * M * C
-    mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, own, inside)
+    mean, rstd, scale, shift = _load_channels(means, rstds, weight, bias, slot, inside)
     if partial is None:
         at, valid = _tile(first, last, channel, inside, C, ROWS)
         slope, x_hat = _load_pair(
@@ -212,5 +212,5 @@ def input_gradient(
             level = (plain / M)[None, :] + x_hat * (weighted / M)[None, :]
             tl.store(grad_x + base + at, (slope - level) * (scale * rstd), mask=valid)
     if first == 0:
-        tl.store(grad_weight + own, weighted, mask=inside)
-        tl.store(grad_bias + own, plain, mask=inside)
+        tl.store(grad_weight + slot, weighted, mask=inside)
+        tl.store(grad_bias + slot, plain, mask=inside)

@@ -33,7 +33,7 @@ SPLITS = 32
 def stacked_conv2d(
     x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
 ) -> Tensor:
-    """Convolution of every client's images with that client's filters.
+    """Convolve every client's images with that client's filters.
 
     Other memory layouts than those below are right, too, at the price of a copy, and so is a number
     of channels that four does not divide.
@@ -134,7 +134,7 @@ def tiles(
 
 
 def gather_tiles(rows: int, columns: int, channels: int, taps: int, dtype: torch.dtype) -> Tiles:
-    """Tiles of the forward pass and of the input's gradient, summed over taps and channels."""
+    """Return the tiles of the forward pass and of the input's gradient."""
     deepest, limit = _limits(dtype)
     depth = min(channels & -channels, deepest)
     if depth < 16:
@@ -143,7 +143,7 @@ def gather_tiles(rows: int, columns: int, channels: int, taps: int, dtype: torch
 
 
 def weight_tiles(layer: Layer, batch: int, dtype: torch.dtype) -> Tiles:
-    """Tiles of the weights' gradient [OUT, KH * KW * IN], summed over images and positions."""
+    """Return the tiles of the weights' gradient [OUT, KH * KW * IN], summed over positions."""
     deepest, limit = _limits(dtype)
     depth = min(deepest, _fitting(batch))
     steps = layer.P * layer.Q * triton.cdiv(batch, depth)

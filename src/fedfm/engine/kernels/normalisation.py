@@ -41,7 +41,7 @@ def stacked_batch_norm(
     relu: bool = False,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Batch normalisation in training mode: y = bn(x) + residual, then a ReLU if asked for.
+    """Normalise in training mode: y = bn(x) + residual, followed by a ReLU if `relu`.
 
     Args:
         x: activations [S*B, C, H, W] or [S*B, C], float32 or bfloat16, channels last in memory;
@@ -83,7 +83,7 @@ class _Cut(NamedTuple):
         return -(-self.m // self.height)
 
     def partial(self, like: Tensor) -> Tensor | None:
-        """Room for the chunks' results [S, chunks, 2, C]; None where a tile has all rows."""
+        """Allocate the chunks' results [S, chunks, 2, C]; return None if a tile has all rows."""
         if self.rows >= self.m:
             return None
         return like.new_empty(len(like), self.chunks, 2, self.c)
@@ -115,7 +115,7 @@ def _cut(m: int, c: int) -> _Cut:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """[N, C, ...] -> [N, ..., C], contiguous; no copy where channels are last in memory."""
+    """Return [N, C, ...] as [N, ..., C], contiguous; copy only if channels are not last."""
     return x.movedim(1, -1).contiguous()
 
 

@@ -78,7 +78,7 @@ class _MaxPool2d(torch.autograd.Function):
 
 @triton.jit
 def _place(N, H, W, C, PIXELS: tl.constexpr, BLOCK_C: tl.constexpr):
-    """This program's images, rows and columns [PIXELS, 1], offsets in [N, H, W, C], validity."""
+    """Return this program's images, rows, columns [PIXELS, 1], channels, offsets, validity."""
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)[:, None]
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     line = pixel // W
@@ -92,7 +92,7 @@ def _pool(
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     PIXELS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The maximum of every window and its place, counted in reading order."""
+    """Store the maximum of every window and its place, counted in reading order."""
     image, out_row, out_column, channel, at, valid = _place(N, OUT_H, OUT_W, C, PIXELS, BLOCK_C)
     best = tl.full([PIXELS, BLOCK_C], float("-inf"), tl.float32)
     place = tl.zeros([PIXELS, BLOCK_C], tl.int32)
@@ -116,7 +116,7 @@ def _gather(
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     PIXELS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Every element's sum over the windows that it won."""
+    """Sum the gradients of the windows whose maximum an element is."""
     image, row, column, channel, at, valid = _place(N, H, W, C, PIXELS, BLOCK_C)
     total = tl.zeros([PIXELS, BLOCK_C], tl.float32)
     for above in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):

@@ -20,7 +20,7 @@ def sgd_step(
     sgd: Sgd,
     constant: Tensor | None = None,
 ) -> None:
-    """A step of SGD in place: m = rho m + grad + constant + decay p, then p -= eta m.
+    """Take a step of SGD in place: m = rho m + grad + constant + decay p, then p -= eta m.
 
     Nothing waits for the device, so a CUDA graph can capture it.
 
@@ -43,7 +43,7 @@ def sgd_step(
 
 @triton.jit
 def _update(p, g, m, low, c, size, lr, momentum, weight_decay, BLOCK: tl.constexpr):
-    """A block of one parameter; `m`, `low` and `c` may be None."""
+    """Update a block of one parameter; `m`, `low` and `c` may be None."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = at < size
     param = tl.load(p + at, mask=valid)

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 LARGEST = 15
 """The largest window of the GPU kernel, which stores a position in one byte."""
 VECTOR = 8
-"""From so many channels on, torch's max-pooling on a CPU uses vector instructions."""
+"""With at least this many channels, torch's max-pooling on a CPU uses vector instructions."""
 
 
 class StackedMaxPool2d(nn.MaxPool2d):
