@@ -120,7 +120,7 @@ def simulate_seeds(
     resume: bool = False,
     **settings: Any,
 ) -> list[Result]:
-    """Run several seeds of one config as one job: faster than one by one, with the same results.
+    """Run several seeds of one config as one job: faster than one by one, equal up to rounding.
 
     Args:
         build: A function that returns the network of a seed, or a model's name or table.
