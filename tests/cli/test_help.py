@@ -47,7 +47,13 @@ def python(*arguments: str, folder: Path, **variables: str) -> subprocess.Comple
         capture_output=True,
         text=True,
         timeout=60,
+        preexec_fn=take_ctrl_c,
     )
+
+
+def take_ctrl_c() -> None:
+    """Let a new process take SIGINT, which a shell's background jobs ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -100,7 +106,12 @@ def test_ctrl_c_at_any_moment_of_the_start_prints_no_traceback(tmp_path, delay):
     code = "from fedfm.cli import main; print('go', flush=True); main()"
     command = [sys.executable, "-c", code, "methods"]
     process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=take_ctrl_c,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"

@@ -52,7 +52,7 @@ def test_the_documents_are_written_without_running(command):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--quick", "--document", "d.md"), "--quick has no results"),
+        (("--quick", "--document", "d.md"), "--quick"),
         (("--with", "no.toml"), "there is no file no.toml"),
     ],
 )

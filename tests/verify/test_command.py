@@ -5,6 +5,7 @@ import sys
 
 from fedfm.cli.verify import show_progress
 from fedfm.methods import FedAvg
+from fedfm.run import console
 from fedfm.verify import Mistake, suite
 from tests.cli.conftest import command
 
@@ -37,6 +38,7 @@ def test_a_mistake_that_survives_is_exit_code_1(command, monkeypatch):
 def test_a_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
+    console._standard_error.cache_clear()
     with show_progress(2) as step:
         step("fedavg")
         step("fedprox")
