@@ -1,13 +1,13 @@
 """Deployed rounds without a network: bytes on the wire, our own time, and what a secure sum adds.
 
 Server and clients are those that Flower runs; an in-process grid carries their messages. Bytes are
-those of the objects that Flower sends. Time is all that fedfm does in a round but training and
-measuring: one client's, since clients work at the same time, and the server's. It is processor time
-of one thread, which others on the machine do not change. Files are shown apart, by the clock.
+those of the objects that Flower sends. Time is everything that FedFM does in a round except
+training and measuring: that of one client, because clients work at the same time, and that of the
+server. It is the processor time of one thread; other programs do not change it. Files are listed
+separately, by the clock. A client that drops out of a secure sum does so after masking its answer.
 """
 
 import argparse
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import torch
 from bench._shared import describe_machine, make_table
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from rich.console import Console
 from rich.table import Table
@@ -35,7 +35,6 @@ from fedfm.deploy.client.storage import Storage
 from fedfm.deploy.masking import Masker
 from fedfm.deploy.server import messaging, server, sums
 from fedfm.deploy.server.server import Server
-from fedfm.deploy.wire import FACTS
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.profile import Profile, phase
 from fedfm.methods.base import Model
@@ -55,6 +54,8 @@ SETTINGS = (
 )
 SHAPES = {"resnet18": (3, 32, 32), "cnn": (1, 8, 8)}
 METHODS = {"FedAvg": "fedavg", "FedFM": "fedfm", "FedFM-Lite": "fedfm-lite"}
+DROPOUTS = (1, 3)
+
 TINY = """
 import torch
 from fedfm.data import Dataset, Split
@@ -102,21 +103,41 @@ PHASES: Sequence[tuple[Any, str, str]] = (
 Seconds = dict[str, float]
 
 
-class Handshake(NamedTuple):
-    """A question to a client and its answer, in bytes."""
+class Case(NamedTuple):
+    """A method with plain or secure sums; `dropouts` clients drop out of each."""
 
-    kind: str
-    down: int
-    up: int
+    title: str
+    secure: bool = False
+    dropouts: int = 0
+
+    def __str__(self) -> str:
+        """Return the heading of the case."""
+        lost = f", {self.dropouts} drop out" if self.dropouts else ""
+        return f"secure {self.title}{lost}" if self.secure else self.title
+
+    def config(self, model: str) -> Config:
+        """Return the config of a run."""
+        method = METHODS[self.title]
+        matching = [f"{method}.start_round=0"] if method.startswith("fedfm") else []
+        secure = f"deployment.secure={self.secure}".lower()
+        given = (f"model={{name='{model}'}}", f"method={method}", secure)
+        return load_config("digits", (*SETTINGS, *given, *matching))
+
+
+CASES = [Case(title, secure) for title in METHODS for secure in (False, True)]
+SECURE = [case for case in CASES if case.secure] + [Case("FedAvg", True, n) for n in DROPOUTS]
 
 
 class Watch(Profile):
-    """Seconds of each round, by who spends them on what; the handshakes of the last round."""
+    """Seconds of each round, by who spends them on what; bytes of the last round's handshakes."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropouts: int) -> None:
         super().__init__()
         self.rounds: list[Seconds] = []
-        self.handshakes: list[Handshake] = []
+        self.handshakes: list[tuple[str, int, int]] = []
+        """The kind of question, and the bytes to and from one client."""
+        self.ledger = Traffic()
+        self.dropped = range(FIRST_NODE + CLIENTS - dropouts, FIRST_NODE + CLIENTS)
         self.role, self._clock = "server", 0.0
 
     def push(self, name: str) -> None:
@@ -144,15 +165,27 @@ class Watch(Profile):
         with phase("other"):
             reply = answer()
         self.role = "server"
-        if len(self.rounds) == ROUNDS and message.metadata.dst_node_id == FIRST_NODE:
-            with phase(COUNTING):
-                found = Handshake(kind_of(message), wire_bytes(message), wire_bytes(reply))
-                self.handshakes.append(found)
-        return reply
+        with phase(COUNTING):
+            node = message.metadata.dst_node_id
+            kind = message.metadata.message_type.removeprefix("query.")
+            if len(self.rounds) == ROUNDS and node == FIRST_NODE:
+                self.handshakes.append((kind, wire_bytes(message), wire_bytes(reply)))
+            drops = node in self.dropped and kind == "train"
+            return Message(Error(0, "dropped out"), reply_to=message) if drops else reply
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Bytes on the wire to and from one client in the last round."""
+        return sum(down for _, down, _ in self.handshakes), sum(up for *_, up in self.handshakes)
+
+    @property
+    def best(self) -> Seconds:
+        """Our own seconds in the quickest of the rounds after the first."""
+        return min(map(leave_out_training, self.rounds[1:]), key=total)
 
 
-class Watched(Server):
-    """A server whose rounds are watched."""
+class WatchedServer(Server):
+    """A server whose rounds are watched; what comes after the last round is left out."""
 
     def _round(self, progress: Progress) -> Progress:
         assert isinstance(Profile.active, Watch)
@@ -160,52 +193,33 @@ class Watched(Server):
         return super()._round(progress)
 
     def _final_score(self, state: State) -> Score:
-        """Left out, as the delivery: what is measured is over."""
         return Score(0.0, 0.0)
 
     def _deliver(self, model: Model) -> None:
         pass
 
 
-class Run(NamedTuple):
-    """A run, watched, and what the ledger says of its rounds."""
-
-    watch: Watch
-    ledger: list[Traffic]
-
-    @property
-    def best(self) -> Seconds:
-        """Our own seconds in the quickest round of those that are alike."""
-        rounds = map(ours, self.watch.rounds[1:])
-        return min(rounds, key=in_all)
-
-
-def kind_of(message: Message) -> str:
-    return str(json.loads(str(message.content.config_records[FACTS]["json"]))["kind"])
-
-
 def wire_bytes(message: Message) -> int:
-    """The bytes of all objects that Flower sends for a message."""
+    """Return the bytes of all objects that Flower sends for a message."""
     return sum(len(each.deflate()) for each in get_all_nested_objects(message).values())
 
 
-def ours(round: Seconds) -> Seconds:
-    """Of one client and of the server, without what a federation is for."""
-    parts = {name: name.split(": ") for name in round}
+def leave_out_training(round: Seconds) -> Seconds:
+    """Return the seconds of one client and of the server, without training and measuring."""
     return {
-        name: seconds / (CLIENTS if parts[name][0] == "client" else 1)
+        name: seconds / (CLIENTS if name.startswith("client") else 1)
         for name, seconds in round.items()
-        if parts[name][1] not in (*AWAY, COUNTING)
+        if not name.endswith((*AWAY, COUNTING))
     }
 
 
-def in_all(round: Seconds) -> float:
-    """Without files."""
+def total(round: Seconds) -> float:
+    """Return the sum without files."""
     return sum(seconds for name, seconds in round.items() if not name.endswith(FILES))
 
 
 @contextmanager
-def phases() -> Iterator[None]:
+def time_phases() -> Iterator[None]:
     """Time the parts of a round."""
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -222,110 +236,85 @@ def phases() -> Iterator[None]:
         yield
 
 
-def config_of(model: str, method: str, secure: bool) -> Config:
-    matching = [f"{method}.start_round=0"] if method.startswith("fedfm") else []
-    given = (f"model={{name='{model}'}}", f"method={method}", f"deployment.secure={secure}".lower())
-    return load_config("digits", (*SETTINGS, *given, *matching))
-
-
-def place_sites(folder: Path, model: str) -> dict[int, str]:
-    """Clients with a handful of random images each; their site files by node."""
-    module = f"tiny_{model}"
+def write_sites(folder: Path, model: str) -> dict[int, str]:
+    """Write clients with a handful of random images each; return their site files by node."""
     sites = {}
     for k in range(CLIENTS):
         place = folder / f"c{k}"
         place.mkdir()
-        (place / f"{module}.py").write_text(TINY.format(shape=SHAPES[model]))
-        (place / "site.toml").write_text(SITE.format(k=k, module=module))
+        (place / f"tiny_{model}.py").write_text(TINY.format(shape=SHAPES[model]))
+        (place / "site.toml").write_text(SITE.format(k=k, module=f"tiny_{model}"))
         sites[FIRST_NODE + k] = str(place / "site.toml")
     return sites
 
 
-def watched(model: str, method: str, secure: bool) -> Run:
-    config, watch = config_of(model, method, secure), Watch()
-    with TemporaryDirectory() as folder, phases():
-        grid = InProcessGrid(client_app.app, place_sites(Path(folder), model), watch.between)
+def run_case(case: Case, model: str) -> Watch:
+    config, watch = case.config(model), Watch(case.dropouts)
+    with TemporaryDirectory() as folder, time_phases():
+        grid = InProcessGrid(client_app.app, write_sites(Path(folder), model), watch.between)
         out = RunFolder.open(Path(folder) / "server", config.as_toml(), False)
         with watch:
-            result = Watched(grid, config, out, lambda record: None, pause=0.0).run()
-    return Run(watch, [record.traffic for record in result.rounds])
+            result = WatchedServer(grid, config, out, lambda record: None, pause=0.0).run()
+    watch.ledger = result.rounds[-1].traffic
+    return watch
 
 
-def bytes_table(runs: Mapping[str, Run]) -> Table:
-    made = make_table(
+def bytes_table(runs: Mapping[str, Watch]) -> Table:
+    table = make_table(
         "bytes of a round and client: on the wire, by the ledger, the difference",
         "", "down", "ledger", "more", "up", "ledger ", "more ",
     )  # fmt: skip
-    for name, (watch, ledger) in runs.items():
+    for name, watch in runs.items():
         cells = []
-        for wire, counted in (
-            (sum(each.down for each in watch.handshakes), ledger[-1].bytes_down // CLIENTS),
-            (sum(each.up for each in watch.handshakes), ledger[-1].bytes_up // CLIENTS),
-        ):
+        ledger = (watch.ledger.bytes_down // CLIENTS, watch.ledger.bytes_up // CLIENTS)
+        for wire, counted in zip(watch.bytes, ledger, strict=True):
             cells += [f"{wire:,}", f"{counted:,}", f"{wire / counted - 1:.2%}"]
-        made.add_row(name, *cells)
-    return made
+        table.add_row(name, *cells)
+    return table
 
 
-def handshakes_table(runs: Mapping[str, Run]) -> Table:
-    made = make_table(
-        "handshakes of a round: bytes of a client", "", "handshakes", "kind", "down", "up"
+def handshakes_table(runs: Mapping[str, Watch]) -> Table:
+    table = make_table(
+        "handshakes of a round: bytes of a client", "", "number", "kind", "down", "up"
     )
-    for name, (watch, _) in runs.items():
-        columns = zip(
-            *((h.kind, f"{h.down:,}", f"{h.up:,}") for h in watch.handshakes), strict=True
-        )
-        made.add_row(name, f"{len(watch.handshakes)}", *map("\n".join, columns))
-    return made
+    for name, watch in runs.items():
+        rows = [(kind, f"{down:,}", f"{up:,}") for kind, down, up in watch.handshakes]
+        table.add_row(name, f"{len(rows)}", *map("\n".join, zip(*rows, strict=True)))
+    return table
 
 
-def times_table(rounds: Mapping[str, Seconds]) -> Table:
-    made = make_table("milliseconds of a client and of the server in a round", "", *rounds)
+def times_table(rounds: Mapping[Case, Seconds]) -> Table:
+    table = make_table("milliseconds of a client and of the server", "", *map(str, rounds))
     for name in sorted({name for round in rounds.values() for name in round}):
-        made.add_row(name, *(f"{1e3 * round.get(name, 0):.0f}" for round in rounds.values()))
-    made.add_section()
-    made.add_row("sum without files", *(f"{1e3 * in_all(round):.0f}" for round in rounds.values()))
-    return made
-
-
-def ratios(rounds: Mapping[str, Seconds], runs: Mapping[str, Run]) -> Iterator[str]:
-    """What the secure sum adds, in time and bytes."""
-    for name in METHODS:
-        seconds = [in_all(rounds[each]) for each in (name, f"secure {name}")]
-        sent = [
-            sum(h.down + h.up for h in runs[f"{each}, resnet18"].watch.handshakes)
-            for each in (name, f"secure {name}")
-        ]
-        time, size = seconds[1] / seconds[0], sent[1] / sent[0]
-        yield f"secure / plain {name}: time {time:.2f}, bytes {size:.4f}"
+        table.add_row(name, *(f"{1e3 * round.get(name, 0):.0f}" for round in rounds.values()))
+    table.add_section()
+    table.add_row("sum without files", *(f"{1e3 * total(round):.0f}" for round in rounds.values()))
+    return table
 
 
 def main() -> None:
-    """Every method, plain and secure, in turns."""
+    """Run every case in turns."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    kinds = [
-        (f"secure {name}" if secure else name, method, secure)
-        for name, method in METHODS.items()
-        for secure in (False, True)
-    ]
-    runs: dict[str, Run] = {}
-    best: dict[str, Seconds] = {}
+    runs: dict[str, Watch] = {}
+    best: dict[Case, Seconds] = {}
     for _ in range(options.repeat):
-        for name, method, secure in kinds:
-            run = runs[f"{name}, resnet18"] = watched("resnet18", method, secure)
-            best[name] = min(run.best, best.get(name, run.best), key=in_all)
-    for name, method, secure in kinds:
-        runs[f"{name}, cnn"] = watched("cnn", method, secure)
-    console = Console(width=110, highlight=False)
+        for case in dict.fromkeys((*CASES, *SECURE)):
+            run = runs[f"{case}, resnet18"] = run_case(case, "resnet18")
+            best[case] = min(run.best, best.get(case, run.best), key=total)
+    runs |= {f"{case}, cnn": run_case(case, "cnn") for case in CASES}
+    console = Console(width=140, highlight=False)
     console.print(describe_machine())
     console.print(f"{CLIENTS} clients, one thread, best of {options.repeat} x {ROUNDS - 1} rounds")
-    for made in (bytes_table(runs), handshakes_table(runs), times_table(best)):
-        console.print(made)
-    for line in ratios(best, runs):
-        console.print(line)
+    for table in (bytes_table(runs), handshakes_table(runs), times_table(best)):
+        console.print(table)
+    for case in SECURE:
+        plain = Case(case.title)
+        sent = [sum(runs[f"{each}, resnet18"].bytes) for each in (case, plain)]
+        ratios = f"time {total(best[case]) / total(best[plain]):.2f}, bytes {sent[0] / sent[1]:.4f}"
+        console.print(f"{case} / plain: {ratios}")
     console.print("wanted: bytes within 2% of the ledger; 500 ms; secure: time below 3, bytes 2.2")
 
 

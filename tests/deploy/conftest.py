@@ -21,9 +21,8 @@ from fedfm.config import Config, load_config
 from fedfm.core.client_states import InMemory
 from fedfm.core.trees import flatten
 from fedfm.deploy.client_app import app
-from fedfm.deploy.packets import Packet
+from fedfm.deploy.packets import FACTS, Packet, pack, unpack
 from fedfm.deploy.server.server import Server
-from fedfm.deploy.wire import FACTS, pack, unpack
 from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
 from fedfm.rounds.round import serve_round
 from fedfm.rounds.state import State

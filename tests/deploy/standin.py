@@ -62,11 +62,9 @@ def name(message: Message, context: Context) -> Message:
 
 if __name__ == "__main__":
     from fedfm.cli import main as fedfm
-    from fedfm.deploy.programs import app_folder
-    from fedfm.deploy.programs.app_folder import Components
+    from fedfm.deploy.programs.serve import APP
 
-    vars(app_folder)["FEDFM"] = Components(
-        "tests.deploy.standin:server", "tests.deploy.standin:client"
-    )
+    APP["serverapp"] = "tests.deploy.standin:server"
+    APP["clientapp"] = "tests.deploy.standin:client"
     sys.argv[0] = "fedfm"
     fedfm()

@@ -14,7 +14,7 @@ from fedfm.cli.app import app
 from fedfm.config import parse
 from fedfm.config.deployment import Deployment
 from fedfm.deploy.client.site import Site
-from fedfm.deploy.programs.app_folder import FEDFM
+from fedfm.deploy.programs.serve import APP
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs/deploy.md"
@@ -65,7 +65,7 @@ def test_the_configs_parse():
     assert parse(config | {"deployment": config["deployment"] | secure}).deployment.secure
     assert connection["superlink"]["here"] == {"address": "127.0.0.1:9092", "insecure": True}
     components = app_file["tool"]["flwr"]["app"]["components"]
-    assert components == {"serverapp": FEDFM.server, "clientapp": FEDFM.client}
+    assert components == APP
 
 
 def test_the_limits_are_the_defaults():

@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
-from fedfm.deploy.packets import Packet
+from fedfm.deploy.packets import FACTS, TREES, Packet, pack
 from fedfm.deploy.server.server import TooFewClients
-from fedfm.deploy.wire import FACTS, TREES, pack
 from fedfm.run.records import Score
 from tests.deploy.conftest import NODES, Fault, assert_same, changed, facts_of, silent, unheard
 from tests.deploy.inprocess import InProcessGrid

@@ -12,9 +12,8 @@ from safetensors.torch import save
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, to_device
-from fedfm.deploy.packets import Packet, match_tree
+from fedfm.deploy.packets import FACTS, TREES, Arrays, Packet, match_tree, pack, unpack
 from fedfm.deploy.validation import to_one_line
-from fedfm.deploy.wire import FACTS, TREES, Arrays, pack, unpack
 from tests.deploy.test_faults import Trap
 
 LIMIT = 2**20

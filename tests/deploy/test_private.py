@@ -11,9 +11,8 @@ import torch
 from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
-from fedfm.deploy.packets import Packet
+from fedfm.deploy.packets import Packet, pack, unpack
 from fedfm.deploy.secure import numbers
-from fedfm.deploy.wire import pack, unpack
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds import round as rounds

@@ -8,13 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from torch import nn
 
 from fedfm.config.keys import full_key, override, set_value, use_method_table
 from fedfm.config.schema import SECTIONS, Config, DataConfig, ModelConfig
 from fedfm.config.training import Training
-from fedfm.config.validation import describe_error, field_names, piece_settings
+from fedfm.config.validation import field_names, piece_settings, validate
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
@@ -99,10 +98,9 @@ def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> C
         >>> parse({"method": ["fedprox", "fedfm"]}).composed.name
         'fedprox+fedfm'
     """
-    try:
-        return Config.model_validate(use_method_table(table), context=pieces)
-    except ValidationError as problem:
-        raise UserError(_describe_first(problem)) from problem
+    return validate(
+        Config, use_method_table(table), sections=SECTIONS, place=_place, context=pieces
+    )
 
 
 def make_config(method: Any, *, model: Any = None, data: Any = None, **settings: Any) -> Config:
@@ -170,32 +168,19 @@ def resolve(table: dict[str, Any]) -> dict[str, Any]:
         return table
 
 
-def _describe_first(problem: ValidationError) -> str:
-    """Return the first thing that is wrong, with its key."""
-    error = problem.errors()[0]
-    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        *sections, key = map(str, error["loc"])
-        return _describe_unknown(sections, key)
-    return describe_error(error)
-
-
-def _describe_unknown(sections: list[str], key: str) -> str:
-    """Return where a key belongs, or the nearest right one."""
+def _place(section: str, key: str) -> str | None:
+    """Return where an unknown key belongs; None if the keys of its section say it."""
     if full_key(key) != key:
-        return f"unknown key '{key}': it is called {full_key(key)}"
-    if sections:
-        known = field_names(SECTIONS[sections[0]])
-        return str(unknown(f"key in [{sections[0]}]:", key, known))
+        return f"it is called {full_key(key)}"
+    if section:
+        return None
     pieces = [name for name, kind in PIECES.items() if key in field_names(kind)]
     if pieces:
-        example = f"{pieces[-1]}.{key}"
-        return f"unknown key '{key}': a setting of {', '.join(pieces)}, so e.g. {example}"
+        return f"a setting of {', '.join(pieces)}, so e.g. {pieces[-1]}.{key}"
     known = [name for name in Config.model_fields if name != "code"]
     short = [*PIECES, *field_names(Training), *field_names(Partition)]
     near = difflib.get_close_matches(key, [*known, *short], n=1)
-    if near:
-        return f"unknown key '{key}': did you mean '{full_key(near[0])}'?"
-    return str(unknown("key", key, known))
+    return f"did you mean '{full_key(near[0])}'?" if near else f"known: {', '.join(sorted(known))}"
 
 
 def _read(source: str) -> dict[str, Any]:

@@ -1,12 +1,55 @@
-"""Check the settings of sections and methods, and describe mistakes in one line."""
+"""Validate tables of settings; say in a line what is wrong and what would be right."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.methods import Piece, piece_class
+
+T = TypeVar("T")
+Place = Callable[[str, str], str | None]
+"""Returns where an unknown key belongs, given the section that it is in and the key."""
+
+
+def validate(
+    kind: type[T],
+    values: Any,
+    section: str = "",
+    *,
+    sections: Mapping[str, type] | None = None,
+    place: Place = lambda section, key: None,
+    context: Any = None,
+) -> T:
+    """Return the values as a `kind`; raise a `UserError` that explains the first mistake.
+
+    `section` is where the values are; `sections` has the types of the sections among them.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(values, context=context)
+    except ValidationError as problem:
+        error = problem.errors(include_input=False)[0]
+        path = [*([section] if section else []), *map(str, error["loc"])]
+        reason = _explain(error, path, {section: kind, **(sections or {})}, place)
+        raise UserError(reason) from problem
+
+
+def _explain(error: Any, path: list[str], sections: Mapping[str, type], place: Place) -> str:
+    """Return what is wrong at a `path` of keys."""
+    message: str = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error" or not path:
+        return message
+    section, key = ".".join(path[:-1]), path[-1]
+    where = f" in [{section}]" if section else ""
+    if error["type"] == "missing":
+        return f"'{key}' is missing{where}"
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        if hint := place(section, key):
+            return f"unknown key '{key}': {hint}"
+        return str(unknown(f"key{where}:" if where else "key", key, field_names(sections[section])))
+    return f"{'.'.join(path)}: {message}"
 
 
 def field_names(kind: Any) -> list[str]:
@@ -32,10 +75,7 @@ def check_piece_settings(name: str, options: dict[str, Any]) -> Piece:
         if option not in field_names(kind):
             raise unknown(f"key in method.{name}:", option, field_names(kind))
     refuse_flags(kind, options, "method", name)
-    try:
-        return TypeAdapter(kind).validate_python(options)
-    except ValidationError as problem:
-        raise UserError(describe_error(problem.errors()[0], "method", name)) from problem
+    return validate(kind, options, f"method.{name}")
 
 
 def refuse_flags(kind: type, given: Any, *inside: str) -> None:
@@ -46,11 +86,3 @@ def refuse_flags(kind: type, given: Any, *inside: str) -> None:
         number = bool not in wanted and (int in wanted or float in wanted)
         key, wrong = ".".join([*inside, name]), isinstance(value, bool) and number
         require(not wrong, f"{key} must be a number, not {str(value).lower()}")
-
-
-def describe_error(error: Any, *inside: str) -> str:
-    """Return what pydantic says of a value, with its key."""
-    message: str = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return message
-    return f"{'.'.join([*inside, *map(str, error['loc'])])}: {message}"

@@ -15,8 +15,7 @@ from fedfm.deploy.client.client import QUESTIONS, Client
 from fedfm.deploy.client.site import Site, load_site
 from fedfm.deploy.errors import Refusal, SecureError, StateLost
 from fedfm.deploy.masking import MASKING, Masker
-from fedfm.deploy.packets import Packet
-from fedfm.deploy.wire import pack, unpack
+from fedfm.deploy.packets import Packet, pack, unpack
 from fedfm.plugins import load_plugins
 
 logger = logging.getLogger(__name__)

@@ -1,15 +1,32 @@
-"""Packets: the questions and answers of server and clients; `wire` converts them for Flower."""
+"""Packets: the questions and answers of server and clients, and their form in Flower's records.
 
+Facts are sent as JSON, trees of tensors as safetensors. Received bytes are never executed or
+unpickled: JSON and safetensors hold plain values only.
+"""
+
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
+from fedfm.core.checkpoint import to_bytes
 from fedfm.core.errors import UserError, require
-from fedfm.core.trees import Tree, complete, flatten
+from fedfm.core.trees import Tree, complete, flatten, unflatten
 
 PROTOCOL_VERSION = 1
 """The version of the packets and of the words in a secure sum; both sides need the same."""
+FACTS, TREES = "facts", "trees"
+FORMAT = "safetensors"
+
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError)
+"""What is raised for bytes that are not JSON, not safetensors, or not of our form."""
+
+Arrays = dict[int, Array]
+"""Converted trees by the identity of the tree: a tree for many clients is written once."""
 
 
 class Packet(NamedTuple):
@@ -17,6 +34,48 @@ class Packet(NamedTuple):
 
     facts: dict[str, Any]
     trees: Mapping[str, Tree] = {}
+
+
+def pack(packet: Packet, arrays: Arrays | None = None) -> RecordDict:
+    """Return a packet as Flower's record; `arrays` caches trees that several packets share."""
+    text = json.dumps(packet.facts, separators=(",", ":"))
+    content = RecordDict({FACTS: ConfigRecord({"json": text})})
+    known: Arrays = {} if arrays is None else arrays
+    for tree in packet.trees.values():
+        if id(tree) not in known:
+            data = to_bytes(tree)
+            known[id(tree)] = Array(dtype="uint8", shape=(len(data),), stype=FORMAT, data=data)
+    content[TREES] = ArrayRecord(
+        array_dict={name: known[id(tree)] for name, tree in packet.trees.items()}
+    )
+    return content
+
+
+def unpack(content: RecordDict, limit: int) -> Packet:
+    """Return the packet in a record; its trees lack empty branches.
+
+    Raise a `UserError` if the record is malformed or has more than `limit` bytes.
+    """
+    try:
+        text = str(content.config_records[FACTS]["json"])
+        arrays = content.array_records.get(TREES, ArrayRecord(array_dict={}))
+        size = len(text) + sum(len(array.data) for array in arrays.values())
+        require(size <= limit, f"the message has {size:,} bytes; message_limit is {limit:,}")
+        facts = json.loads(text)
+        require(isinstance(facts, dict), "the facts of the message are not a table")
+        return Packet(facts, {name: _read_tree(array.data) for name, array in arrays.items()})
+    except UserError:
+        raise
+    except _MALFORMED as problem:
+        raise UserError(f"the message is not a packet of FedFM ({problem})") from problem
+
+
+def _read_tree(data: bytes) -> Tree:
+    leaves = load(data)
+    tree = unflatten(leaves)
+    if flatten(tree).keys() != leaves.keys():
+        raise ValueError("a tensor has the name of a branch")
+    return tree
 
 
 def match_tree(tree: Tree, like: Tree) -> Tree:

@@ -2,10 +2,12 @@
 
 import math
 import re
+from collections import Counter
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from fedfm.config.validation import validate
 from fedfm.core.errors import UserError, require
 
 MAX_VALUES = 10**8
@@ -31,7 +33,8 @@ def _check_label(label: str) -> str:
 
 
 def _check_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    require(len(set(names)) == len(names), "a name occurs twice; rename one of them")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    require(twice is None, f"a name occurs twice: {twice!r}; rename one of them")
     return names
 
 
@@ -75,18 +78,10 @@ class Declaration(BaseModel):
     def parse(cls, values: object) -> Self:
         """Undo `dump`; raise a `UserError` if the values are invalid."""
         try:
-            return cls.model_validate(values)
-        except ValidationError as problem:
-            raise UserError(cls._explain(problem)) from problem
-
-    @classmethod
-    def _explain(cls, problem: ValidationError) -> str:
-        """Return the first mistake; do not repeat unknown keys."""
-        error = problem.errors(include_input=False)[0]
-        key = str(error["loc"][0]) if error["loc"] else ""
-        where = f", {key}" if key in cls.model_fields else ""
-        reason = error["msg"].removeprefix("Value error, ")
-        return f"invalid {cls.__name__.lower()}{where}: {reason}"
+            return validate(cls, values)
+        except UserError as problem:
+            reason = f"invalid {cls.__name__.lower()}: {to_one_line(problem)}"
+            raise UserError(reason) from problem
 
 
 def to_one_line(text: object) -> str:

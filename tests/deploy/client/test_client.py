@@ -19,8 +19,7 @@ from fedfm.core.trees import flatten, leaves
 from fedfm.deploy.client import runtime
 from fedfm.deploy.client.client import Client
 from fedfm.deploy.client_app import explain_to_server, reply
-from fedfm.deploy.packets import Packet
-from fedfm.deploy.wire import FACTS, TREES, pack, unpack
+from fedfm.deploy.packets import FACTS, TREES, Packet, pack, unpack
 from fedfm.run.prepare import device_of
 from tests.deploy.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
 

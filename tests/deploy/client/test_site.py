@@ -115,7 +115,7 @@ def test_paths_are_relative_to_the_site_file(tmp_path):
         ({"data": 3}, "data: "),
         ({"data": {}}, r"'source' is missing in \[data\]: one of folder, csv, python, share"),
         ({"data": {"source": "cvs"}}, "unknown data source 'cvs': did you mean 'csv'"),
-        ({"data": {"source": "csv"}}, r"'path' is missing in \[data\] with source = 'csv'"),
+        ({"data": {"source": "csv"}}, r"'path' is missing in \[data\]"),
         ({"data": {**CSV, "lable": "x"}}, "'lable': did you mean 'label'"),
         ({"data": {**CSV, "size": 3}}, "'size': known: label, path, source"),
         ({"data": {"source": "folder", "path": "x", "size": 0}}, r"data\.size: "),

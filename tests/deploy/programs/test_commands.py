@@ -377,13 +377,14 @@ class Standin:
 
     def __init__(self, said: Path, *arguments: object) -> None:
         self.said = said
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         with said.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.deploy.standin", *map(str, arguments)],
                 cwd=ROOT,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             )
 
     def wait_for(self, text: str) -> None:

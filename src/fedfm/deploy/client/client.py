@@ -74,26 +74,23 @@ class Client:
                 f"the server's messages are of version {version}, this client's of "
                 f"{PROTOCOL_VERSION}: install the same FedFM on both"
             )
-        config = parse(json.loads(question.facts["config"]))
-        self._check_config(config)
+        config = self._read_config(question)
         check_accountable(config)
         data = self.site.load_data(config)
         check_batches(data, config)
         return Packet({"introduction": self.site.introduce(data).dump()})
 
-    def _check_config(self, config: Config) -> None:
-        if self.site.config is None:
-            return
-        expected = load_config(self.site.config)
-        differences = describe_differences(expected, config, ("client", "server"))
-        if differences:
+    def _read_config(self, question: Packet) -> Config:
+        """Return the server's config; refuse another one than this client expects."""
+        config = parse(json.loads(question.facts["config"]))
+        expected = config if self.site.config is None else load_config(self.site.config)
+        if differences := describe_differences(expected, config, ("client", "server")):
             raise Refusal("the server's config is not this client's: " + differences)
+        return config
 
     def join(self, question: Packet) -> Packet:
         """Save the number in the federation; return the sums over its data that are asked for."""
-        facts = question.facts
-        config = parse(json.loads(facts["config"]))
-        self._check_config(config)
+        facts, config = question.facts, self._read_config(question)
         data = self.site.load_data(config)
         self._warn_of_other_data(data, facts["token"])
         enrolment = {key: facts[key] for key in ("token", "config", "client", "agreement")}
@@ -148,7 +145,7 @@ class Client:
         self.storage.load_enrolment(token)
         model = question.trees["model"]
         self.storage.save_result({**model["params"], **model.get("buffers", {})})
-        if spent := self.storage.account.describe(token):
+        if spent := self.storage.describe_privacy(token):
             logger.warning("privacy that this client has spent: %s", spent)
         return Packet({})
 
@@ -200,7 +197,7 @@ class Client:
         if guard := runtime.federation.guard:
             updates, reports = request.kind == "train", bool(flatten(total["reports"]))
             secure = runtime.config.deployment.secure
-            self.storage.account.record(question.facts["token"], updates, reports, guard, secure)
+            self.storage.record_privacy(question.facts["token"], updates, reports, guard, secure)
 
     def _send(self, purpose: str, question: Packet, config: Config, tree: Tree) -> Packet:
         if config.deployment.secure:

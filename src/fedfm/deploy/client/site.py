@@ -4,9 +4,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fedfm.config import Config
+from fedfm.config.validation import validate
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
@@ -45,9 +46,17 @@ class Site(BaseModel):
     """The largest message that the client accepts, in megabytes."""
     memory_limit: int = Field(default=0, ge=0)
     """The memory that the client may use, in megabytes; 0: no limit."""
-    data: Annotated[
-        FolderSource | CsvSource | PythonSource | ShareSource, Field(discriminator="source")
-    ]
+    data: FolderSource | CsvSource | PythonSource | ShareSource
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _read_source(cls, data: Any, info: ValidationInfo) -> Any:
+        require(isinstance(data, dict), "data: it must be a section, [data]")
+        require("source" in data, f"'source' is missing in [data]: one of {', '.join(SOURCES)}")
+        source = str(data["source"])
+        if source not in SOURCES:
+            raise unknown("data source", source, SOURCES)
+        return validate(SOURCES[source], data, "data", context=info.context)
 
     @property
     def has_share(self) -> bool:
@@ -84,30 +93,6 @@ def load_site(path: Path) -> Site:
 def parse_site(table: dict[str, Any], folder: Path, title: str = "site") -> Site:
     """Return a site from plain values with paths relative to `folder`; `title` is for errors."""
     try:
-        return Site.model_validate(table, context={"folder": folder})
-    except ValidationError as problem:
-        raise UserError(f"{title}: {_explain(problem)}") from problem
-
-
-def _explain(problem: ValidationError) -> str:
-    """Return the first mistake and its key, in words."""
-    error = problem.errors()[0]
-    section, *rest = map(str, error["loc"])
-    if error["type"].startswith("union_tag"):
-        return _explain_source(error["input"])
-    source, key = rest if len(rest) == 2 else ("", section)
-    kind, where = (SOURCES[source], f"in [data] with source = '{source}'") if source else (Site, "")
-    if error["type"] == "extra_forbidden":
-        return str(unknown(f"key {where}:" if where else "key", key, kind.model_fields))
-    if error["type"] == "missing":
-        return f"'{key}' is missing {where}".strip()
-    if error["type"] == "value_error":
-        return error["msg"].removeprefix("Value error, ")
-    return f"{'data.' if source else ''}{key}: {error['msg']}"
-
-
-def _explain_source(data: Any) -> str:
-    """Return what is wrong with the `source` of a [data] section."""
-    if isinstance(data, dict) and "source" in data:
-        return str(unknown("data source", str(data["source"]), SOURCES))
-    return f"'source' is missing in [data]: one of {', '.join(SOURCES)}"
+        return validate(Site, table, context={"folder": folder})
+    except UserError as problem:
+        raise UserError(f"{title}: {problem}") from problem

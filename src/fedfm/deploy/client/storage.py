@@ -18,10 +18,13 @@ from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
 from fedfm.core.client_states import OnDisk
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree, to_device, unflatten
-from fedfm.deploy.client.account import Account
 from fedfm.deploy.errors import Refusal, StateLost
 from fedfm.deploy.packets import match_tree
 from fedfm.methods.base import Model
+from fedfm.privacy.guard import Guard
+
+PRIVACY = "privacy.json"
+"""The record of what the client has given away under differential privacy."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +40,38 @@ class Storage:
 
     def load_enrolment(self, token: str) -> dict[str, Any]:
         """Return what was agreed with the federation of this `token`."""
-        try:
-            facts = json.loads((self.folder / "federation.json").read_text())
-        except (OSError, ValueError):
-            facts = {}
+        facts = _read_json(self.folder / "federation.json")
         if not isinstance(facts, dict) or facts.get("token") != token:
             raise StateLost("this client has not joined this federation yet")
         return facts
 
-    @property
-    def account(self) -> Account:
-        """The record of what the client has given away."""
-        return Account(self.folder / "privacy.json")
+    def record_privacy(
+        self, token: str, updates: int, reports: int, guard: Guard, secure: bool
+    ) -> None:
+        """Count answers before they are sent, with the privacy that all of them together cost.
+
+        The server may ask for a round twice, for whatever reason. Every answer costs privacy, so
+        the client counts its answers itself, for each federation by its `token`.
+        """
+        entries = self._load_privacy()
+        before = entries.get(token, {"updates": 0, "reports": 0})
+        counts = before["updates"] + updates, before["reports"] + reports
+        spent = guard.describe_spent(*counts, secure)
+        entries[token] = {"updates": counts[0], "reports": counts[1], "privacy": spent}
+        write_atomically(self.folder / PRIVACY, json.dumps(entries, indent=1).encode())
+
+    def describe_privacy(self, token: str) -> str | None:
+        """Return in words what the answers in a federation have cost; None without answers."""
+        entry = self._load_privacy().get(token)
+        return None if entry is None else str(entry["privacy"])
+
+    def _load_privacy(self) -> dict[str, Any]:
+        """Return all entries; refuse a damaged file, because counting must not restart at zero."""
+        path = self.folder / PRIVACY
+        entries = _read_json(path) if path.exists() else {}
+        if not isinstance(entries, dict):
+            raise Refusal(f"its record of what it has sent, {PRIVACY}, cannot be read")
+        return entries
 
     def load_states(self, client: int, round: int | None) -> OnDisk:
         """Return the client's state after so many rounds.
@@ -86,6 +109,14 @@ class Storage:
 
     def _model_file(self, version: int) -> Path:
         return self.folder / f"global-{version:06d}.safetensors"
+
+
+def _read_json(path: Path) -> Any:
+    """Return the values in a file; None if it is missing or damaged."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def to_model(tree: Tree, like: Model) -> Model:

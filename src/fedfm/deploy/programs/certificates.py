@@ -7,7 +7,6 @@ identifies itself by an OpenSSH key (ECDSA P-384), as Flower's node authenticati
 import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -19,23 +18,8 @@ BACKDATED = timedelta(hours=1)
 """Certificates are valid from this long before they are made, because clocks differ."""
 
 
-class ServerSecrets(NamedTuple):
-    """In PEM: the authority's certificate, the server's certificate, the server's key."""
-
-    authority: bytes
-    certificate: bytes
-    key: bytes
-
-
-class Identity(NamedTuple):
-    """A client's key pair in OpenSSH's format."""
-
-    private: bytes
-    public: bytes
-
-
-def make_server_secrets(names: Sequence[str], days: int) -> ServerSecrets:
-    """Make a certificate for a server with these host names and addresses.
+def make_server_files(names: Sequence[str], days: int) -> dict[str, bytes]:
+    """Make a certificate for a server with these host names and addresses; return files in PEM.
 
     The authority's key is not kept: nothing can be signed with it later.
     """
@@ -50,15 +34,15 @@ def make_server_secrets(names: Sequence[str], days: int) -> ServerSecrets:
         authority_key,
     )
     private = key.private_bytes(to.Encoding.PEM, to.PrivateFormat.PKCS8, to.NoEncryption())
-    return ServerSecrets(authority, certificate, private)
+    return {"ca.pem": authority, "server.pem": certificate, "server.key": private}
 
 
-def make_identity(name: str) -> Identity:
-    """Make a client's key pair."""
+def make_identity(name: str) -> tuple[bytes, bytes]:
+    """Make a client's private and public key in OpenSSH's format."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(to.Encoding.PEM, to.PrivateFormat.OpenSSH, to.NoEncryption())
     public = key.public_key().public_bytes(to.Encoding.OpenSSH, to.PublicFormat.OpenSSH)
-    return Identity(private, public + f" {name}\n".encode())
+    return private, public + f" {name}\n".encode()
 
 
 def _build(

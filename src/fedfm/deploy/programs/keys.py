@@ -63,19 +63,18 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: 
     """Write new keys into the new `folder`: a folder for the server, one for each client."""
     _check(folder, hosts, clients)
     try:
-        from fedfm.deploy.programs.certificates import make_identity, make_server_secrets
+        from fedfm.deploy.programs.certificates import make_identity, make_server_files
     except ImportError as problem:
         raise not_installed("making keys needs cryptography", "flower") from problem
     names = list(dict.fromkeys([*hosts, *ALWAYS]))
-    server, secrets = folder / SERVER, make_server_secrets(names, days)
-    _write(server / "ca.pem", secrets.authority)
-    _write(server / "server.pem", secrets.certificate)
-    _write(server / "server.key", secrets.key)
+    files = make_server_files(names, days)
+    for name, content in files.items():
+        _write(folder / SERVER / name, content)
     for name in clients:
-        identity = make_identity(name)
-        _write(server / f"{name}.pub", identity.public)
-        _write(folder / name / "ca.pem", secrets.authority)
-        _write(folder / name / f"{name}.key", identity.private)
+        private, public = make_identity(name)
+        _write(folder / SERVER / f"{name}.pub", public)
+        _write(folder / name / "ca.pem", files["ca.pem"])
+        _write(folder / name / f"{name}.key", private)
 
 
 def _check(folder: Path, hosts: Sequence[str], clients: Sequence[str]) -> None:

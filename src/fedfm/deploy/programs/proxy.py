@@ -11,15 +11,15 @@ superlink's certificate and forwards the calls of Fleet.
 import re
 import ssl
 import sys
-from typing import TYPE_CHECKING
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from fedfm.deploy.programs.addresses import Address
-
-if TYPE_CHECKING:
-    from httpx import AsyncClient
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
 
 LARGEST = 64 * 2**20
 """The largest request in bytes; Flower splits arrays into pieces of 5 MiB."""
@@ -33,13 +33,10 @@ _HOP_HEADERS = frozenset(
 """Headers of one connection, which are not forwarded."""
 
 
-def make_proxy(superlink: "AsyncClient") -> "Starlette":
+def make_proxy(superlink: httpx.AsyncClient) -> Starlette:
     """Return the proxy as a web application; `superlink` is a client with its base URL."""
-    from starlette.applications import Starlette
-    from starlette.responses import Response
-    from starlette.routing import Route
 
-    async def forward(request: "Request") -> "Response":
+    async def forward(request: Request) -> Response:
         call = request.path_params["call"]
         if not _CALL.fullmatch(call):
             return Response(status_code=404)
@@ -51,7 +48,7 @@ def make_proxy(superlink: "AsyncClient") -> "Starlette":
     return Starlette(routes=[Route("/v1/fleet/{call}", forward, methods=["POST"])])
 
 
-async def _read_body(request: "Request") -> bytes | None:
+async def _read_body(request: Request) -> bytes | None:
     """Return the request's body; None if it is too large."""
     body = bytearray()
     async for piece in request.stream():
@@ -62,11 +59,8 @@ async def _read_body(request: "Request") -> bytes | None:
 
 
 async def _forward(
-    superlink: "AsyncClient", call: str, body: bytes, request: "Request"
-) -> "Response":
-    import httpx
-    from starlette.responses import Response
-
+    superlink: httpx.AsyncClient, call: str, body: bytes, request: Request
+) -> Response:
     headers = {key: value for key, value in request.headers.items() if key not in _HOP_HEADERS}
     try:
         answer = await superlink.post(f"/v1/fleet/{call}", content=body, headers=headers)
@@ -78,9 +72,6 @@ async def _forward(
 
 def main(outside: str, inside: str, *tls: str) -> None:
     """Serve until a signal ends the process."""
-    import httpx
-    import uvicorn
-
     ca, certificate, key = tls or (None, None, None)
     verify = ssl.create_default_context(cafile=ca) if ca else True
     superlink = httpx.AsyncClient(

@@ -1,5 +1,6 @@
 """The server's side of a deployment: a superlink, a proxy in front of it, and one run."""
 
+import json
 import subprocess
 import sys
 import time
@@ -7,19 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedfm.deploy.programs.addresses import (
     LOOPBACK,
     Address,
     free_address,
     require_free,
     wait_until_listening,
-)
-from fedfm.deploy.programs.app_folder import (
-    CONNECTION,
-    FEDFM,
-    Components,
-    write_app,
-    write_connection,
 )
 from fedfm.deploy.programs.keys import ServerKeys
 from fedfm.deploy.programs.log import follow_log
@@ -32,6 +28,13 @@ from fedfm.deploy.programs.processes import (
 )
 from fedfm.run.folder import RunFolder
 
+CONNECTION = "fedfm"
+"""The name of the superlink in Flower's configuration."""
+APP = {
+    "serverapp": "fedfm.deploy.server_app:app",
+    "clientapp": "fedfm.deploy.client_app:app",
+}
+"""The two halves of the Flower app, as module:attribute."""
 FINISHED = "finished:completed"
 FAILED = "ServerApp raised an exception"
 """What Flower logs before a traceback; the reason is printed when the run is over."""
@@ -53,7 +56,6 @@ class Serving:
     keys: ServerKeys | None = None
     resume: bool = False
     telemetry: bool = False
-    components: Components = FEDFM
 
     @property
     def uses_proxy(self) -> bool:
@@ -107,18 +109,32 @@ def serve(serving: Serving) -> None:
     require_free(serving.address)
     RunFolder.open(serving.out, serving.config, serving.resume)
     app = serving.out.resolve() / "app"
-    write_app(app, serving.config, serving.components)
+    _write_toml(app / "pyproject.toml", _describe_app(serving.config))
     with supervise(serving.flower, serving.variables) as processes:
         needed = _open(processes, serving)
         run = processes.run_flwr("run", str(app), CONNECTION)["run-id"]
         _follow(processes, needed, run)
 
 
+def _describe_app(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the project of a Flower app: a config and two names of the installed package."""
+    app = {"publisher": "fedfm", "components": APP, "config": {"config": json.dumps(config)}}
+    project = {"name": "fedfm-run", "version": "1.0.0", "description": "A run of FedFM"}
+    return {"project": project, "tool": {"flwr": {"app": app}}}
+
+
+def _write_toml(path: Path, table: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(tomli_w.dumps(table), encoding="utf-8")
+
+
 def _open(processes: Processes, serving: Serving) -> Needed:
     """Start the superlink, register the clients' keys, and only then let clients connect."""
     keys, inside = serving.keys, free_address() if serving.uses_proxy else serving.address
     superlink = processes.start(superlink_command(inside, keys), "superlink.log")
-    write_connection(serving.flower, inside, keys.ca if keys else None)
+    security = {"root-certificates": str(keys.ca)} if keys else {"insecure": True}
+    known = {"default": CONNECTION, CONNECTION: {"address": str(inside), **security}}
+    _write_toml(serving.flower / "config.toml", {"superlink": known})
     wait_until_listening(superlink, inside, serving.flower / "superlink.log")
     if keys:
         _register(processes, keys)

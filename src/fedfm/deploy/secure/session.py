@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from fedfm.deploy.errors import SecureError, insist
 from fedfm.deploy.secure import keys
@@ -33,7 +33,7 @@ class JsonMessage(BaseModel):
         """Return the value of which `to_bytes` gave `data`; refuse anything else."""
         try:
             return cls.model_validate_json(data)
-        except ValidationError:
+        except ValueError:
             raise SecureError(f"these bytes are not a {cls.__name__}") from None
 
     def __repr__(self) -> str:

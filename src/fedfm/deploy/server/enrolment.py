@@ -78,7 +78,7 @@ class Enrolment:
         """Return the clients that have lost their state; they introduce themselves again."""
         nodes, lost = self.members.nodes, self.messenger.lost
         clients = {client for client, node in nodes.items() if node in lost}
-        self._forget(clients)
+        self.members.forget_nodes(clients)
         lost.clear()
         return clients
 
@@ -163,7 +163,7 @@ class Enrolment:
     def _collect(self, collector: Collector, clients: Sequence[int], sums: Tree) -> None:
         """Enrol the clients and collect sums over their data."""
         collected = collector.collect("join", self._join_questions(clients, sums), sums, ["join"])
-        self._forget(set(clients) - set(collected.clients))
+        self.members.forget_nodes(set(clients) - set(collected.clients))
         self._check_answers(collected.clients)
         if "moments" in sums:
             moments = dict(collected.total["moments"])
@@ -173,13 +173,8 @@ class Enrolment:
     def _enrol(self, clients: Sequence[int]) -> list[int]:
         """Tell clients their numbers; return those that answer."""
         answered = [*self.ask("join", self._join_questions(clients, {}))]
-        self._forget(set(clients) - set(answered))
+        self.members.forget_nodes(set(clients) - set(answered))
         return answered
-
-    def _forget(self, clients: set[int]) -> None:
-        """Let clients introduce themselves again before the next round."""
-        for client in clients:
-            self.members.forget_node(client)
 
     def _join_questions(self, clients: Sequence[int], sums: Tree) -> Mapping[int, Packet]:
         facts = {"config": self._config, "agreement": self.agreement.dump(), "tell": [*sums]}

@@ -171,9 +171,10 @@ class Members:
             logger.warning("node %d waits: there is a client '%s' already", node, name)
         self.deferred.add(node)
 
-    def forget_node(self, client: int) -> None:
-        """Forget a client's node, so that it introduces itself again."""
-        self.nodes.pop(client, None)
+    def forget_nodes(self, clients: Iterable[int]) -> None:
+        """Forget the nodes of clients, so that they introduce themselves again."""
+        for client in clients:
+            self.nodes.pop(client, None)
 
 
 def _check_registered(name: str, registered: str | None) -> None:

@@ -15,9 +15,8 @@ from flwr.serverapp import Grid
 
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import UserError, require
-from fedfm.deploy.packets import Packet
+from fedfm.deploy.packets import Arrays, Packet, pack, unpack
 from fedfm.deploy.validation import to_one_line
-from fedfm.deploy.wire import Arrays, pack, unpack
 
 logger = logging.getLogger(__name__)
 PAUSE = 0.2

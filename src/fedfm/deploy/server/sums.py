@@ -3,24 +3,27 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedfm.config.deployment import Deployment
 from fedfm.core import trees
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import require
 from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree, flatten
 from fedfm.deploy import secure
-from fedfm.deploy.errors import SecureError, insist
+from fedfm.deploy.errors import insist
 from fedfm.deploy.masking import merge_answer, split_answer, tree_to_pieces
 from fedfm.deploy.packets import Packet, match_tree
 from fedfm.deploy.secure import PublicKeys, Words
 from fedfm.deploy.validation import to_one_line
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
+"""What reading an answer of another form raises; `UserError` is a ValueError."""
 Questions = Mapping[int, Packet]
 Ask = Callable[[str, Questions], dict[int, Packet]]
 """Asks clients, by number, a kind of question."""
@@ -44,14 +47,22 @@ class PlainSums:
         self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
     ) -> Collected:
         """Return the sum of all answers that look like `like` and are finite."""
-        valid: dict[int, Tree] = {}
-        for client, answer in self.ask(kind, questions).items():
-            try:
-                valid[client] = read_sum(answer, like)
-            except UserError as reason:
-                _log_exclusion(client, kind, reason)
-        clients = sorted(valid)
-        return Collected(add_answers([valid[client] for client in clients]), clients)
+        answers = self.ask(kind, questions)
+        valid = read_valid(kind, answers, lambda client, answer: read_sum(answer, like))
+        return Collected(add_answers([*valid.values()]), [*valid])
+
+
+def read_valid(
+    kind: str, answers: Mapping[int, Packet], read: Callable[[int, Packet], T]
+) -> dict[int, T]:
+    """Return what `read` makes of the answers by client, sorted; leave out those it refuses."""
+    valid = {}
+    for client, answer in sorted(answers.items()):
+        try:
+            valid[client] = read(client, answer)
+        except _MALFORMED as reason:
+            _log_exclusion(client, kind, reason)
+    return valid
 
 
 def read_sum(answer: Packet, like: Tree) -> Tree:
@@ -132,16 +143,13 @@ class SecureSums:
     def _collect_keys(
         self, clients: Sequence[int], purposes: Sequence[str]
     ) -> dict[int, PublicKeys]:
+        def read(client: int, answer: Packet) -> PublicKeys:
+            keys = PublicKeys.from_bytes(str(answer.facts.get("public")).encode())
+            keys.check(set(purposes), client)
+            return keys
+
         answers = self.ask("keys", {k: Packet({"purposes": list(purposes)}) for k in clients})
-        public = {}
-        for client, answer in answers.items():
-            try:
-                keys = PublicKeys.from_bytes(str(answer.facts.get("public")).encode())
-                keys.check(set(purposes), client)
-                public[client] = keys
-            except SecureError as reason:
-                _log_exclusion(client, "keys", reason)
-        return public
+        return read_valid("keys", answers, read)
 
     def _threshold(self, clients: int) -> int:
         """Return how many clients must reveal shares; never fewer than the minimum of a sum."""
@@ -150,7 +158,7 @@ class SecureSums:
 
     def _add_masked(self, kind: str, questions: Questions, like: Tree) -> tuple[list[int], Words]:
         """Ask the clients that take part; return those that answer, and the sum of their words."""
-        total, survivors = Words.zeros(*secure.sizes(*split_answer(like))), []
+        total = Words.zeros(*secure.sizes(*split_answer(like)))
         asked = {
             client: Packet(
                 {**facts, "letters": self.letters[client], "range": self.deployment.range}, sent
@@ -158,26 +166,21 @@ class SecureSums:
             for client, (facts, sent) in questions.items()
             if client in self.letters
         }
-        for client, answer in self.ask(kind, asked).items():
-            try:
-                secure.add(total, tree_to_pieces(answer.trees.get("words", {})), client)
-                survivors.append(client)
-            except (ValueError, AttributeError, TypeError) as reason:
-                _log_exclusion(client, kind, reason)
-        return sorted(survivors), total
+
+        def add(client: int, answer: Packet) -> None:
+            secure.add(total, tree_to_pieces(answer.trees.get("words", {})), client)
+
+        return [*read_valid(kind, self.ask(kind, asked), add)], total
 
     def _read_shares(
         self, answers: Mapping[int, Packet], survivors: Sequence[int], dropped: Sequence[int]
     ) -> dict[int, dict[int, bytes]]:
-        shares = {}
-        for client, answer in answers.items():
-            try:
-                given = {int(k): bytes.fromhex(v) for k, v in answer.facts["shares"].items()}
-                secure.check_shares(client, given, self.public, survivors, dropped)
-                shares[client] = given
-            except (SecureError, LookupError, ValueError, TypeError, AttributeError) as reason:
-                _log_exclusion(client, "reveal", reason)
-        return shares
+        def read(client: int, answer: Packet) -> dict[int, bytes]:
+            given = {int(k): bytes.fromhex(v) for k, v in answer.facts["shares"].items()}
+            secure.check_shares(client, given, self.public, survivors, dropped)
+            return given
+
+        return read_valid("reveal", answers, read)
 
 
 Collector = PlainSums | SecureSums
