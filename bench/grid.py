@@ -20,29 +20,16 @@ from fedfm.data import load
 from fedfm.grid import worker
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import Job, plan_jobs
-from fedfm.grid.runner import Grid
+from fedfm.grid.runner import Display, Grid
 from fedfm.grid.store import Store
 from fedfm.grid.workers import InProcess
 from fedfm.paper.catalogue import load_recipe
 from fedfm.run import runner
-from fedfm.run.records import Result, RoundRecord
+from fedfm.run.records import Result
 
 SETTINGS = ("executor=stacked", "rounds=20")
 MANY = 500
 """Results that are there already, in one of the cases."""
-
-
-class Silent:
-    """A display that shows nothing."""
-
-    def begin(self, job: Job) -> None:
-        """A job begins."""
-
-    def round(self, job: Job, record: RoundRecord) -> None:
-        """A round."""
-
-    def end(self, outcome: worker.JobOutcome) -> None:
-        """A job has ended."""
 
 
 def wall(jobs: Sequence[Job], results: Path, budget: Budget) -> tuple[float, float]:
@@ -58,7 +45,7 @@ def wall(jobs: Sequence[Job], results: Path, budget: Budget) -> tuple[float, flo
 
     with patch.object(worker, "run_together", timed):
         began = time.perf_counter()
-        Grid(results, budget, InProcess(results, budget), Silent()).run(jobs)
+        Grid(results, budget, InProcess(results, budget), Display()).run(jobs)
         return time.perf_counter() - began, training
 
 
