@@ -44,18 +44,18 @@ def render_headline(document: Document, folder: Path) -> str:
     runs = {run.key: run for entry in main.entries.values() for run in entry.runs}.values()
     files = any(run.config["data"]["name"] == "folder" for run in runs)
     rows = [
-        [" / ".join(row), *(_format_cell(entry, main.seeds) for entry in entries)]
+        [" / ".join(row), *(_format_cell(entry, main.recipe.seeds) for entry in entries)]
         for row, entries in main.lines
     ]
     table = format_table([main.row_head, *(column.labels[-1] for column in main.columns)], rows)
     star = (
-        f" {MARKDOWN.star} p < 0.05 against FedAvg with {main.seeds} seeds: suggestive, not "
+        f" {MARKDOWN.star} p < 0.05 against FedAvg with {main.recipe.seeds} seeds: suggestive, not "
         "conclusive."
     )
     about = (
         f"Test accuracy in percent on CIFAR-10{' as image files' if files else ''} under the "
         "paper's protocol, with the paper's number in brackets; ± is the standard deviation over "
-        f"{main.seeds} seeds, n=1 means one seed. "
+        f"{main.recipe.seeds} seeds, n=1 means one seed. "
         f"{len(runs)} runs, {format_duration(sum_seconds(runs))} on "
         f"{' and '.join(name_machines(document.results, runs))}."
         f"{star if MARKDOWN.star in table else ''} [All results, with the command for each]"

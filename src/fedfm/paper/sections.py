@@ -23,8 +23,8 @@ def render_section(part: Section, table: Table, words: Sequence[str], picture: P
     """Render a recipe: its subject, its cells, what was chosen, its picture."""
     recipe = load_recipe(part.recipe)
     lines = [
-        f"## {table.paper}: {table.title} (`{table.recipe}`)\n",
-        f"{table.about}\n",
+        f"## {recipe.paper}: {recipe.title} (`{recipe.name}`)\n",
+        f"{recipe.about}\n",
         format_table(
             _list_heads(table),
             (_format_row(recipe, entries, words) for entries in group_entries(table).values()),
@@ -34,7 +34,7 @@ def render_section(part: Section, table: Table, words: Sequence[str], picture: P
         choices = [each.words for each in choose_settings(part.selection, table)] or ["nothing yet"]
         lines.append(f"Chosen: {'; '.join(choices)}.\n")
     if picture.exists():
-        lines.append(f"![{table.title}]({picture.name})\n")
+        lines.append(f"![{recipe.title}]({picture.name})\n")
     return "\n".join(lines)
 
 

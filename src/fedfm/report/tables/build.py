@@ -3,14 +3,15 @@
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 from fedfm.core.errors import UserError
 from fedfm.grid.identity import digest
 from fedfm.grid.recipe import Cell, Recipe, expand_cells
 from fedfm.grid.store import Summary
-from fedfm.report.tables.marks import describe_baseline, mark_comparisons, mark_ranks
+from fedfm.report.tables.marks import mark_comparisons, mark_ranks
 from fedfm.report.tables.statistics import Measure, get_measure
-from fedfm.report.tables.table import Column, Entry, Labels, PaperValue, Table
+from fedfm.report.tables.table import Column, Entries, Entry, Labels, PaperValue, Table
 
 logger = logging.getLogger(__name__)
 Key = frozenset[tuple[str, str]]
@@ -26,36 +27,16 @@ def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = Fals
     cells = [(cell, by_key[_make_key(cell.labels)]) for cell in planned]
     rows, places = (_sort_labels(recipe, axes, planned) for axes in (recipe.rows, recipe.columns))
     columns = [Column(place, measure) for place in places for measure in measures]
-    entries = {
-        (
-            _labels_along(recipe.rows, cell),
-            Column(_labels_along(recipe.columns, cell), measure),
-        ): Entry(
-            cell.labels,
-            measure,
-            runs,
-            _find_paper_value(recipe, cell, measure),
-            comparable=not quick,
-        )
-        for cell, runs in cells
-        for measure in measures
-    }
-    return Table(
-        recipe=recipe.name,
-        title=recipe.title,
-        paper=recipe.paper,
-        about=recipe.about,
-        quick=quick,
-        seeds=recipe.seeds,
-        row_axes=tuple(recipe.rows),
-        column_axes=tuple(recipe.columns),
-        rows=rows,
-        columns=columns,
-        entries=mark_comparisons(mark_ranks(entries, columns), recipe, rows),
-        baseline=describe_baseline(recipe, rows),
-        missing=[cell.labels for cell, runs in cells if not runs],
-        altered=[cell.labels for cell, runs in cells if _have_other_settings(cell, runs)],
-    )
+    entries: Entries = {}
+    for (cell, runs), measure in product(cells, measures):
+        place = _labels_along(recipe.rows, cell), _labels_along(recipe.columns, cell)
+        paper = _find_paper_value(recipe, cell, measure)
+        entry = Entry(cell.labels, measure, runs, paper, comparable=not quick)
+        entries[place[0], Column(place[1], measure)] = entry
+    missing = [cell.labels for cell, runs in cells if not runs]
+    altered = [cell.labels for cell, runs in cells if _have_other_settings(cell, runs)]
+    table = Table(recipe, quick, rows, columns, entries, missing, altered)
+    return mark_comparisons(mark_ranks(table))
 
 
 def _labels_along(axes: Iterable[str], cell: Cell) -> Labels:

@@ -26,7 +26,9 @@ def write_notes(table: Table, marks: bool = True) -> list[str]:
 
 def _explain_cells(table: Table, marks: bool) -> str:
     entries = table.entries.values()
-    parts = [f"Mean ± standard deviation over {table.seeds} seeds, (n=…) where there are fewer"]
+    parts = [
+        f"Mean ± standard deviation over {table.recipe.seeds} seeds, (n=…) where there are fewer"
+    ]
     if any(entry.paper for entry in entries):
         difference = "" if table.quick else ", with our difference from it in brackets"
         parts.append(f"below it the paper's value{difference}")
@@ -75,15 +77,13 @@ def list_by_row(table: Table, cells: Sequence[Mapping[str, str]]) -> str:
     """List cells by row, with their columns or "all"."""
     wanted = defaultdict(list)
     for labels in cells:
-        row, place = (
-            tuple(labels[axis] for axis in axes) for axes in (table.row_axes, table.column_axes)
-        )
-        wanted[row].append(" / ".join(place))
+        row = tuple(labels[axis] for axis in table.recipe.rows)
+        wanted[row].append(" / ".join(labels[axis] for axis in table.recipe.columns))
     return "; ".join(" / ".join(row) + _list_columns(table, row, wanted[row]) for row in wanted)
 
 
 def _list_columns(table: Table, row: Labels, places: Sequence[str]) -> str:
-    if not table.column_axes:
+    if not table.recipe.columns:
         return ""
     possible = {column.labels for other, column in table.entries if other == row}
     return " (all)" if len(places) == len(possible) > 1 else f" ({', '.join(places)})"
