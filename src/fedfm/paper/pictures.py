@@ -1,8 +1,12 @@
 """Draw the recipes that the paper shows as figures."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from torch import nn
 
 from fedfm.config import Config
 from fedfm.data import partition as partitions
@@ -10,11 +14,12 @@ from fedfm.data.dataset import Dataset
 from fedfm.grid.points import read_points
 from fedfm.grid.recipe import Recipe, expand_cells
 from fedfm.grid.store import Summary
-from fedfm.metrics.feature_space import LocalSpaces
-from fedfm.paper.motivation import compute_local_spaces
+from fedfm.metrics.feature_space import LocalSpaces, compute_features
 from fedfm.report import curves, partition_picture
 from fedfm.report.features import Panel, draw_clients, draw_methods
 from fedfm.report.tables.table import REDUCED, Table
+from fedfm.rounds.round import open_round, run_round
+from fedfm.run.simulation import Simulation
 
 
 def draw_picture(
@@ -83,6 +88,30 @@ def draw_local_models(
             "silhouette": f"{space.silhouette:.3f}",
             "picture": str(path),
         }
+
+
+def train_local_models(model: nn.Module, dataset: Dataset, config: Config) -> Iterator[nn.Module]:
+    """Yield the clients' models after the last round's local training, before averaging."""
+    simulation = Simulation(model, dataset, config)
+    state, federation = simulation.start, simulation.federation
+    for _ in range(config.training.rounds - 1):
+        state, _ = run_round(state, federation)
+    last = open_round(state, federation)
+    trained = federation.executor.train(last.job).model
+    tensors = {**trained.params, **trained.buffers}
+    for client in range(len(last.group.cohort)):
+        local = copy.deepcopy(model)
+        local.load_state_dict({name: tensor[client] for name, tensor in tensors.items()})
+        yield local
+
+
+def compute_local_spaces(
+    title: str, model: nn.Module, dataset: Dataset, config: Config
+) -> LocalSpaces:
+    """Return the test features by the local models of all clients."""
+    trained = train_local_models(model, dataset, config)
+    features, labels = zip(*(compute_features(local, dataset) for local in trained), strict=True)
+    return LocalSpaces(title, np.stack(features), labels[0])
 
 
 def draw_partitions(

@@ -3,17 +3,27 @@
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from fedfm.core.errors import UserError
 from fedfm.grid.identity import digest
 from fedfm.grid.recipe import Cell, Recipe, expand_cells
 from fedfm.grid.store import Summary
-from fedfm.report.tables.marks import mark_comparisons, mark_ranks
-from fedfm.report.tables.statistics import Measure, get_measure
-from fedfm.report.tables.table import Column, Entries, Entry, Labels, PaperValue, Table
+from fedfm.report.tables.statistics import Measure, compute_paired_p, get_measure, rank_values
+from fedfm.report.tables.table import (
+    Column,
+    Comparison,
+    Entries,
+    Entry,
+    Labels,
+    PaperValue,
+    Table,
+)
 
 logger = logging.getLogger(__name__)
+TESTED = "test_accuracy"
+"""The measure that rows are tested on against the baseline."""
 Key = frozenset[tuple[str, str]]
 """The labels of a cell."""
 
@@ -36,7 +46,7 @@ def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = Fals
     missing = [cell.labels for cell, runs in cells if not runs]
     altered = [cell.labels for cell, runs in cells if _have_other_settings(cell, runs)]
     table = Table(recipe, quick, rows, columns, entries, missing, altered)
-    return mark_comparisons(mark_ranks(table))
+    return _mark_comparisons(_mark_ranks(table))
 
 
 def _labels_along(axes: Iterable[str], cell: Cell) -> Labels:
@@ -91,3 +101,37 @@ def _have_other_settings(cell: Cell, runs: Iterable[Summary]) -> bool:
     except UserError:  # `plan_jobs` reports it
         return False
     return any(run.digest != expected for run in runs)
+
+
+def _mark_ranks(table: Table) -> Table:
+    """Mark the best and the second best of every column."""
+    marked = dict(table.entries)
+    for column in table.columns:
+        places = [place for place in marked if place[1] == column]
+        ranks = rank_values([marked[place].mean for place in places], column.measure)
+        for place, rank in zip(places, ranks, strict=True):
+            marked[place] = replace(marked[place], rank=rank)
+    return replace(table, entries=marked)
+
+
+def _mark_comparisons(table: Table) -> Table:
+    """Test every row against the baseline."""
+    marked = dict(table.entries)
+    for (row, column), entry in table.entries.items():
+        against = table.find_baseline(row)
+        other = _find_in_row(table, against, column)
+        if other is None or against == row or column.measure.name != TESTED:
+            continue
+        if test := compute_paired_p(entry.values, other.values):
+            marked[row, column] = replace(entry, comparison=Comparison(*test))
+    return replace(table, entries=marked)
+
+
+def _find_in_row(table: Table, row: Labels, column: Column) -> Entry | None:
+    """Return a row's entry in a column, or the row's only entry."""
+    of_row = [
+        entry
+        for (labels, other), entry in table.entries.items()
+        if labels == row and other.measure == column.measure
+    ]
+    return table.entries.get((row, column)) or (of_row[0] if len(of_row) == 1 else None)
