@@ -70,20 +70,11 @@ def name_machines(results: Path, runs: Iterable[Summary]) -> list[str]:
 
 def _list_heads(table: Table) -> list[str]:
     measures = list(dict.fromkeys(column.measure for column in table.columns))
-    numbers = [
-        f"{of}{'' if len(measures) == 1 else f', {measure.heading}'}"
-        for measure in measures
-        for of in (
-            "paper",
-            f"ours, {measure.heading}" if len(measures) == 1 else "ours",
-            "difference",
-        )
-    ]
-    return [*_list_axes(table), *numbers, "seeds", "time", "command"]
-
-
-def _list_axes(table: Table) -> list[str]:
-    return list(next(iter(table.entries.values())).labels)
+    numbers = ["paper", f"ours, {measures[0].heading}", "difference"]
+    if len(measures) > 1:
+        kinds = ("paper", "ours", "difference")
+        numbers = [f"{kind}, {measure.heading}" for measure in measures for kind in kinds]
+    return [*table.recipe.axes, *numbers, "seeds", "time", "command"]
 
 
 def _format_row(recipe: Recipe, entries: Sequence[Entry], words: Sequence[str]) -> list[str]:

@@ -18,9 +18,7 @@ def write_notes(table: Table, marks: bool = True) -> list[str]:
         *([REDUCED] if table.quick else []),
         _explain_cells(table, marks),
         *_explain_stars(table),
-        *_list_missing(table),
-        *_list_unmeasured(table),
-        *_list_altered(table),
+        *_list_cells(table),
     ]
 
 
@@ -49,14 +47,12 @@ def _explain_stars(table: Table) -> Iterator[str]:
     )
 
 
-def _list_missing(table: Table) -> Iterator[str]:
+def _list_cells(table: Table) -> Iterator[str]:
+    """Yield which cells were not run, not measured, or run with other settings."""
     if table.missing:
         cells = len({tuple(entry.labels.items()) for entry in table.entries.values()})
         where = list_by_row(table, table.missing)
         yield f"Not run: {len(table.missing)} of {cells} cells: {where}."
-
-
-def _list_unmeasured(table: Table) -> Iterator[str]:
     for measure in dict.fromkeys(column.measure for column in table.columns):
         lacking = [
             entry.labels
@@ -66,9 +62,6 @@ def _list_unmeasured(table: Table) -> Iterator[str]:
         if lacking:
             where = list_by_row(table, lacking)
             yield f"Run, but without {measure.heading} for some seeds: {where}."
-
-
-def _list_altered(table: Table) -> Iterator[str]:
     if table.altered:
         yield f"Run with other settings than the recipe's: {list_by_row(table, table.altered)}."
 
