@@ -13,8 +13,8 @@ from pathlib import Path
 from fedfm.grid.budget import format_duration
 from fedfm.paper.catalogue import read_settings
 from fedfm.paper.document import Document, make_document
-from fedfm.paper.sections import NOT_RUN, format_table, name_machines, sum_seconds
-from fedfm.report.tables.formats import MARKDOWN
+from fedfm.paper.sections import NOT_RUN, name_machines, sum_seconds
+from fedfm.report.tables.formats import MARKDOWN, format_markdown_table
 from fedfm.report.tables.table import Entry, Table
 
 BEGIN, END = "<!-- headline -->\n", "<!-- end of headline -->"
@@ -47,7 +47,8 @@ def render_headline(document: Document, folder: Path) -> str:
         [" / ".join(row), *(_format_cell(entry, main.recipe.seeds) for entry in entries)]
         for row, entries in main.lines
     ]
-    table = format_table([main.row_head, *(column.labels[-1] for column in main.columns)], rows)
+    heads = [main.row_head, *(column.labels[-1] for column in main.columns)]
+    table = format_markdown_table(heads, rows)
     star = (
         f" {MARKDOWN.star} p < 0.05 against FedAvg with {main.recipe.seeds} seeds: suggestive, not "
         "conclusive."

@@ -11,7 +11,7 @@ from fedfm.grid.store import Summary
 from fedfm.paper.catalogue import load_recipe
 from fedfm.paper.plan import Section
 from fedfm.report.tables.choice import choose_settings
-from fedfm.report.tables.formats import escape_markdown, format_markdown_row
+from fedfm.report.tables.formats import escape_markdown, format_markdown_table
 from fedfm.report.tables.table import Entry, Table
 
 NOT_RUN = "not run"
@@ -25,7 +25,7 @@ def render_section(part: Section, table: Table, words: Sequence[str], picture: P
     lines = [
         f"## {recipe.paper}: {recipe.title} (`{recipe.name}`)\n",
         f"{recipe.about}\n",
-        format_table(
+        format_markdown_table(
             _list_heads(table),
             (_format_row(recipe, entries, words) for entries in group_entries(table).values()),
         ),
@@ -36,16 +36,6 @@ def render_section(part: Section, table: Table, words: Sequence[str], picture: P
     if picture.exists():
         lines.append(f"![{recipe.title}]({picture.name})\n")
     return "\n".join(lines)
-
-
-def format_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, with an empty line below."""
-    lines = [
-        format_markdown_row(heads),
-        format_markdown_row(["---"] * len(heads)),
-        *map(format_markdown_row, rows),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def group_entries(table: Table) -> Cells:

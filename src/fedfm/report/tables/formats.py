@@ -3,7 +3,7 @@
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -89,16 +89,18 @@ def as_text(table: Table) -> str:
 def as_markdown(table: Table) -> str:
     """Render as Markdown."""
     heads = [table.row_head, *("\0".join(head) for head in table.heads)]
-    lines = [format_markdown_row([escape_markdown(head).replace("\0", "<br>") for head in heads])]
-    lines.append(format_markdown_row(["---", *["---:"] * len(table.columns)]))
-    lines += [format_markdown_row(cells) for _, cells in MARKDOWN.rows(table)]
+    escaped = [escape_markdown(head).replace("\0", "<br>") for head in heads]
+    body = format_markdown_table(escaped, (cells for _, cells in MARKDOWN.rows(table)), "---:")
     notes = "\n".join(f"- {escape_markdown(note)}" for note in write_notes(table))
-    return f"**{escape_markdown(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{notes}\n"
+    return f"**{escape_markdown(table.caption)}**\n\n{body}\n{notes}\n"
 
 
-def format_markdown_row(cells: Sequence[str]) -> str:
-    """Return a line of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
+def format_markdown_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "---"
+) -> str:
+    """Return a Markdown table; `align` is the rule below every head but the first."""
+    lines = [heads, ["---", *[align] * (len(heads) - 1)], *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def escape_markdown(text: str) -> str:
