@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 from bench._shared import make_table
 from rich.console import Console
@@ -20,7 +20,7 @@ from rich.console import Console
 from fedfm.data import load
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import Job, plan_jobs
-from fedfm.grid.runner import Grid
+from fedfm.grid.runner import Display, Grid
 from fedfm.grid.store import Store
 from fedfm.grid.workers import InProcess
 from fedfm.paper.catalogue import load_recipe
@@ -45,7 +45,7 @@ def time_grid(jobs: Sequence[Job], results: Path, budget: Budget) -> tuple[float
 
     with patch.object(runner, "run_together", timed):
         began = time.perf_counter()
-        Grid(results, budget, InProcess(results, budget), MagicMock()).run(jobs)
+        Grid(results, budget, InProcess(results, budget), Display()).run(jobs)
         return time.perf_counter() - began, training
 
 

@@ -4,30 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from fedfm import FedAvg, Partition, Training, data, models
 from fedfm.config import make_config
 from fedfm.core.sgd import Sgd
 from fedfm.methods import Model
-from fedfm.report.figure import COLOURS
+from fedfm.report.figure import COLOURS, begin_chart, save_figure
 from fedfm.run.records import Progress
 from fedfm.run.simulation import Simulation
 
 DOCS = Path(__file__).parent.parent / "docs"
-
-
-def canvas(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """An empty figure in the style of the documents."""
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def scaffold_controls(divide_by_steps: bool, rounds: int = 40) -> np.ndarray:
@@ -49,13 +35,15 @@ def scaffold_controls(divide_by_steps: bool, rounds: int = 40) -> np.ndarray:
 
 def draw_scaffold() -> None:
     """Control variates over rounds, with either divisor."""
-    figure, axes = canvas("SCAFFOLD, momentum 0.9, two quadratics", "round", "largest |c_i|")
+    path = DOCS / "scaffold-with-momentum.png"
+    figure, axes = begin_chart("SCAFFOLD, momentum 0.9, two quadratics", path)
+    axes.set(xlabel="round", ylabel="largest |c_i|")
     for wrong, label in ((True, "divided by K eta"), (False, "divided by a(K, rho) eta")):
         sizes = scaffold_controls(wrong)
         axes.semilogy(range(1, len(sizes) + 1), sizes, color=COLOURS[int(wrong)], label=label)
     axes.axhline(1, color="#999999", linestyle=":", label="the true gradients at the optimum")
     axes.legend(frameon=False)
-    figure.savefig(DOCS / "scaffold-with-momentum.png", dpi=150)
+    save_figure(figure, path)
 
 
 def buffer_curves(rounds: int = 12) -> np.ndarray:
@@ -78,13 +66,14 @@ def buffer_curves(rounds: int = 12) -> np.ndarray:
 
 def draw_buffers() -> None:
     """The same parameters, with and without the averaged statistics."""
-    title = "FedAvg, a CNN with batch norm, digits (NIID-2)"
-    figure, axes = canvas(title, "round", "test accuracy (%)")
+    path = DOCS / "batchnorm.png"
+    figure, axes = begin_chart("FedAvg, a CNN with batch norm, digits (NIID-2)", path)
+    axes.set(xlabel="round", ylabel="test accuracy (%)")
     labels = ("statistics averaged with the model", "only parameters averaged")
     for curve, label, colour in zip(100 * buffer_curves(), labels, COLOURS, strict=False):
         axes.plot(range(1, len(curve) + 1), curve, color=colour, label=label)
     axes.legend(frameon=False, loc="center right")
-    figure.savefig(DOCS / "batchnorm.png", dpi=150)
+    save_figure(figure, path)
 
 
 if __name__ == "__main__":

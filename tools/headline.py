@@ -13,8 +13,8 @@ from pathlib import Path
 from fedfm.grid.budget import format_duration
 from fedfm.paper.catalogue import read_settings
 from fedfm.paper.document import Document, make_document
-from fedfm.paper.sections import NOT_RUN, format_table, name_machines, sum_seconds
-from fedfm.report.tables.formats import MARKDOWN
+from fedfm.paper.sections import NOT_RUN, name_machines, sum_seconds
+from fedfm.report.tables.formats import MARKDOWN, format_markdown_table
 from fedfm.report.tables.table import Entry, Table
 
 BEGIN, END = "<!-- headline -->\n", "<!-- end of headline -->"
@@ -44,18 +44,19 @@ def render_headline(document: Document, folder: Path) -> str:
     runs = {run.key: run for entry in main.entries.values() for run in entry.runs}.values()
     files = any(run.config["data"]["name"] == "folder" for run in runs)
     rows = [
-        [" / ".join(row), *(_format_cell(entry, main.seeds) for entry in entries)]
+        [" / ".join(row), *(_format_cell(entry, main.recipe.seeds) for entry in entries)]
         for row, entries in main.lines
     ]
-    table = format_table([main.row_head, *(column.labels[-1] for column in main.columns)], rows)
+    heads = [main.row_head, *(column.labels[-1] for column in main.columns)]
+    table = format_markdown_table(heads, rows)
     star = (
-        f" {MARKDOWN.star} p < 0.05 against FedAvg with {main.seeds} seeds: suggestive, not "
+        f" {MARKDOWN.star} p < 0.05 against FedAvg with {main.recipe.seeds} seeds: suggestive, not "
         "conclusive."
     )
     about = (
         f"Test accuracy in percent on CIFAR-10{' as image files' if files else ''} under the "
         "paper's protocol, with the paper's number in brackets; ± is the standard deviation over "
-        f"{main.seeds} seeds, n=1 means one seed. "
+        f"{main.recipe.seeds} seeds, n=1 means one seed. "
         f"{len(runs)} runs, {format_duration(sum_seconds(runs))} on "
         f"{' and '.join(name_machines(document.results, runs))}."
         f"{star if MARKDOWN.star in table else ''} [All results, with the command for each]"

@@ -16,12 +16,10 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
-from fedfm.cli import main as fedfm
+from fedfm.config import load_config
+from fedfm.methods import PIECES
+from fedfm.run.runner import run_configs
 
-METHODS = (
-    *("fedavg", "fedavgm", "fedprox", "scaffold", "feddyn"),
-    *("fednova", "moon", "fedproto", "fedfm", "fedfm-lite"),
-)
 MATCHING = ("fedfm", "fedfm-lite", "fedproto")
 EVERY_OTHER_ROUND = (["fedfm-lite"], ["fedprox", "fedfm-lite"])
 SETTINGS = ["rounds=4", "epochs=2", "participation=0.7", "threads=1", "weight_decay=0.001"]
@@ -29,10 +27,9 @@ SETTINGS = ["rounds=4", "epochs=2", "participation=0.7", "threads=1", "weight_de
 
 def methods() -> Iterator[list[str]]:
     """Yield every method alone, and those that compose with FedFM and FedFM-Lite on top."""
-    for name in METHODS:
-        yield [name]
+    yield from ([name] for name in PIECES)
     for top in MATCHING[:2]:
-        yield from ([name, top] for name in METHODS if name not in (*MATCHING, "fedavg"))
+        yield from ([name, top] for name in PIECES if name not in (*MATCHING, "fedavg"))
 
 
 def hash_run(pieces: list[str], executor: str) -> str:
@@ -43,19 +40,13 @@ def hash_run(pieces: list[str], executor: str) -> str:
             changes += [f"{name}.start_round=1", f"{name}.strength=1.0"]
     changes += ["fedfm-lite.models_every=2"] if pieces in EVERY_OTHER_ROUND else []
     with tempfile.TemporaryDirectory() as folder:
-        words = [word for change in changes for word in ("--set", change)]
-        sys.argv = ["fedfm", "run", "digits", "--out", f"{folder}/run", *words]
-        try:
-            fedfm()
-        except SystemExit as stop:
-            if stop.code:
-                raise
-        digest = hashlib.sha256()
-        for name, tensor in sorted(load_file(f"{folder}/run/model.safetensors").items()):
-            digest.update(name.encode() + tensor.tobytes())
-        for line in Path(f"{folder}/run/rounds.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            digest.update(f"{record['test_accuracy']} {record['train_loss']}".encode())
+        (result,) = run_configs([load_config("digits", changes)], outs=[Path(folder, "run")])
+        tensors = load_file(f"{folder}/run/model.safetensors")
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode() + tensor.tobytes())
+    for record in result.rounds:
+        digest.update(f"{record.test_accuracy} {record.train_loss}".encode())
     return digest.hexdigest()[:16]
 
 

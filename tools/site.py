@@ -74,13 +74,15 @@ def describe_keys() -> Iterator[str]:
     """Yield a table of keys for the top of a config, each section, method and model."""
     yield from ("## The top of the file", "", *_rows(Config, skip=(*SECTIONS, "method")))
     for section, kind in SECTIONS.items():
-        yield from ("", f"## [{section}]", "", _docstring(kind).splitlines()[0], "", *_rows(kind))
-        models = MODELS if section == "model" else {}
-        for name, model in models.items():
+        yield from _describe_section(section, kind)
+        for name, model in MODELS.items() if section == "model" else ():
             yield from ("", f'### With name = "{name}"', "", *_rows(model))
     for name, piece in PIECES.items():
-        summary = _docstring(piece).splitlines()[0]
-        yield from ("", f"## [method.{name}]", "", summary, "", *_rows(piece))
+        yield from _describe_section(f"method.{name}", piece)
+
+
+def _describe_section(name: str, kind: Any) -> Iterator[str]:
+    yield from ("", f"## [{name}]", "", kind.__doc__.splitlines()[0], "", *_rows(kind))
 
 
 def _rows(kind: Any, skip: Iterable[str] = ()) -> Iterator[str]:
@@ -91,7 +93,7 @@ def _rows(kind: Any, skip: Iterable[str] = ()) -> Iterator[str]:
         return
     yield from ("| key | type | default | meaning |", "| --- | --- | --- | --- |")
     for each in (each for each in settings if each.name not in skip):
-        default = "" if each.default is None else f"`{_to_toml(each.default)}`"
+        default = "" if each.default is None else f"`{json.dumps(each.default)}`"
         cells = f"`{each.name}`", _name_type(each.annotation), default, meanings[each.name]
         yield f"| {' | '.join(cells)} |"
 
@@ -116,15 +118,6 @@ def _package() -> griffe.Object:
     loaded = griffe.load("fedfm", search_paths=[ROOT / "src"])
     assert isinstance(loaded, griffe.Object)
     return loaded
-
-
-def _docstring(kind: Any) -> str:
-    return kind.__doc__ or ""
-
-
-def _to_toml(value: Any) -> str:
-    plain = list(value) if isinstance(value, tuple) else value
-    return json.dumps(plain)
 
 
 def _name_type(hint: Any) -> str:

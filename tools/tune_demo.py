@@ -6,62 +6,47 @@ of rounds. Run it with `python tools/tune_demo.py`; it takes some
 minutes on one core. The choice goes into fedfm.cli.demo.
 """
 
-import itertools
+from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import torch
 
-from fedfm import UserError, simulate
+from fedfm import UserError
 from fedfm.config import Config, load_config
-from fedfm.run.prepare import build_model, load_data
+from fedfm.run.runner import run_configs
 
 RATES = (0.01, 0.03, 0.1)
 STRENGTHS = (0.5, 1.0, 2.0, 5.0)
 SEEDS = (100, 101, 102)
 
 
-MATCHING = (
-    ["method=fedfm", "fedfm.start_round=5"],
-    ["method=fedfm-lite", "fedfm-lite.start_round=5"],
-)
-
-
-def candidates() -> list[list[str]]:
-    """Every setting that is tried, as overrides of the built-in config."""
-    plain = [["method=fedavg", f"lr={lr}"] for lr in RATES]
-    matching = [
-        [*method, f"lr={lr}", f"{method[0].removeprefix('method=')}.strength={strength}"]
-        for method, lr, strength in itertools.product(MATCHING, RATES, STRENGTHS)
-    ]
-    return plain + matching
+def candidates() -> Iterator[list[str]]:
+    """Yield every setting that is tried, as overrides of the built-in config."""
+    for lr in RATES:
+        yield ["method=fedavg", f"lr={lr}"]
+    for method, lr, strength in product(("fedfm", "fedfm-lite"), RATES, STRENGTHS):
+        settings = [f"{method}.start_round=5", f"{method}.strength={strength}"]
+        yield [f"method={method}", f"lr={lr}", *settings]
 
 
 def validation_accuracy(config: Config) -> float:
-    """The best mean local validation accuracy in percent; 0 for a run that diverges."""
-    data = load_data(config)
+    """Return the best mean local validation accuracy in percent; 0 for a run that diverges."""
     try:
-        result = simulate(
-            build_model(config, data),
-            data,
-            config.composed.pieces,
-            partition=config.partition,
-            training=config.training,
-            seed=config.seed,
-        )
+        return 100 * run_configs([config])[0].best.val_accuracy
     except UserError:
         return 0.0
-    return 100 * result.best.val_accuracy
 
 
 def main() -> None:
     """Print the validation accuracies of every candidate."""
     torch.set_num_threads(1)
     for overrides in candidates():
-        found = [
-            validation_accuracy(load_config("digits", [*overrides, f"seed={seed}"]))
-            for seed in SEEDS
-        ]
-        print(f"{np.mean(found):6.2f}  {'  '.join(overrides)}", flush=True)
+        configs = [load_config("digits", [*overrides, f"seed={seed}"]) for seed in SEEDS]
+        print(
+            f"{np.mean([*map(validation_accuracy, configs)]):6.2f}  {'  '.join(overrides)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

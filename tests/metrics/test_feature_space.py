@@ -27,7 +27,7 @@ from fedfm.metrics.feature_space import (
     load_finished_config,
     measure,
 )
-from fedfm.paper.motivation import train_local_models
+from fedfm.paper.pictures import train_local_models
 from fedfm.rounds.clients import count_samples
 from fedfm.rounds.round import run_round
 from fedfm.run.runner import run_configs

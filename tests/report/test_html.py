@@ -582,7 +582,7 @@ def test_data_that_are_not_at_hand_leave_a_note(tmp_path, monkeypatch):
 def test_ticks_are_round_and_on_the_scale(low, high, log):
     scale = Scale(low, high, 10, 110, log)
     assert 2 <= len(scale.ticks) <= 9
-    assert all(low <= tick <= high for tick in scale.ticks)
+    assert all(low <= tick <= high for tick, _ in scale.ticks)
     np.testing.assert_allclose(scale([low, high]), [10, 110])
 
 

@@ -58,12 +58,6 @@ def extract_identity(config: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in MACHINE}
     if config.get("privacy"):  # the smallest number of clients decides the noise
         kept["fewest"] = config.get("deployment", {}).get("minimum")
-    if "method" in kept:
-        settings = {
-            name: _drop_defaults(f"method.{name}", table, usual.get("method", {}).get(name, {}))
-            for name, table in kept["method"].items()
-        }
-        kept["method"] = settings
     return {
         key: _drop_defaults(key, value, usual.get(key, {})) if isinstance(value, dict) else value
         for key, value in kept.items()
@@ -81,9 +75,12 @@ def digest(config: dict[str, Any]) -> str:
 
 def _drop_defaults(section: str, table: dict[str, Any], usual: Any) -> dict[str, Any]:
     """Return a section without the keys that came later and are at their default."""
-    first = FIRST_KEYS.get(section, ())
     if section == "method":
-        return table
+        return {
+            name: _drop_defaults(f"method.{name}", settings, usual.get(name, {}))
+            for name, settings in table.items()
+        }
+    first = FIRST_KEYS.get(section, ())
     return {
         key: value
         for key, value in table.items()

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -123,12 +123,8 @@ def select_cells(among: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
 def _match_labels(text: str, among: Iterable[Cell]) -> set[tuple[str, str]]:
     """Return (axis, label) of the label equal to `text`, or else of those that contain it."""
     labels = {item for cell in among for item in cell.labels.items()}
-    tests: tuple[Callable[[str], bool], ...] = (
-        lambda label: label.lower() == text.lower(),
-        lambda label: text.lower() in label.lower(),
-    )
-    exact, containing = ({(a, label) for a, label in labels if test(label)} for test in tests)
-    return exact or containing
+    containing = {item for item in labels if text.lower() in item[1].lower()}
+    return {item for item in containing if text.lower() == item[1].lower()} or containing
 
 
 def select_current(jobs: Sequence[Job], summaries: Sequence[Summary]) -> list[Summary]:
@@ -195,11 +191,10 @@ def sort_jobs(jobs: Iterable[Job], results: Path, spread: bool = False) -> list[
         return ordered
     most, firsts, others = max((len(job.seeds) for job in ordered), default=0), [], []
     for job in ordered:
-        if len(job.seeds) < most:
-            others.append(job)
-            continue
-        first = max(job.seeds, key=lambda seed: (job.rounds_done(results, seed), -seed))
-        rest = tuple(seed for seed in job.seeds if seed != first)
-        firsts.append(replace(job, seeds=(first,)))
+        rest = job.seeds
+        if len(job.seeds) == most:
+            first = max(job.seeds, key=lambda seed: (job.rounds_done(results, seed), -seed))
+            firsts.append(replace(job, seeds=(first,)))
+            rest = tuple(seed for seed in job.seeds if seed != first)
         others += [replace(job, seeds=rest)] if rest else []
     return firsts + others

@@ -38,9 +38,12 @@ def write_measures(folder: Path, dataset: Dataset) -> dict[str, float]:
     some = draw_sample(len(labels), POINTS, 0)  # the same ones for all runs
     components = reduce_dimensions(features[some], seed)
     small = (components / max(np.abs(components).max(), 1e-30)).astype(np.float16)
-    _write_points(
-        folder / POINTS_FILE, Points(small, labels[some].astype(np.int16), dataset.classes)
-    )
+    points = Points(small, labels[some].astype(np.int16), dataset.classes)
+    path = partial_path(folder / POINTS_FILE)
+    with path.open("wb") as file:
+        arrays: dict[str, Any] = points._asdict() | {"classes": np.array(points.classes)}
+        np.savez_compressed(file, **arrays)
+    path.replace(folder / POINTS_FILE)
     return save_measures(folder, measure(features, labels, seed))
 
 
@@ -51,14 +54,3 @@ def read_points(folder: Path) -> Points | None:
     with np.load(folder / POINTS_FILE) as arrays:
         classes = tuple(map(str, arrays["classes"]))
         return Points(arrays["features"].astype(np.float32), arrays["labels"], classes)
-
-
-def _write_points(path: Path, points: Points) -> None:
-    with partial_path(path).open("wb") as file:
-        np.savez_compressed(
-            file,
-            features=points.features,
-            labels=points.labels,
-            classes=np.array(points.classes),
-        )
-    partial_path(path).replace(path)

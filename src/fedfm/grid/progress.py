@@ -36,7 +36,7 @@ QUIET = 30.0
 """Seconds after which plain lines give a sign of life."""
 
 
-class LineDisplay:
+class LineDisplay(Display):
     """Print a line when a job begins and ends, and sometimes in between."""
 
     def __init__(self, runs: int, budget: Budget) -> None:
@@ -64,7 +64,7 @@ class LineDisplay:
         print(line, file=sys.stderr, flush=True)
 
 
-class BarDisplay:
+class BarDisplay(Display):
     """Show a bar for all runs, and one for the rounds of each running job."""
 
     def __init__(self, runs: int, budget: Budget, progress: Progress) -> None:

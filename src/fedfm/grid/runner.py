@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 from fedfm.grid.budget import Budget, Speed
 from fedfm.grid.jobs import Job, find_missing, sort_jobs
@@ -21,8 +20,8 @@ from fedfm.run.records import RoundRecord
 logger = logging.getLogger(__name__)
 
 
-class Display(Protocol):
-    """Show the progress of a grid."""
+class Display:
+    """What shows the progress of a grid; this one shows nothing."""
 
     def begin(self, job: Job) -> None:
         """Show that a job begins."""

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,21 +115,18 @@ class Store:
 
     def summaries(self) -> list[Summary]:
         """Return all results; warn of lines that cannot be read."""
-        if not self.path.exists():
-            return []
-        return list(self._read())
-
-    def _read(self) -> Iterator[Summary]:
-        known = {each.name for each in fields(Summary)}
-        for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
+        known, summaries = {each.name for each in fields(Summary)}, []
+        lines = self.path.read_bytes().splitlines() if self.path.exists() else []
+        for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line)
                 if record["format"] != FORMAT:
                     raise ValueError(f"format {record['format']}, this version reads {FORMAT}")
                 record["config"] = use_new_names(record["config"], note=False)
-                yield Summary(**{key: value for key, value in record.items() if key in known})
+                summaries.append(Summary(**{key: record[key] for key in record if key in known}))
             except (ValueError, LookupError, TypeError) as problem:
                 logger.warning("%s, line %d is left out: %s", self.path, number, problem)
+        return summaries
 
     def merge(self, other: "Store") -> int:
         """Add what another folder has and this one lacks; return how many results that were."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
 
@@ -65,7 +65,8 @@ def run_job(
         fresh = not any(left.folder(results, seed).exists() for seed in left.seeds)
         try:
             try:
-                _run(left, results, budget, threads, on_round, stop)
+                watch = partial(Watch, budget=budget, stop=stop, on_round=on_round)
+                _run(left, results, threads, watch)
             finally:  # some seeds may have finished before another one failed
                 outcome = replace(
                     outcome, finished=_record_finished(left, results, began if fresh else None)
@@ -102,22 +103,14 @@ def _find_unfinished(job: Job, claimed: tuple[int, ...], results: Path) -> tuple
     return tuple(seed for seed in claimed if seed not in ended or seed in unrecorded)
 
 
-def _run(
-    job: Job,
-    results: Path,
-    budget: Budget,
-    threads: int,
-    on_round: OnRound | None,
-    stop: Callable[[], bool],
-) -> None:
+def _run(job: Job, results: Path, threads: int, make_watch: Callable[..., "Watch"]) -> None:
     """Run every round that is left of the runs that are not finished."""
     folders = {seed: job.folder(results, seed) for seed in job.seeds}
     seeds = [seed for seed, folder in folders.items() if not is_finished(folder)]
     if not seeds:
         return
     torch.set_num_threads(threads or THREADS)
-    every = job.config.checkpoint_every
-    watch = Watch(len(seeds), job.config.training.rounds, every, budget, stop, on_round)
+    watch = make_watch(len(seeds), job.config.training.rounds, job.config.checkpoint_every)
     run_configs(
         [job.config.with_seed(seed) for seed in seeds],
         outs=[folders[seed] for seed in seeds],

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from multiprocessing import get_context, parent_process
@@ -20,7 +20,7 @@ from fedfm.grid.worker import JobOutcome, OnRound, run_job
 
 
 class Workers:
-    """Run jobs on an executor, `slots` at a time.
+    """Run jobs, `slots` at a time.
 
     A file in the results folder tells jobs to stop, since every worker sees that folder.
     """
@@ -30,10 +30,9 @@ class Workers:
     shows_rounds = False
     """Whether jobs can report their rounds to this process."""
 
-    def __init__(self, results: Path, budget: Budget, executor: Executor, slots: int = 1) -> None:
-        self.results, self.budget, self.executor = results, budget, executor
+    def __init__(self, results: Path, budget: Budget, slots: int = 1) -> None:
+        self.results, self.budget, self._slots = results, budget, slots
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._slots = slots
         self._stop_file = self.results / "locks" / f"stop-{uuid4().hex}"
 
     @property
@@ -44,15 +43,11 @@ class Workers:
     def submit(self, job: Job, on_round: OnRound) -> "Future[JobOutcome]":
         """Begin a job; `on_round` receives its rounds where `shows_rounds`."""
         callback, stop = (on_round if self.shows_rounds else None), self._stop_file.exists
-        try:
-            return self.executor.submit(
-                run_job, job, self.results, self.budget, self.threads, callback, stop
-            )
-        except BrokenProcessPool as problem:
-            raise UserError(
-                "a worker process ended unexpectedly, perhaps for lack of memory; finished runs "
-                "are kept: run the command again with fewer --jobs"
-            ) from problem
+        return self._start(job, self.results, self.budget, self.threads, callback, stop)
+
+    def _start(self, *arguments: Any) -> "Future[JobOutcome]":
+        """Begin `run_job` with these arguments."""
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Let the running jobs end after their round."""
@@ -61,7 +56,6 @@ class Workers:
 
     def close(self) -> None:
         """Release everything, once no job is running."""
-        self.executor.shutdown(cancel_futures=True)
         self._stop_file.unlink(missing_ok=True)
 
 
@@ -70,16 +64,10 @@ class InProcess(Workers):
 
     shows_rounds = True
 
-    def __init__(self, results: Path, budget: Budget) -> None:
-        super().__init__(results, budget, _InlineExecutor())
-
-
-class _InlineExecutor(Executor):
-    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> "Future[Any]":
-        """Call the function, and return when it has returned."""
-        future: Future[Any] = Future()
+    def _start(self, *arguments: Any) -> "Future[JobOutcome]":
+        future: Future[JobOutcome] = Future()
         try:
-            future.set_result(function(*arguments, **options))
+            future.set_result(run_job(*arguments))
         except Exception as problem:
             future.set_exception(problem)
         return future
@@ -89,9 +77,23 @@ class LocalProcesses(Workers):
     """Run jobs in several processes, which share the machine's CPU threads."""
 
     def __init__(self, results: Path, budget: Budget, slots: int) -> None:
-        pool = ProcessPoolExecutor(slots, get_context("spawn"), _start_process)
-        super().__init__(results, budget, pool, slots)
+        super().__init__(results, budget, slots)
+        self._pool = ProcessPoolExecutor(slots, get_context("spawn"), _start_process)
         self.threads = max(1, len(os.sched_getaffinity(0)) // slots)
+
+    def _start(self, *arguments: Any) -> "Future[JobOutcome]":
+        try:
+            return self._pool.submit(run_job, *arguments)
+        except BrokenProcessPool as problem:
+            raise UserError(
+                "a worker process ended unexpectedly, perhaps for lack of memory; finished runs "
+                "are kept: run the command again with fewer --jobs"
+            ) from problem
+
+    def close(self) -> None:
+        """End the processes."""
+        self._pool.shutdown(cancel_futures=True)
+        super().close()
 
 
 def _start_process() -> None:
@@ -118,34 +120,30 @@ class RayWorkers(Workers):
     threads = 1
 
     def __init__(self, results: Path, budget: Budget, address: str | None = None) -> None:
-        self._cluster = _RayExecutor(address)
-        super().__init__(results.resolve(), budget, self._cluster)
-        self.device = "cuda" if self._cluster.unit == "GPU" else "cpu"
+        super().__init__(results.resolve(), budget)
+        try:
+            self._ray = import_module("ray")
+            self._ray.init(address=address, include_dashboard=False, log_to_driver=False)
+        except ModuleNotFoundError as problem:
+            raise not_installed("--engine ray needs Ray", "ray") from problem
+        except ConnectionError as problem:
+            raise UserError(f"no Ray cluster answers at {address}: {problem}") from problem
+        self._unit = "GPU" if self._ray.cluster_resources().get("GPU") else "CPU"
+        self.device = "cuda" if self._unit == "GPU" else "cpu"
+        resources = {f"num_{self._unit.lower()}s": 1}
+        self._task = self._ray.remote(max_retries=0, **resources)(run_job)
 
     @property
     def slots(self) -> int:
         """Return how many GPUs, or else CPUs, the cluster has at this moment."""
-        return max(1, int(self._cluster.ray.cluster_resources().get(self._cluster.unit, 1)))
+        return max(1, int(self._ray.cluster_resources().get(self._unit, 1)))
 
-
-class _RayExecutor(Executor):
-    def __init__(self, address: str | None) -> None:
-        try:
-            self.ray = import_module("ray")
-        except ModuleNotFoundError as problem:
-            raise not_installed("--engine ray needs Ray", "ray") from problem
-        try:
-            self.ray.init(address=address, include_dashboard=False, log_to_driver=False)
-        except ConnectionError as problem:
-            raise UserError(f"no Ray cluster answers at {address}: {problem}") from problem
-        self.unit = "GPU" if self.ray.cluster_resources().get("GPU") else "CPU"
-        self.remote = self.ray.remote(max_retries=0, **{f"num_{self.unit.lower()}s": 1})
-
-    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> "Future[Any]":
+    def _start(self, *arguments: Any) -> "Future[JobOutcome]":
         """Start a task; it writes its files itself, and only its outcome comes back."""
-        future: Future[Any] = self.remote(function).remote(*arguments, **options).future()
+        future: Future[JobOutcome] = self._task.remote(*arguments).future()
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
-        self.ray.shutdown()
+        self._ray.shutdown()
+        super().close()

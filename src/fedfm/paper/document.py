@@ -12,13 +12,8 @@ from fedfm.grid.repeats import find_repeats_within
 from fedfm.grid.store import Summary
 from fedfm.paper.claims import HEADS, judge_claims
 from fedfm.paper.plan import ReproductionPlan, build_tables, load_plan
-from fedfm.paper.sections import (
-    format_table,
-    group_entries,
-    name_machines,
-    render_section,
-    sum_seconds,
-)
+from fedfm.paper.sections import group_entries, name_machines, render_section, sum_seconds
+from fedfm.report.tables.formats import format_markdown_table
 from fedfm.report.tables.table import Table
 
 INTRODUCTION = """\
@@ -105,7 +100,7 @@ def render_document(made: Document) -> str:
         _render_introduction(made),
         "## Which claims hold\n",
         "The difference is the mean improvement over the seeds that both cells share.\n",
-        format_table(HEADS, claims),
+        format_markdown_table(HEADS, claims),
         "## Discussion\n",
         made.discussion,
         *_render_repeats(made.results),
@@ -126,7 +121,9 @@ def _render_repeats(results: Path) -> list[str]:
     ]
     about = "Every value of a round except its time is compared, to the last digit."
     heads = ("run", "made again as", "rounds compared", "first difference")
-    return ["## Runs made twice\n", f"{about}\n", format_table(heads, rows)] if rows else []
+    return (
+        ["## Runs made twice\n", f"{about}\n", format_markdown_table(heads, rows)] if rows else []
+    )
 
 
 def _format_title_and_date(run: Summary) -> str:

@@ -1,8 +1,12 @@
 """Draw the recipes that the paper shows as figures."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from torch import nn
 
 from fedfm.config import Config
 from fedfm.data import partition as partitions
@@ -10,28 +14,27 @@ from fedfm.data.dataset import Dataset
 from fedfm.grid.points import read_points
 from fedfm.grid.recipe import Recipe, expand_cells
 from fedfm.grid.store import Summary
-from fedfm.metrics.feature_space import LocalSpaces
-from fedfm.paper.motivation import compute_local_spaces
-from fedfm.report import curves, partition_picture
+from fedfm.metrics.feature_space import LocalSpaces, compute_features
+from fedfm.report.curves import draw_curves
 from fedfm.report.features import Panel, draw_clients, draw_methods
+from fedfm.report.partition_picture import draw_partition
 from fedfm.report.tables.table import REDUCED, Table
+from fedfm.rounds.round import open_round, run_round
+from fedfm.run.simulation import Simulation
 
 
 def draw_picture(
     recipe: Recipe, table: Table, results: Path, quick: bool, path: Path | None = None
 ) -> Path | None:
     """Draw the runs of a table, by default into the results folder; None if it has no picture."""
-    runs = {tuple(entry.labels.values()): entry.runs[0] for entry in _list_run_entries(table)}
+    entries = (entry for entry in table.entries.values() if entry.runs)
+    runs = {tuple(entry.labels.values()): entry.runs[0] for entry in entries}
     if not runs or recipe.output not in ("curve", "features"):
         return None
     path = path or _make_path(recipe, results, quick)
     if recipe.output == "curve":
-        return curves.draw_curves(table, results, path)
+        return draw_curves(table, results, path)
     return _draw_features(runs, results, _format_title(recipe, quick), path)
-
-
-def _list_run_entries(table: Table) -> Iterator[Any]:
-    return (entry for entry in table.entries.values() if entry.runs)
 
 
 def _make_path(recipe: Recipe, results: Path, quick: bool) -> Path:
@@ -70,12 +73,8 @@ def draw_local_models(
         dataset = load_data(config)
         model = build_model(config, dataset).to(device_of(config))
         spaces.append(compute_local_spaces(cell.title, model, dataset, config))
-    path = draw_clients(
-        spaces,
-        dataset.classes,
-        _make_path(recipe, results, quick),
-        title=_format_title(recipe, quick),
-    )
+    path, title = _make_path(recipe, results, quick), _format_title(recipe, quick)
+    draw_clients(spaces, dataset.classes, path, title=title)
     for space in spaces:
         yield {
             "method": space.title,
@@ -83,6 +82,30 @@ def draw_local_models(
             "silhouette": f"{space.silhouette:.3f}",
             "picture": str(path),
         }
+
+
+def train_local_models(model: nn.Module, dataset: Dataset, config: Config) -> Iterator[nn.Module]:
+    """Yield the clients' models after the last round's local training, before averaging."""
+    simulation = Simulation(model, dataset, config)
+    state, federation = simulation.start, simulation.federation
+    for _ in range(config.training.rounds - 1):
+        state, _ = run_round(state, federation)
+    last = open_round(state, federation)
+    trained = federation.executor.train(last.job).model
+    tensors = {**trained.params, **trained.buffers}
+    for client in range(len(last.group.cohort)):
+        local = copy.deepcopy(model)
+        local.load_state_dict({name: tensor[client] for name, tensor in tensors.items()})
+        yield local
+
+
+def compute_local_spaces(
+    title: str, model: nn.Module, dataset: Dataset, config: Config
+) -> LocalSpaces:
+    """Return the test features by the local models of all clients."""
+    trained = train_local_models(model, dataset, config)
+    features, labels = zip(*(compute_features(local, dataset) for local in trained), strict=True)
+    return LocalSpaces(title, np.stack(features), labels[0])
 
 
 def draw_partitions(
@@ -93,20 +116,14 @@ def draw_partitions(
 
     for cell in expand_cells(recipe, quick, overrides):
         config = cell.resolved
+        dataset, clients, seed = load_data(config), config.training.clients, config.seed
+        counts = partitions.tabulate(dataset, clients, config.partition, seed)
         path = folder / f"{'-'.join(cell.labels.values())}{'-quick' if quick else ''}.png"
-        yield cell.labels | _draw_partition(config, load_data(config), cell.title, path)
-
-
-def _draw_partition(config: Config, dataset: Dataset, title: str, path: Path) -> dict[str, Any]:
-    clients, seed = config.training.clients, config.seed
-    table = partitions.tabulate(dataset, clients, config.partition, seed)
-    heading = f"{title}: {dataset.name}, {clients} clients, seed {seed}"
-    picture = partition_picture.draw_partition(table, dataset.classes, heading, path)
-    sizes = table.sum(1)
-    return {
-        "data": dataset.name,
-        "clients": clients,
-        "smallest": int(sizes.min()),
-        "largest": int(sizes.max()),
-        "picture": str(picture),
-    }
+        heading = f"{cell.title}: {dataset.name}, {clients} clients, seed {seed}"
+        yield cell.labels | {
+            "data": dataset.name,
+            "clients": clients,
+            "smallest": int(counts.sum(1).min()),
+            "largest": int(counts.sum(1).max()),
+            "picture": str(draw_partition(counts, dataset.classes, heading, path)),
+        }

@@ -11,7 +11,7 @@ from fedfm.grid.store import Summary
 from fedfm.paper.catalogue import load_recipe
 from fedfm.paper.plan import Section
 from fedfm.report.tables.choice import choose_settings
-from fedfm.report.tables.formats import escape_markdown, format_markdown_row
+from fedfm.report.tables.formats import escape_markdown, format_markdown_table
 from fedfm.report.tables.table import Entry, Table
 
 NOT_RUN = "not run"
@@ -23,9 +23,9 @@ def render_section(part: Section, table: Table, words: Sequence[str], picture: P
     """Render a recipe: its subject, its cells, what was chosen, its picture."""
     recipe = load_recipe(part.recipe)
     lines = [
-        f"## {table.paper}: {table.title} (`{table.recipe}`)\n",
-        f"{table.about}\n",
-        format_table(
+        f"## {recipe.paper}: {recipe.title} (`{recipe.name}`)\n",
+        f"{recipe.about}\n",
+        format_markdown_table(
             _list_heads(table),
             (_format_row(recipe, entries, words) for entries in group_entries(table).values()),
         ),
@@ -34,18 +34,8 @@ def render_section(part: Section, table: Table, words: Sequence[str], picture: P
         choices = [each.words for each in choose_settings(part.selection, table)] or ["nothing yet"]
         lines.append(f"Chosen: {'; '.join(choices)}.\n")
     if picture.exists():
-        lines.append(f"![{table.title}]({picture.name})\n")
+        lines.append(f"![{recipe.title}]({picture.name})\n")
     return "\n".join(lines)
-
-
-def format_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, with an empty line below."""
-    lines = [
-        format_markdown_row(heads),
-        format_markdown_row(["---"] * len(heads)),
-        *map(format_markdown_row, rows),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def group_entries(table: Table) -> Cells:
@@ -70,20 +60,11 @@ def name_machines(results: Path, runs: Iterable[Summary]) -> list[str]:
 
 def _list_heads(table: Table) -> list[str]:
     measures = list(dict.fromkeys(column.measure for column in table.columns))
-    numbers = [
-        f"{of}{'' if len(measures) == 1 else f', {measure.heading}'}"
-        for measure in measures
-        for of in (
-            "paper",
-            f"ours, {measure.heading}" if len(measures) == 1 else "ours",
-            "difference",
-        )
-    ]
-    return [*_list_axes(table), *numbers, "seeds", "time", "command"]
-
-
-def _list_axes(table: Table) -> list[str]:
-    return list(next(iter(table.entries.values())).labels)
+    numbers = ["paper", f"ours, {measures[0].heading}", "difference"]
+    if len(measures) > 1:
+        kinds = ("paper", "ours", "difference")
+        numbers = [f"{kind}, {measure.heading}" for measure in measures for kind in kinds]
+    return [*table.recipe.axes, *numbers, "seeds", "time", "command"]
 
 
 def _format_row(recipe: Recipe, entries: Sequence[Entry], words: Sequence[str]) -> list[str]:

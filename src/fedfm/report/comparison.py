@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from fedfm.report.figure import COLOURS, new_figure, save_figure
+from fedfm.report.figure import COLOURS, new_figure, save_figure, tidy_axes
 from fedfm.report.tables.statistics import compute_deviation
 from fedfm.run.records import Result
 
@@ -61,8 +61,7 @@ def draw_comparison(entries: Sequence[MethodRuns], title: str, path: Path) -> Pa
     over_rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
     over_floats.set(xlabel="million floats sent by the clients")
     for axes in (over_rounds, over_floats):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy_axes(axes)
     over_rounds.legend(frameon=False, loc="lower right")
     figure.suptitle(title)
     return save_figure(figure, path)

@@ -35,9 +35,9 @@ def draw_curves(table: Table, results: Path, path: Path) -> Path:
 
     `results` is the folder of the results, in which the runs' folders are.
     """
-    if not table.column_axes:
+    if not table.recipe.columns:
         return draw_against_traffic(collect_rounds(table, results), _format_title(table), path)
-    axis, heading = SEPARATOR.join(table.column_axes), table.columns[0].measure.heading
+    axis, heading = SEPARATOR.join(table.recipe.columns), table.columns[0].measure.heading
     return draw_over_parameter(collect_values(table), axis, _format_title(table), path, heading)
 
 
@@ -71,7 +71,8 @@ def collect_rounds(table: Table, results: Path) -> dict[str, list[Rounds]]:
 
 def _format_title(table: Table) -> str:
     """Return the headline without a line break between "Fig." and its number."""
-    return table.headline.replace(table.paper, table.paper.replace(" ", "\u00a0"))
+    paper = table.recipe.paper
+    return table.headline.replace(paper, paper.replace(" ", "\u00a0"))
 
 
 def draw_over_parameter(values: Values, axis: str, title: str, path: Path, measure: str) -> Path:

@@ -1,13 +1,13 @@
 """Draw feature spaces by t-SNE: several methods side by side, or clients' local models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
@@ -58,12 +58,10 @@ def draw_methods(
     Stars are anchors: the mean of a class's features, placed by t-SNE with the others. At most
     `points` samples of each panel are drawn, the same ones where panels have equally many.
     """
-    check_suffix(path)
     anchor = Line2D([], [], ls="", label="anchor", **_ANCHOR)
-    figure, axes = _make_figure(len(panels), 3.9, [*_make_class_keys(class_names), anchor])
-    for each, panel in zip(axes, panels, strict=True):
-        _draw_panel(each, panel, points, seed)
-    return _save_with_title(figure, title, path)
+    keys = [*_make_class_keys(class_names), anchor]
+    draws = [partial(_draw_panel, panel, points, seed) for panel in panels]
+    return _draw_figure(draws, 3.9, keys, title, path)
 
 
 def draw_clients(
@@ -80,22 +78,18 @@ def draw_clients(
     Colours are classes, markers are clients. A line joins the clients' anchors (means) of a class:
     the longer the lines, the less the feature spaces agree.
     """
-    check_suffix(path)
-    require(len(spaces) > 0, "there is nothing to draw")
+    clients = max((len(space.features) for space in spaces), default=0)
     marks = [
         Line2D([], [], ls="", ms=7, label=f"client {k + 1}", **_client_style(k, INK))
-        for k in range(len(spaces[0].features))
+        for k in range(clients)
     ]
     joined = Line2D([], [], color=INK, lw=1.3, label="a class's anchors", **_ANCHOR)
-    figure, axes = _make_figure(
-        len(spaces), 5.2, [*_make_class_keys(class_names, "o"), *marks, joined]
-    )
-    for each, space in zip(axes, spaces, strict=True):
-        _draw_clients(each, space, points, seed)
-    return _save_with_title(figure, title, path)
+    keys = [*_make_class_keys(class_names, "o"), *marks, joined]
+    draws = [partial(_draw_clients, space, points, seed) for space in spaces]
+    return _draw_figure(draws, 5.2, keys, title, path)
 
 
-def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
+def _draw_panel(panel: Panel, points: int, seed: int, axes: Axes) -> None:
     some = draw_sample(len(panel.labels), points, seed)
     labels, present = panel.labels[some], np.unique(panel.labels)
     means = class_means(panel.features, panel.labels)
@@ -111,7 +105,7 @@ def _draw_panel(axes: Axes, panel: Panel, points: int, seed: int) -> None:
     _label_axes(axes, panel.title, measures)
 
 
-def _draw_clients(axes: Axes, space: LocalSpaces, points: int, seed: int) -> None:
+def _draw_clients(space: LocalSpaces, points: int, seed: int, axes: Axes) -> None:
     some = draw_sample(len(space.labels), points, seed)
     labels, (clients, _, d) = space.labels[some], space.features.shape
     means = np.stack([class_means(features, space.labels) for features in space.features])
@@ -150,35 +144,37 @@ def _make_class_keys(class_names: Sequence[str], mark: str | None = None) -> lis
     """Return the legend's entries for the classes; `mark` replaces their markers."""
     if len(class_names) > NAMED:
         return []
-    looks = [
-        _class_style(label) | ({"marker": mark} if mark else {})
-        for label in range(len(class_names))
-    ]
+    other = {"marker": mark} if mark else {}
     return [
-        Line2D([], [], ls="", ms=7, label=name.replace("$", r"\$"), **look)
-        for name, look in zip(class_names, looks, strict=True)
+        Line2D([], [], ls="", ms=7, label=name.replace("$", r"\$"), **_class_style(label) | other)
+        for label, name in enumerate(class_names)
     ]
 
 
-def _make_figure(panels: int, inches: float, keys: Sequence[Line2D]) -> tuple[Figure, list[Axes]]:
-    """Return a figure with square panels and the legend below them."""
-    require(panels > 0, "there is nothing to draw")
-    rows = ceil(panels / PER_ROW)
-    columns = ceil(panels / rows)
+def _draw_figure(
+    draws: Sequence[Callable[[Axes], None]],
+    inches: float,
+    keys: Sequence[Line2D],
+    title: str,
+    path: Path,
+) -> Path:
+    """Write a figure with square panels, each drawn by a function, and the legend below them."""
+    check_suffix(path)
+    require(len(draws) > 0, "there is nothing to draw")
+    rows = ceil(len(draws) / PER_ROW)
+    columns = ceil(len(draws) / rows)
     lines = ceil(len(keys) / int(columns * inches / _KEY_INCHES))
-    size = (inches * columns, (inches + 0.4) * rows + 0.5 + 0.3 * lines)
-    figure = new_figure(*size)
-    figure.legend(
-        handles=keys,
-        loc="outside lower center",
-        ncols=ceil(len(keys) / lines),
-        frameon=False,
-        labelcolor=INK,
-    )
+    figure = new_figure(inches * columns, (inches + 0.4) * rows + 0.5 + 0.3 * lines)
+    look: dict[str, Any] = {"ncols": ceil(len(keys) / lines), "frameon": False, "labelcolor": INK}
+    figure.legend(handles=keys, loc="outside lower center", **look)
     axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for spare in axes[panels:]:
+    for draw, each in zip(draws, axes, strict=False):
+        draw(each)
+    for spare in axes[len(draws) :]:
         spare.set_axis_off()
-    return figure, axes[:panels]
+    if title:
+        figure.suptitle(title, color=INK, fontsize=13, parse_math=False)
+    return save_figure(figure, path)
 
 
 def _label_axes(axes: Axes, title: str, below: str) -> None:
@@ -188,9 +184,3 @@ def _label_axes(axes: Axes, title: str, below: str) -> None:
     axes.spines[:].set_color(_PALE)
     axes.set_title(title, color=INK, fontsize=12, parse_math=False)
     axes.set_xlabel(below, color=INK, fontsize=10)
-
-
-def _save_with_title(figure: Figure, title: str, path: Path) -> Path:
-    if title:
-        figure.suptitle(title, color=INK, fontsize=13, parse_math=False)
-    return save_figure(figure, path)

@@ -84,11 +84,16 @@ def begin_chart(title: str, path: Path) -> tuple[Figure, Axes]:
     figure = new_figure(8, 4.6)
     axes = figure.subplots()
     axes.set_title(textwrap.fill(title, 80), color=INK, fontsize=12, loc="left", parse_math=False)
+    tidy_axes(axes)
+    return figure, axes
+
+
+def tidy_axes(axes: Axes) -> None:
+    """Draw a pale grid behind the data, and no frame above or to the right."""
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK)
-    return figure, axes
 
 
 def save_chart(figure: Figure, axes: Axes, path: Path, order: Sequence[int] = ()) -> Path:

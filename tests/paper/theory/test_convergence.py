@@ -134,6 +134,6 @@ def test_the_report_passes_and_can_fail(found):
 def test_the_report_draws_only_where_asked(found, monkeypatch):
     assert found.picture.name == "theory.png"
     assert found.picture.read_bytes().startswith(b"\x89PNG")
-    for check in ("compute_digits_updates", "check_fixed_rate", "check_shrinking_rate"):
-        monkeypatch.setattr(f"fedfm.paper.theory.checks.{check}", lambda *_, **__: [])
+    for check in ("checks.compute_digits_updates", "convergence.check_bounds"):
+        monkeypatch.setattr(f"fedfm.paper.theory.{check}", lambda *_, **__: [])
     assert check_theory().picture is None

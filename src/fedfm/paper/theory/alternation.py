@@ -29,7 +29,8 @@ def simulate(
     rng = generator(seed, "alternation", rounds, tau)
     inputs, sums = start.shape[1], problem.shares[..., None] * problem.means
     step = np.eye(inputs) - rate * problem.hessians
-    fixed, noise = np.tile(problem.targets, (1, repeats, 1)), rate * problem.sigma * problem.noise
+    direction = np.outer(problem.profile, problem.steepest)
+    fixed, noise = np.tile(problem.targets, (1, repeats, 1)), rate * problem.sigma * direction
     point, norms = np.tile(start, (repeats, 1)), np.empty((rounds, repeats))
     for t in range(rounds):
         anchors = point @ problem.class_means.T

@@ -8,14 +8,8 @@ import numpy as np
 from rich.table import Table
 
 from fedfm.methods import FedProto
-from fedfm.paper.theory.convergence import (
-    TAUS,
-    BoundCheck,
-    check_fixed_rate,
-    check_shrinking_rate,
-    fit_slope,
-    select_tau,
-)
+from fedfm.paper.theory import convergence
+from fedfm.paper.theory.convergence import TAUS, BoundCheck, fit_slope, select_tau
 from fedfm.paper.theory.lemma import AnchorUpdate, compute_digits_updates
 from fedfm.paper.theory.picture import draw_theory
 from fedfm.paper.theory.quadratic import make_problem
@@ -93,7 +87,8 @@ def check_theory(out: Path | None = None) -> TheoryReport:
         "BatchNorm": compute_digits_updates(piece, norm="batch"),
         "3 of 10 clients": compute_digits_updates(piece, participation=0.3),
     }
-    fixed, shrinking = check_fixed_rate(problem, start), check_shrinking_rate(problem, start)
+    fixed = convergence.check_fixed_rate(problem, start)
+    shrinking = convergence.check_shrinking_rate(problem, start)
     picture = out and draw_theory(anchors, fixed, shrinking, out / "theory.png")
     return TheoryReport(anchors, fixed, shrinking, picture)
 

@@ -50,7 +50,6 @@ class BoundCheck:
 
     tau: int
     rounds: int
-    rate: float
     smallest: float
     """min_t of the exact expectation: what Theorem 1 bounds."""
     average: float
@@ -73,49 +72,43 @@ class BoundCheck:
 
 
 def check_bounds(
-    problem: Problem, start: Array, tau: int, rate: float, ends: list[int]
+    problem: Problem, start: Array, tau: int, rate: float, ends: Sequence[int]
 ) -> list[BoundCheck]:
     """Check the first T rounds of one run, for every T in `ends`."""
     constants, most = problem.constants(start), max(ends)
     exact, deviation = compute_expectation(problem, start, rounds=most, tau=tau, rate=rate)
     runs = simulate(problem, start, rounds=most, tau=tau, rate=rate, repeats=REPEATS)
-    checks: list[BoundCheck] = []
-    for rounds in ends:
-        at = int(np.argmin(exact[:rounds]))
-        checks.append(
-            BoundCheck(
-                tau,
-                rounds,
-                rate,
-                smallest=float(exact[at]),
-                average=float(exact[:rounds].mean()),
-                sampled=float(runs[at].mean()),
-                error=float(deviation[at]) / sqrt(REPEATS),
-                bound=compute_bound(constants, rounds=rounds, tau=tau, rate=rate),
-            )
+    lowest = {rounds: int(np.argmin(exact[:rounds])) for rounds in ends}
+    return [
+        BoundCheck(
+            tau,
+            rounds,
+            smallest=float(exact[at]),
+            average=float(exact[:rounds].mean()),
+            sampled=float(runs[at].mean()),
+            error=float(deviation[at]) / sqrt(REPEATS),
+            bound=compute_bound(constants, rounds=rounds, tau=tau, rate=rate),
         )
-    return checks
+        for rounds, at in lowest.items()
+    ]
 
 
 def check_fixed_rate(problem: Problem, start: Array) -> list[BoundCheck]:
     """Check Theorem 1 with the largest learning rate that it admits, for every tau and T."""
     largest = problem.constants(start).largest_rate
-    return [
-        cell
-        for tau in TAUS
-        for cell in check_bounds(problem, start, tau, largest(tau), list(ROUNDS))
-    ]
+    checks = (check_bounds(problem, start, tau, largest(tau), ROUNDS) for tau in TAUS)
+    return [cell for cells in checks for cell in cells]
 
 
 def check_shrinking_rate(problem: Problem, start: Array) -> list[BoundCheck]:
     """Check Corollary 1, eta = 1/sqrt(tau T), where the theorem admits that eta."""
     largest = problem.constants(start).largest_rate
+    rates = {(tau, rounds): 1 / sqrt(tau * rounds) for tau in TAUS for rounds in ROUNDS}
     return [
         cell
-        for tau in TAUS
-        for rounds in ROUNDS
-        if 1 / sqrt(tau * rounds) <= largest(tau)
-        for cell in check_bounds(problem, start, tau, 1 / sqrt(tau * rounds), [rounds])
+        for (tau, rounds), rate in rates.items()
+        if rate <= largest(tau)
+        for cell in check_bounds(problem, start, tau, rate, [rounds])
     ]
 
 

@@ -7,7 +7,7 @@ FedProto. As the anchors are class means and p_k is the share of the data, the d
 lambda sum_c n_c/n |a_c(t) - a_c(t+1)|^2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -78,35 +78,26 @@ def compute_digits_updates(
     digits = data.load("digits")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = models.build(
-            "cnn",
-            shape=digits.shape,
-            classes=len(digits.classes),
-            norm=norm,
-            channels=(8, 16),
-            features=32,
-        ).double()
+        sizes = {"channels": (8, 16), "features": 32}
+        shape, classes = digits.shape, len(digits.classes)
+        model = models.build("cnn", shape=shape, classes=classes, norm=norm, **sizes).double()
     training = Training(
         rounds=rounds + 1, participation=participation, epochs=2, batch_size=32, lr=0.1
     )
-    config = make_config(
-        piece, partition=Partition("niid1"), training=training, seed=seed, executor="stacked"
-    )
-    simulation = Simulation(model, digits, config)
-    return track_updates(
-        simulation.start, simulation.federation, piece, digits.train.labels, rounds
-    )
+    chosen = {"partition": Partition("niid1"), "training": training, "executor": "stacked"}
+    simulation = Simulation(model, digits, make_config(piece, seed=seed, **chosen))
+    return list(track_updates(simulation, piece, digits.train.labels, rounds))
 
 
 def track_updates(
-    state: State, fed: Federation, piece: FedProto, labels: Tensor, rounds: int
-) -> list[AnchorUpdate]:
-    """Run `rounds` + 1 rounds and compare each round's anchors with those before it.
+    simulation: Simulation, piece: FedProto, labels: Tensor, rounds: int
+) -> Iterator[AnchorUpdate]:
+    """Run `rounds` + 1 rounds; yield a comparison of each round's anchors with those before it.
 
     A state holds the model after its round and the anchors from before it: w(t+1) and A(t).
     """
-    updates: list[AnchorUpdate] = []
-    state, _ = run_round(state, fed)
+    fed = simulation.federation
+    state, _ = run_round(simulation.start, fed)
     for _ in range(rounds):
         following, _ = run_round(state, fed)
         old, new = state.server[piece.name], following.server[piece.name]
@@ -114,9 +105,8 @@ def track_updates(
         before, after = compute_objective(state, fed, piece.strength, samples, old, new)
         moved = (old["anchors"] - new["anchors"]).square().sum(-1) * old["seen"]
         predicted = piece.strength * float(moved[labels[torch.cat(samples)]].mean())
-        updates.append(AnchorUpdate(state.round, before, after, predicted))
+        yield AnchorUpdate(state.round, before, after, predicted)
         state = following
-    return updates
 
 
 def compute_objective(
@@ -129,11 +119,8 @@ def compute_objective(
     sums = fed.executor.measure(
         state.model.map(trees.share), samples, partial(compute_losses, old=old, new=new)
     )
-    n = count_samples(samples)
-    shares = n / n.sum()
-    task, before, after = (
-        float((shares * sums[name] / n).sum()) for name in ("task", "old", "new")
-    )
+    total = count_samples(samples).sum()
+    task, before, after = (float(sums[name].sum() / total) for name in ("task", "old", "new"))
     return task + strength * before, task + strength * after
 
 

@@ -10,12 +10,10 @@ from matplotlib.ticker import MaxNLocator
 
 from fedfm.paper.theory.convergence import REPEATS, BoundCheck, select_tau
 from fedfm.paper.theory.lemma import AnchorUpdate
-from fedfm.report.figure import INK, new_figure, save_figure
+from fedfm.report.figure import COLOURS, INK, MARKERS, new_figure, save_figure, tidy_axes
 
-_PALE = "#d9dce1"
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # Okabe and Ito: safe for colour-blind
-_OTHERS = ("#2b2b2b", "#56b4e9", "#d55e00")
-_MARKS = ("o", "s", "^", "D")
+_OTHERS = (INK, COLOURS[5], COLOURS[6])
+"""The runs of Lemma 2, which are not numbers of local steps."""
 
 
 def draw_theory(
@@ -34,7 +32,7 @@ def draw_theory(
     theorem.set_ylabel(r"$\min_t\ \mathbb{E}\,\|\nabla\Phi(w^{(t)};A^{(t)})\|^2$", color=INK)
     _draw_updates(lemma, anchors)
     for axes in (theorem, corollary, lemma):
-        _tidy(axes)
+        tidy_axes(axes)
     figure.legend(handles=_make_keys(fixed), loc="outside lower left", ncols=7, frameon=False)
     return save_figure(figure, path, dpi=130)
 
@@ -44,9 +42,9 @@ def _draw_bounds(axes: Axes, cells: Sequence[BoundCheck], title: str) -> None:
     for i, tau in enumerate(sorted({each.tau for each in cells})):
         of_tau = select_tau(cells, tau)
         rounds = [each.rounds for each in of_tau]
-        axes.plot(rounds, [each.bound.total for each in of_tau], "--", color=_COLOURS[i], lw=1.6)
-        axes.plot(rounds, [each.smallest for each in of_tau], color=_COLOURS[i], lw=1.8)
-        axes.plot(rounds, [each.sampled for each in of_tau], _MARKS[i], color=_COLOURS[i], ms=6)
+        axes.plot(rounds, [each.bound.total for each in of_tau], "--", color=COLOURS[i], lw=1.6)
+        axes.plot(rounds, [each.smallest for each in of_tau], color=COLOURS[i], lw=1.8)
+        axes.plot(rounds, [each.sampled for each in of_tau], MARKERS[i], color=COLOURS[i], ms=6)
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("rounds T", color=INK)
     axes.set_title(title, color=INK, fontsize=11, loc="left")
@@ -67,7 +65,7 @@ def _draw_updates(axes: Axes, anchors: Mapping[str, Sequence[AnchorUpdate]]) -> 
     """Draw the decrease of Phi in every round; a round without one would be missing."""
     for i, (name, updates) in enumerate(anchors.items()):
         rounds, falls = [each.round for each in updates], [each.decrease for each in updates]
-        axes.plot(rounds, falls, marker=_MARKS[i], color=_OTHERS[i], ms=5, lw=1.4, label=name)
+        axes.plot(rounds, falls, marker=MARKERS[i], color=_OTHERS[i], ms=5, lw=1.4, label=name)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round t + 1", color=INK)
@@ -80,7 +78,7 @@ def _make_keys(cells: Sequence[BoundCheck]) -> list[Line2D]:
     """Return the legend's entries for the first two panels."""
     taus = sorted({each.tau for each in cells})
     colours = [
-        Line2D([], [], color=_COLOURS[i], marker=_MARKS[i], lw=0, label=rf"$\tau$ = {tau}")
+        Line2D([], [], color=COLOURS[i], marker=MARKERS[i], lw=0, label=rf"$\tau$ = {tau}")
         for i, tau in enumerate(taus)
     ]
     return [
@@ -89,11 +87,3 @@ def _make_keys(cells: Sequence[BoundCheck]) -> list[Line2D]:
         Line2D([], [], color=INK, label="exact expectation"),
         Line2D([], [], color=INK, marker="o", lw=0, label=f"mean of {REPEATS} runs"),
     ]
-
-
-def _tidy(axes: Axes) -> None:
-    axes.grid(color=_PALE, lw=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_PALE)
-    axes.tick_params(which="both", color=_PALE, labelcolor=INK)

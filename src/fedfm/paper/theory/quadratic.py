@@ -100,16 +100,11 @@ class Problem:
         """Return the steepest direction [m] of M, in which noise hurts most."""
         return np.asarray(np.linalg.eigh(self.slope)[1][:, -1])
 
-    @cached_property
+    @property
     def profile(self) -> Array:
         """Return the noise's share of each row of W [d]: even, with length 1."""
         rows = self.targets.shape[1]
         return np.full(rows, 1 / sqrt(rows))
-
-    @cached_property
-    def noise(self) -> Array:
-        """Return the direction of the gradient noise [d, m], of length 1."""
-        return np.outer(self.profile, self.steepest)
 
     def mean(self, values: Array) -> Array:
         """Return sum_k p_k values_k: [K, ...] -> [...]."""

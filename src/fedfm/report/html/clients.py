@@ -1,24 +1,13 @@
 """The chart of the clients: a dot for the validation accuracy of each."""
 
 from collections.abc import Sequence
-from xml.etree.ElementTree import Element
 
 import numpy as np
 from markupsafe import Markup
 
 from fedfm.report.html.group import MethodGroup, thin_indices
 from fedfm.report.html.load import Floats
-from fedfm.report.html.svg import (
-    WIDTH,
-    Scale,
-    add_group,
-    add_line,
-    add_path,
-    add_text,
-    new_picture,
-    set_height,
-    to_markup,
-)
+from fedfm.report.html.svg import WIDTH, Group, Scale, new_picture, to_markup
 
 ROW = 60.0
 DOTS = 200
@@ -37,31 +26,22 @@ def draw_client_dots(entries: Sequence[MethodGroup], name: str) -> Markup | None
         f"{entry.label}: {values.min():.0f} to {values.max():.0f} %, median {np.median(values):.0f}"
         for entry, values in rows
     )
-    svg = new_picture(name, "Validation accuracy of clients", description)
-    set_height(svg, bottom + 46)
-    svg.set("class", "dots")
-    _draw_dot_axis(svg, scale, bottom)
+    picture = new_picture(name, "dots", "Validation accuracy of clients", description)
+    grid = picture.group("grid")
+    for value, place in scale.ticks:
+        grid.line(place, 4, place, bottom)
+        grid.text(place, bottom + 18, f"{value:g}", "middle")
+    grid.text(WIDTH / 2, bottom + 40, "validation accuracy of a client, %", "middle name")
     for i, (entry, values) in enumerate(rows):
-        _draw_dot_row(svg, entry, scale, values, ROW * (i + 0.7))
-    return to_markup(svg)
+        row = picture.group("series", entry.number)
+        _draw_row(row, entry.label, scale(values), float(scale(np.median(values))), ROW * (i + 0.7))
+    return to_markup(picture, bottom + 46)
 
 
-def _draw_dot_axis(svg: Element, scale: Scale, bottom: float) -> None:
-    grid = add_group(svg, "grid")
-    for value, place in zip(scale.ticks, scale(scale.ticks), strict=True):
-        add_line(grid, place, 4, place, bottom)
-        add_text(grid, place, bottom + 18, f"{value:g}", "middle")
-    add_text(grid, WIDTH / 2, bottom + 40, "validation accuracy of a client, %", "middle name")
-
-
-def _draw_dot_row(
-    svg: Element, entry: MethodGroup, scale: Scale, values: Floats, centre: float
-) -> None:
-    row = add_group(svg, "series", entry.number)
-    add_text(row, 16, centre - 20, entry.label, "label")
-    add_path(row, _place_dots(scale(values), centre), "dot")
-    median = float(scale(np.median(values)))
-    add_line(row, median, centre - 15, median, centre + 15, "median")
+def _draw_row(row: Group, label: str, places: Floats, median: float, centre: float) -> None:
+    row.text(16, centre - 20, label, "label")
+    row.path(_place_dots(places, centre), "dot")
+    row.line(median, centre - 15, median, centre + 15, "median")
 
 
 def _collect_accuracies(entry: MethodGroup) -> Floats:
@@ -72,8 +52,7 @@ def _collect_accuracies(entry: MethodGroup) -> Floats:
 def _place_dots(x: Floats, centre: float) -> str:
     """Return the dots as a path; dots at one place are stacked around it."""
     drawn = []
-    for place in np.unique(x.round()):
-        count = int((x.round() == place).sum())
+    for place, count in zip(*np.unique(x.round(), return_counts=True), strict=True):
         high = max(5, -(-count // 6))
         wide = -(-count // high)
         for i in range(count):

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from fedfm.core.errors import require
 from fedfm.grid.store import Store
@@ -20,8 +21,7 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError)
 """What reading a file of another version, or one edited by hand, may raise."""
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """Something that the report does not show."""
 
     what: str
@@ -37,6 +37,10 @@ class Discovery:
     pictures: list[Path] = field(default_factory=list)
     quick: set[tuple[str, int]] = field(default_factory=set)
     """Identities of runs of reduced size, which must not be compared."""
+
+    def leave_out(self, path: Path | str, why: str) -> None:
+        """Note what is not shown; relative to the working folder, to name no home folder."""
+        self.left_out.append(LeftOut(format_path(path), why))
 
 
 def discover_runs(places: Sequence[Path]) -> Discovery:
@@ -74,8 +78,7 @@ def _find_pictures(folder: Path) -> list[Path]:
 def embed_picture(findings: Discovery, path: Path) -> dict[str, str] | None:
     """Return a picture as a data URI; an SVG in `img` runs no script."""
     if path.stat().st_size > LARGEST_PICTURE:
-        why = f"larger than {LARGEST_PICTURE // 1_000_000} MB"
-        findings.left_out.append(LeftOut(format_path(path), why))
+        findings.leave_out(path, f"larger than {LARGEST_PICTURE // 1_000_000} MB")
         return None
     content = base64.b64encode(path.read_bytes()).decode()
     name = f"{path.parent.name}/{path.name}"
@@ -85,22 +88,18 @@ def embed_picture(findings: Discovery, path: Path) -> dict[str, str] | None:
 def _load_folder(findings: Discovery, folder: Path) -> None:
     """Load a run, or note why it cannot be loaded."""
     if not (folder / "summary.json").is_file():
-        findings.left_out.append(
-            LeftOut(format_path(folder), "not finished: it has no summary.json")
-        )
+        findings.leave_out(folder, "not finished: it has no summary.json")
         return
     try:
         findings.runs.append(load_run(folder))
     except UNREADABLE as problem:
-        findings.left_out.append(
-            LeftOut(format_path(folder), f"cannot be read: {_explain(problem)}")
-        )
+        findings.leave_out(folder, f"cannot be read: {_explain(problem)}")
 
 
-def format_path(path: Path) -> str:
-    """Return a path relative to the working folder, so that pages name no home folder."""
+def format_path(path: Path | str) -> str:
+    """Return a path relative to the working folder, if it is below it."""
     here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    return str(Path(path).relative_to(here) if Path(path).is_relative_to(here) else path)
 
 
 def _explain(problem: Exception) -> str:
@@ -129,7 +128,7 @@ def _load_results(findings: Discovery, store: Store) -> None:
             findings.quick.add(run.identity)
     if unread:
         why = f"{unread} of its lines cannot be read, or another version of fedfm wrote them"
-        findings.left_out.append(LeftOut(format_path(store.path), why))
+        findings.leave_out(store.path, why)
 
 
 def _drop_copies(findings: Discovery) -> None:
@@ -142,5 +141,5 @@ def _drop_copies(findings: Discovery) -> None:
             if run.test_accuracy != first.test_accuracy:
                 there, here = f"{first.test_accuracy:.2%}", f"{run.test_accuracy:.2%}"
                 why += f", but not the same result: {here} instead of {there}"
-            findings.left_out.append(LeftOut(format_path(run.folder), why))
+            findings.leave_out(run.folder, why)
     findings.runs = list(kept.values())

@@ -8,15 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedfm.grid.identity import digest
-from fedfm.report.html.labels import (
-    extract_setting,
-    group_pairs,
-    label_methods,
-    method_order_key,
-    name_by_recipe,
-    natural_key,
-    title_settings,
-)
+from fedfm.report.html import labels
 from fedfm.report.html.load import Floats, LoadedRun
 from fedfm.report.tables.statistics import compute_deviation
 
@@ -111,13 +103,14 @@ def thin_indices(count: int, most: int) -> np.ndarray:
 
 def group_by_setting(runs: Iterable[LoadedRun]) -> list[Setting]:
     """Group runs by setting and method."""
-    by_setting = group_pairs((digest(extract_setting(run.setting)), run) for run in runs)
-    names = name_by_recipe(list(by_setting.values()))
-    labelled = [label_methods(group, names) for group in by_setting.values()]
-    labels = dict.fromkeys(sorted({x for group in labelled for x in group}, key=method_order_key))
-    numbers = {label: number for number, label in enumerate(labels)}
+    pairs = ((digest(labels.extract_setting(run.setting)), run) for run in runs)
+    groups = list(labels.group_pairs(pairs).values())
+    names = labels.name_by_recipe(groups)
+    labelled = [labels.label_methods(group, names) for group in groups]
+    ordered = sorted({x for group in labelled for x in group}, key=labels.method_order_key)
+    numbers = {label: number for number, label in enumerate(ordered)}
     settings = []
-    for title, group in zip(title_settings(list(by_setting.values())), labelled, strict=True):
+    for title, group in zip(labels.title_settings(groups), labelled, strict=True):
         entries = [
             MethodGroup(x, numbers[x], tuple(sorted(members, key=lambda run: run.seed)))
             for x, members in group.items()
@@ -128,4 +121,4 @@ def group_by_setting(runs: Iterable[LoadedRun]) -> list[Setting]:
 
 def _prominence_key(setting: Setting) -> tuple[Any, ...]:
     """Sort long runs of many methods first."""
-    return -setting.rounds, -len(setting.entries), natural_key(setting.title)
+    return -setting.rounds, -len(setting.entries), labels.natural_key(setting.title)

@@ -25,20 +25,9 @@ TOTALS = ("floats_up", "floats_down", "bytes_up", "bytes_down", "handshakes", "s
 
 
 @dataclass(frozen=True)
-class LoadedRun:
-    """A finished run."""
+class LoadedRun(Summary):
+    """A finished run, checked for the page; `folder` is a whole path, `finished` to the minute."""
 
-    folder: Path
-    config: dict[str, Any]
-    method: str
-    seed: int
-    best_round: int
-    test_accuracy: float
-    rounds: int
-    totals: dict[str, float]
-    finished: str
-    """When, in UTC, to the minute."""
-    versions: dict[str, str]
     accuracy: Floats = field(default_factory=lambda: np.empty(0))
     """Test accuracy after every round; empty if only the line among the results is there."""
     best_so_far: Floats = field(default_factory=lambda: np.empty(0))
@@ -145,16 +134,15 @@ def _clean_profile(profile: dict[str, Any]) -> dict[str, float]:
 
 def load_summary(folder: Path, summary: Summary) -> LoadedRun:
     """Load a run from its line in results.jsonl; it has no curve."""
-    return LoadedRun(
-        folder=folder,
-        config=_check_config(summary.config),
-        method=str(summary.method),
-        seed=int(summary.seed),
-        best_round=int(summary.best_round),
-        test_accuracy=_to_finite(summary.test_accuracy),
-        rounds=int(summary.rounds),
-        totals={name: _to_finite(summary.totals[name]) for name in TOTALS},
-        finished=summary.finished[:16].replace("T", " "),
-        versions=_to_texts(summary.versions),
-        machine={"device": summary.device},
-    )
+    checked = {
+        "folder": str(folder),
+        "config": _check_config(summary.config),
+        "method": str(summary.method),
+        "test_accuracy": _to_finite(summary.test_accuracy),
+        "totals": {name: _to_finite(summary.totals[name]) for name in TOTALS},
+        "finished": summary.finished[:16].replace("T", " "),
+        "versions": _to_texts(summary.versions),
+        "machine": {"device": summary.device},
+    }
+    counts = {name: int(getattr(summary, name)) for name in ("seed", "best_round", "rounds")}
+    return LoadedRun(**vars(summary) | checked | counts)

@@ -61,7 +61,7 @@ def render_page(findings: Discovery, title: str | None = None) -> str:
         style=Markup(style),
         script=Markup(script),
         policy=_make_policy(style, script),
-        methods=_list_methods(settings),
+        methods=sorted({(entry.number, entry.label) for s in settings for entry in s.entries}),
         sections=[_make_section(setting, f"s{i}") for i, setting in enumerate(settings)],
         contents=_shorten_titles(settings),
         pictures=pictures,
@@ -93,15 +93,14 @@ def _make_title(settings: Sequence[Setting]) -> str:
 
 def _summarise(findings: Discovery, settings: Sequence[Setting]) -> dict[str, Any]:
     runs = findings.runs
-    dates = sorted(run.finished for run in runs if run.finished)
-    quick = sum(run.identity in findings.quick for run in runs)
+    dates = sorted(run.finished for run in runs if run.finished) or [""]
     return {
         "runs": len(runs),
         "seeds": len({run.seed for run in runs}),
         "settings": len(settings),
-        "first": dates[0] if dates else "",
-        "last": dates[-1] if dates else "",
-        "quick": quick,
+        "first": dates[0],
+        "last": dates[-1],
+        "quick": sum(run.identity in findings.quick for run in runs),
         "best": [_describe_best(setting) for setting in settings],
         "winner": Counter((s.best.number, s.best.label) for s in settings).most_common(1)[0],
         "seconds": sum(run.totals["seconds"] for run in runs),
@@ -117,27 +116,19 @@ def _describe_best(setting: Setting) -> dict[str, Any]:
         if entry is not best and best.mean - entry.mean <= max(best.deviation, entry.deviation)
     ]
     return {
-        "setting": setting.title,
-        "number": best.number,
-        "label": best.label,
+        "entry": best,
         "accuracy": tables.format_accuracy(best),
-        "seeds": len(best.runs),
         "close": close,
         "cheapest": tables.find_cheapest(setting),
         "alone": len(setting.entries) == 1,
     }
 
 
-def _list_methods(settings: Sequence[Setting]) -> list[tuple[int, str]]:
-    return sorted({(entry.number, entry.label) for s in settings for entry in s.entries})
-
-
 def _shorten_titles(settings: Sequence[Setting]) -> list[str]:
     """Return the parts of each setting's title that not all settings share."""
     titles = [setting.title.split(", ") for setting in settings]
     common = set(titles[0]).intersection(*titles)
-    kept = ([part for part in title if part not in common] for title in titles)
-    return [", ".join(parts) for parts in kept]
+    return [", ".join(part for part in title if part not in common) for title in titles]
 
 
 def _make_section(setting: Setting, name: str) -> dict[str, Any]:
@@ -172,7 +163,7 @@ def _list_profiles(settings: Sequence[Setting]) -> list[dict[str, Any]]:
 
 def _list_configs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     runs = [run for s in settings for e in s.entries for run in e.runs]
-    common = os.path.commonpath([run.folder.parent for run in runs])
+    common = os.path.commonpath([Path(run.folder).parent for run in runs])
     return [
         {
             "setting": setting.title if len(settings) > 1 else "",

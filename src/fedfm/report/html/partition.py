@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
-from xml.etree.ElementTree import Element
 
 import numpy as np
 from markupsafe import Markup
@@ -14,16 +13,7 @@ from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 from fedfm.report.html.group import thin_indices
 from fedfm.report.html.load import LoadedRun
-from fedfm.report.html.svg import (
-    WIDTH,
-    add_group,
-    add_path,
-    add_text,
-    draw_rectangles,
-    new_picture,
-    set_height,
-    to_markup,
-)
+from fedfm.report.html.svg import WIDTH, Group, draw_rectangles, new_picture, to_markup
 from fedfm.run.prepare import load_data
 
 LEFT, TOP = 54.0, 30.0
@@ -63,44 +53,35 @@ def _load_data(chosen: DataConfig) -> Dataset:
 
 def draw_partition_cells(table: NDArray[np.int64], classes: Sequence[str], name: str) -> Markup:
     """Draw the counts [K, C] of each class at each client: clients down, classes across."""
-    shown = table[:MOST_CLIENTS]
-    width = (WIDTH - LEFT - 4) / shown.shape[1]
-    height = float(np.clip(600 / len(shown), 4, 24))
+    shown, sizes = table[:MOST_CLIENTS], table.sum(1)
+    width, height = (WIDTH - LEFT - 4) / shown.shape[1], float(np.clip(600 / len(shown), 4, 24))
     bottom = TOP + height * len(shown) + 34
-    sizes = table.sum(1)
     description = f"{len(table)} clients hold {sizes.min():,} to {sizes.max():,} samples each."
-    svg = set_height(new_picture(name, "Samples of each class at each client", description), bottom)
-    svg.set("class", "cells")
+    picture = new_picture(name, "cells", "Samples of each class at each client", description)
     shades = np.ceil(SHADES * np.sqrt(shown / max(int(shown.max()), 1))).astype(int)
-    _draw_cells(svg, shades, width, height)
-    _label_cells(svg, classes, len(shown), width, height)
-    add_text(svg, WIDTH / 2, bottom - 10, "clients down, classes across", "middle name")
-    if max(shown.shape) <= FEW:
-        _draw_counts(svg, shown, shades, width, height)
-    return to_markup(svg)
-
-
-def _draw_cells(svg: Element, shades: NDArray[Any], width: float, height: float) -> None:
-    gap = 1.5 if max(shades.shape) <= FEW else 0.4
+    gap = 1.5 if max(shown.shape) <= FEW else 0.4
     for shade in range(SHADES + 1):
         places = [(LEFT + c * width, TOP + k * height) for k, c in np.argwhere(shades == shade)]
-        add_path(svg, draw_rectangles(places, width - gap, height - gap), f"s{shade}")
+        picture.path(draw_rectangles(places, width - gap, height - gap), f"s{shade}")
+    x, y = (np.arange(n) + 0.5 for n in shown.shape[::-1])
+    centres = LEFT + x * width, TOP + y * height
+    _label_cells(picture.group("grid"), classes, *centres)
+    picture.text(WIDTH / 2, bottom - 10, "clients down, classes across", "middle name")
+    if max(shown.shape) <= FEW:
+        _write_counts(picture, shown, shades > SHADES // 2, *centres)
+    return to_markup(picture, bottom)
 
 
-def _label_cells(
-    svg: Element, classes: Sequence[str], clients: int, width: float, height: float
-) -> None:
-    axes = add_group(svg, "grid")
-    for c in thin_indices(len(classes), FEW if max(map(len, classes)) < 3 else 6):
-        add_text(axes, LEFT + (c + 0.5) * width, TOP - 9, str(classes[c])[:10], "middle")
-    for k in thin_indices(clients, FEW if clients <= FEW else 8):
-        add_text(axes, LEFT - 9, TOP + (k + 0.5) * height + 4.5, str(k), "end")
+def _label_cells(axes: Group, classes: Sequence[str], x: NDArray[Any], y: NDArray[Any]) -> None:
+    for c in thin_indices(len(x), FEW if max(map(len, classes)) < 3 else 6):
+        axes.text(x[c], TOP - 9, str(classes[c])[:10], "middle")
+    for k in thin_indices(len(y), FEW if len(y) <= FEW else 8):
+        axes.text(LEFT - 9, y[k] + 4.5, str(k), "end")
 
 
-def _draw_counts(
-    svg: Element, table: NDArray[Any], shades: NDArray[Any], width: float, height: float
+def _write_counts(
+    picture: Group, table: NDArray[Any], light: NDArray[Any], x: NDArray[Any], y: NDArray[Any]
 ) -> None:
     for (k, c), count in np.ndenumerate(table):
-        kind = "count middle light" if shades[k, c] > SHADES // 2 else "count middle"
-        x, y = LEFT + (c + 0.5) * width, TOP + (k + 0.5) * height + 4
-        add_text(svg, x, y, f"{count:,}" if count else "·", kind)
+        kind = "count middle light" if light[k, c] else "count middle"
+        picture.text(float(x[c]), float(y[k]) + 4, f"{count:,}" if count else "·", kind)

@@ -1,4 +1,4 @@
-"""The basis of all charts: scales with ticks, and SVG elements with escaped texts."""
+"""The basis of all charts: scales with ticks, and SVG pictures with escaped texts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,6 @@ WIDTH = 560.0
 LETTER, LEGEND_MARK, LEGEND_ROW, GAP = 10.5, 46.0, 26.0, 14.0
 """The width of a letter at most, and the sizes of a legend's entry."""
 LONGEST_LABEL = 46
-Mark = Callable[[Element, float, float, int], None]
 COLOURS, DASHES = 8, 6
 """How many of each style.css has."""
 
@@ -49,66 +48,82 @@ class Scale:
         return np.asarray(self.start + shares * (self.end - self.start))
 
     @property
-    def ticks(self) -> list[float]:
-        """Return a handful of round numbers on the scale."""
+    def ticks(self) -> list[tuple[float, float]]:
+        """Return a handful of round numbers on the scale, each with its place."""
         if not self.log:
             ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
         else:
             steps = (1.0, 2.0, 5.0) if self.high / self.low < 200 else (1.0,)
             ticks = LogLocator(subs=steps, numticks=7).tick_values(self.low, self.high)
-        return [float(t) for t in ticks if self.low * (1 - 1e-9) <= t <= self.high * (1 + 1e-9)]
+        shown = [t for t in ticks if self.low * (1 - 1e-9) <= t <= self.high * (1 + 1e-9)]
+        return list(zip(shown, self(shown), strict=True))
 
-    def as_dict(self) -> dict[str, float | bool]:
-        """Return plain values for the page's script."""
-        return dict(vars(self))
+
+@dataclass(frozen=True)
+class Group:
+    """A part of a picture, to which texts, lines and areas are added."""
+
+    element: Element
+
+    def group(self, kind: str, number: int | None = None) -> "Group":
+        """Add a group; with a number it belongs to that method and is filtered with it."""
+        styles = {"class": kind}
+        if number is not None:
+            styles = {"class": f"{kind} {style_classes(number)}", "data-method": str(number)}
+        return Group(SubElement(self.element, "g", styles))
+
+    def text(self, x: float, y: float, content: str, kind: str = "") -> None:
+        """Add a text at a place."""
+        styles = {"class": kind} if kind else {}
+        text = SubElement(self.element, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}"} | styles)
+        text.text = content
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "") -> None:
+        """Add a straight line."""
+        self.path(f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}", kind)
+
+    def path(self, drawn: str, kind: str) -> None:
+        """Add a line or an area."""
+        SubElement(self.element, "path", {"class": kind, "d": drawn})
+
+    def legend(self, labels: dict[int, str], top: float, mark: "Mark") -> float:
+        """Add a legend in columns below `top`, and return where it ends.
+
+        `mark(entry, x, y, number)` draws what stands before a label.
+        """
+        longest = min(max(map(len, labels.values())), LONGEST_LABEL)
+        columns = max(1, int(WIDTH / (LEGEND_MARK + LETTER * longest + GAP)))
+        for place, (number, label) in enumerate(labels.items()):
+            row, column = divmod(place, columns)
+            x, y = 4 + column * WIDTH / columns, top + LEGEND_ROW * (row + 0.5)
+            entry = self.group("legend", number)
+            mark(entry, x, y, number)
+            short = label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
+            entry.text(x + LEGEND_MARK - 8, y + 5, short)
+        return top + LEGEND_ROW * -(-len(labels) // columns)
+
+
+Mark = Callable[[Group, float, float, int], None]
+
+
+def new_picture(name: str, kind: str, title: str, description: str) -> Group:
+    """Return an empty SVG picture with a text alternative."""
+    named = {"aria-labelledby": f"{name}-title {name}-description"}
+    svg = Element("svg", {"role": "img", "class": kind} | named)
+    SubElement(svg, "title", id=f"{name}-title").text = title
+    SubElement(svg, "desc", id=f"{name}-description").text = description
+    return Group(svg)
+
+
+def to_markup(picture: Group, height: float) -> Markup:
+    """Return a picture of that height as markup for the page."""
+    picture.element.set("viewBox", f"0 0 {WIDTH:g} {height:g}")
+    return Markup(tostring(picture.element, encoding="unicode"))  # ElementTree has escaped it
 
 
 def style_classes(number: int) -> str:
     """Return the classes that give a method its colour and dashes."""
     return f"c{number % COLOURS} k{number % DASHES}"
-
-
-def new_picture(name: str, title: str, description: str) -> Element:
-    """Return an empty SVG picture with a text alternative."""
-    svg = Element("svg", role="img")
-    svg.set("aria-labelledby", f"{name}-title {name}-description")
-    SubElement(svg, "title", id=f"{name}-title").text = title
-    SubElement(svg, "desc", id=f"{name}-description").text = description
-    return svg
-
-
-def set_height(svg: Element, height: float) -> Element:
-    """Set the size of a picture, once it is known how much is in it."""
-    svg.set("viewBox", f"0 0 {WIDTH:g} {height:g}")
-    return svg
-
-
-def add_group(parent: Element, kind: str, number: int | None = None) -> Element:
-    """Add a group; with a number it belongs to that method and is filtered with it."""
-    group = SubElement(parent, "g", {"class": kind})
-    if number is not None:
-        group.set("class", f"{kind} {style_classes(number)}")
-        group.set("data-method", str(number))
-    return group
-
-
-def add_text(parent: Element, x: float, y: float, content: str, kind: str = "") -> Element:
-    """Add a text at a place."""
-    text = SubElement(parent, "text", x=f"{x:.1f}", y=f"{y:.1f}")
-    text.text = content
-    if kind:
-        text.set("class", kind)
-    return text
-
-
-def add_line(parent: Element, x1: float, y1: float, x2: float, y2: float, kind: str = "") -> None:
-    """Add a straight line."""
-    add_path(parent, f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}", kind)
-
-
-def add_path(parent: Element, drawn: str, kind: str) -> None:
-    """Add a line or an area."""
-    SubElement(parent, "path", {"class": kind, "d": drawn})
 
 
 def draw_through(x: Floats, y: Floats) -> str:
@@ -118,11 +133,8 @@ def draw_through(x: Floats, y: Floats) -> str:
 
 def draw_markers(x: Floats, y: Floats, number: int) -> str:
     """Return a path of the method's marker at points."""
-    corners = MARKERS[number % len(MARKERS)]
-    return "".join(
-        draw_through(*np.array([(a + dx, b + dy) for dx, dy in corners]).T) + "Z"
-        for a, b in zip(x, y, strict=True)
-    )
+    corners = np.array(MARKERS[number % len(MARKERS)])
+    return "".join(draw_through(*(at + corners).T) + "Z" for at in zip(x, y, strict=True))
 
 
 def draw_rectangles(cells: Sequence[tuple[float, float]], width: float, height: float) -> str:
@@ -131,38 +143,15 @@ def draw_rectangles(cells: Sequence[tuple[float, float]], width: float, height: 
     return "".join(f"M{x:.2f} {y:.2f}{size}" for x, y in cells)
 
 
-def add_legend(svg: Element, labels: dict[int, str], top: float, mark: Mark) -> float:
-    """Add a legend in columns below `top`, and return where it ends.
-
-    `mark(entry, x, y, number)` draws what stands before a label.
-    """
-    longest = min(max(map(len, labels.values())), LONGEST_LABEL)
-    columns = max(1, int(WIDTH / (LEGEND_MARK + LETTER * longest + GAP)))
-    for place, (number, label) in enumerate(labels.items()):
-        row, column = divmod(place, columns)
-        x, y = 4 + column * WIDTH / columns, top + LEGEND_ROW * (row + 0.5)
-        entry = add_group(svg, "legend", number)
-        mark(entry, x, y, number)
-        short = label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
-        add_text(entry, x + LEGEND_MARK - 8, y + 5, short)
-    return top + LEGEND_ROW * -(-len(labels) // columns)
-
-
-def add_line_sample(entry: Element, x: float, y: float, number: int) -> None:
+def add_line_sample(entry: Group, x: float, y: float, number: int) -> None:
     """Add a piece of a method's line with its marker, as a legend shows it."""
-    add_line(entry, x, y, x + 32, y, "line")
-    add_path(entry, draw_markers(np.array([x + 16]), np.array([y]), number), "marks")
+    entry.line(x, y, x + 32, y, "line")
+    entry.path(draw_markers(np.array([x + 16]), np.array([y]), number), "marks")
 
 
 def draw_swatch(number: int) -> Markup:
     """Return a sample of a method's line."""
-    places = draw_markers(np.array([17.0]), np.array([7.0]), number)
-    return Markup(
-        '<svg class="swatch {}" viewBox="0 0 34 14" aria-hidden="true">'
-        '<path class="line" d="M1 7H33"/><path class="marks" d="{}"/></svg>'
-    ).format(style_classes(number), places)
-
-
-def to_markup(svg: Element) -> Markup:
-    """Return the picture as markup for the page."""
-    return Markup(tostring(svg, encoding="unicode"))  # ElementTree has escaped it
+    styles = {"class": f"swatch {style_classes(number)}", "viewBox": "0 0 34 14"}
+    swatch = Group(Element("svg", styles | {"aria-hidden": "true"}))
+    add_line_sample(swatch, 1, 7, number)
+    return Markup(tostring(swatch.element, encoding="unicode"))

@@ -1,17 +1,15 @@
 """The tables of the page; a cell has a text and a value to sort by."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedfm.report.html.charts import choose_unit
 from fedfm.report.html.group import MethodGroup, Setting
-from fedfm.report.html.load import TOTALS, LoadedRun
+from fedfm.report.html.load import LoadedRun
 
-SENT = ("floats up", "floats down", "bytes up", "bytes down", "handshakes", "seconds")
 NEVER = 1e300
 """Sorts after all that was sent."""
 
@@ -24,50 +22,39 @@ class HtmlCell(NamedTuple):
     strong: bool = False
 
 
-class HtmlRow(NamedTuple):
-    """A row, with its method's number."""
-
-    number: int
-    cells: Sequence[HtmlCell]
-
-
-@dataclass(frozen=True)
-class HtmlTable:
+class HtmlTable(NamedTuple):
     """A table whose first column is the method."""
 
     caption: str
     heads: tuple[str, ...]
-    rows: list[HtmlRow]
+    rows: list[tuple[int, list[HtmlCell]]]
+    """The number of the row's method, and its cells."""
 
 
 def build_results(setting: Setting) -> HtmlTable:
     """Return the table of accuracies and totals."""
     heads = ("method", "seeds", "test accuracy, %", "best round", *SENT)
-    rows = [HtmlRow(e.number, _format_result(e, e is setting.best)) for e in setting.entries]
+    rows = [(e.number, _format_result(e, e is setting.best)) for e in setting.entries]
     caption = "Test accuracy: mean ± standard deviation over seeds. The rest: mean of one run."
     return HtmlTable(caption, heads, rows)
 
 
 def _format_result(entry: MethodGroup, best: bool) -> list[HtmlCell]:
-    rounds = sorted({run.best_round for run in entry.runs})
-    between = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    middle = float(np.mean([run.best_round for run in entry.runs]))
+    rounds = sorted(run.best_round for run in entry.runs)
+    between = str(rounds[0]) if rounds[0] == rounds[-1] else f"{rounds[0]} to {rounds[-1]}"
     return [
         HtmlCell(entry.label, entry.label),
         HtmlCell(str(len(entry.runs)), len(entry.runs)),
         HtmlCell(format_accuracy(entry), entry.mean, best),
-        HtmlCell(between, middle),
+        HtmlCell(between, float(np.mean(rounds))),
         *_format_traffic(entry, 1),
     ]
 
 
 def _format_traffic(entry: MethodGroup, parts: int) -> list[HtmlCell]:
     """Return the cells under `SENT`: totals of a run, or their share per round."""
-    each = {name: entry.total(name) / parts for name in TOTALS}
-    counts = [HtmlCell(f"{each[name]:,.0f}", each[name]) for name in ("floats_up", "floats_down")]
-    sizes = [HtmlCell(format_bytes(each[name]), each[name]) for name in ("bytes_up", "bytes_down")]
-    few = [HtmlCell(format_number(each[name]), each[name]) for name in ("handshakes", "seconds")]
-    return [*counts, *sizes, *few]
+    shares = {name: entry.total(name) / parts for name in FORMATS}
+    return [HtmlCell(FORMATS[name](share), share) for name, share in shares.items()]
 
 
 def format_number(value: float) -> str:
@@ -85,6 +72,18 @@ def format_bytes(value: float) -> str:
     """Format a number of bytes in a suitable unit."""
     size, unit = choose_unit(value)
     return f"{value / size:,.4g} {unit}"
+
+
+FORMATS: dict[str, Callable[[float], str]] = {
+    "floats_up": "{:,.0f}".format,
+    "floats_down": "{:,.0f}".format,
+    "bytes_up": format_bytes,
+    "bytes_down": format_bytes,
+    "handshakes": format_number,
+    "seconds": format_number,
+}
+"""How each total of a run is written."""
+SENT = tuple(name.replace("_", " ") for name in FORMATS)
 
 
 def find_common_accuracy(setting: Setting) -> float | None:
@@ -106,16 +105,14 @@ def build_costs(setting: Setting) -> HtmlTable:
     """Return the table of a round's costs, and of the traffic until the common accuracy."""
     target = find_common_accuracy(setting)
     last = () if target is None else (f"sent until {target:.1f} %",)
-    rows = [HtmlRow(e.number, _format_costs(e, target)) for e in setting.entries]
+    rows = [(e.number, _format_costs(e, target)) for e in setting.entries]
     return HtmlTable("One round, summed over its clients.", ("method", *SENT, *last), rows)
 
 
 def _format_costs(entry: MethodGroup, target: float | None) -> list[HtmlCell]:
-    cells = [
-        HtmlCell(entry.label, entry.label),
-        *_format_traffic(entry, max(entry.runs[0].rounds, 1)),
-    ]
-    return cells if target is None else [*cells, _find_traffic_until(entry, target)]
+    traffic = _format_traffic(entry, max(entry.runs[0].rounds, 1))
+    until = [] if target is None else [_find_traffic_until(entry, target)]
+    return [HtmlCell(entry.label, entry.label), *traffic, *until]
 
 
 def _find_traffic_until(entry: MethodGroup, target: float) -> HtmlCell:
@@ -126,21 +123,11 @@ def _find_traffic_until(entry: MethodGroup, target: float) -> HtmlCell:
     return HtmlCell(format_bytes(sent), sent)
 
 
-class Machine(NamedTuple):
-    """The device, executor and versions of some runs."""
-
-    device: str
-    executor: str
-    versions: str
-    runs: int
-
-
-def list_machines(runs: Sequence[LoadedRun]) -> list[Machine]:
+def list_machines(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
     """Return the different machines, with the number of runs on each."""
-    return [
-        Machine(*machine, count)
-        for machine, count in Counter(map(_describe_machine, runs)).most_common()
-    ]
+    counts = Counter(map(_describe_machine, runs)).most_common()
+    heads = ("device", "executor", "versions", "runs")
+    return [dict(zip(heads, (*machine, count), strict=True)) for machine, count in counts]
 
 
 def _describe_machine(run: LoadedRun) -> tuple[str, str, str]:

@@ -3,16 +3,27 @@
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 
 from fedfm.core.errors import UserError
 from fedfm.grid.identity import digest
 from fedfm.grid.recipe import Cell, Recipe, expand_cells
 from fedfm.grid.store import Summary
-from fedfm.report.tables.marks import describe_baseline, mark_comparisons, mark_ranks
-from fedfm.report.tables.statistics import Measure, get_measure
-from fedfm.report.tables.table import Column, Entry, Labels, PaperValue, Table
+from fedfm.report.tables.statistics import Measure, compute_paired_p, get_measure, rank_values
+from fedfm.report.tables.table import (
+    Column,
+    Comparison,
+    Entries,
+    Entry,
+    Labels,
+    PaperValue,
+    Table,
+)
 
 logger = logging.getLogger(__name__)
+TESTED = "test_accuracy"
+"""The measure that rows are tested on against the baseline."""
 Key = frozenset[tuple[str, str]]
 """The labels of a cell."""
 
@@ -26,36 +37,16 @@ def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = Fals
     cells = [(cell, by_key[_make_key(cell.labels)]) for cell in planned]
     rows, places = (_sort_labels(recipe, axes, planned) for axes in (recipe.rows, recipe.columns))
     columns = [Column(place, measure) for place in places for measure in measures]
-    entries = {
-        (
-            _labels_along(recipe.rows, cell),
-            Column(_labels_along(recipe.columns, cell), measure),
-        ): Entry(
-            cell.labels,
-            measure,
-            runs,
-            _find_paper_value(recipe, cell, measure),
-            comparable=not quick,
-        )
-        for cell, runs in cells
-        for measure in measures
-    }
-    return Table(
-        recipe=recipe.name,
-        title=recipe.title,
-        paper=recipe.paper,
-        about=recipe.about,
-        quick=quick,
-        seeds=recipe.seeds,
-        row_axes=tuple(recipe.rows),
-        column_axes=tuple(recipe.columns),
-        rows=rows,
-        columns=columns,
-        entries=mark_comparisons(mark_ranks(entries, columns), recipe, rows),
-        baseline=describe_baseline(recipe, rows),
-        missing=[cell.labels for cell, runs in cells if not runs],
-        altered=[cell.labels for cell, runs in cells if _have_other_settings(cell, runs)],
-    )
+    entries: Entries = {}
+    for (cell, runs), measure in product(cells, measures):
+        place = _labels_along(recipe.rows, cell), _labels_along(recipe.columns, cell)
+        paper = _find_paper_value(recipe, cell, measure)
+        entry = Entry(cell.labels, measure, runs, paper, comparable=not quick)
+        entries[place[0], Column(place[1], measure)] = entry
+    missing = [cell.labels for cell, runs in cells if not runs]
+    altered = [cell.labels for cell, runs in cells if _have_other_settings(cell, runs)]
+    table = Table(recipe, quick, rows, columns, entries, missing, altered)
+    return _mark_comparisons(_mark_ranks(table))
 
 
 def _labels_along(axes: Iterable[str], cell: Cell) -> Labels:
@@ -110,3 +101,37 @@ def _have_other_settings(cell: Cell, runs: Iterable[Summary]) -> bool:
     except UserError:  # `plan_jobs` reports it
         return False
     return any(run.digest != expected for run in runs)
+
+
+def _mark_ranks(table: Table) -> Table:
+    """Mark the best and the second best of every column."""
+    marked = dict(table.entries)
+    for column in table.columns:
+        places = [place for place in marked if place[1] == column]
+        ranks = rank_values([marked[place].mean for place in places], column.measure)
+        for place, rank in zip(places, ranks, strict=True):
+            marked[place] = replace(marked[place], rank=rank)
+    return replace(table, entries=marked)
+
+
+def _mark_comparisons(table: Table) -> Table:
+    """Test every row against the baseline."""
+    marked = dict(table.entries)
+    for (row, column), entry in table.entries.items():
+        against = table.find_baseline(row)
+        other = _find_in_row(table, against, column)
+        if other is None or against == row or column.measure.name != TESTED:
+            continue
+        if test := compute_paired_p(entry.values, other.values):
+            marked[row, column] = replace(entry, comparison=Comparison(*test))
+    return replace(table, entries=marked)
+
+
+def _find_in_row(table: Table, row: Labels, column: Column) -> Entry | None:
+    """Return a row's entry in a column, or the row's only entry."""
+    of_row = [
+        entry
+        for (labels, other), entry in table.entries.items()
+        if labels == row and other.measure == column.measure
+    ]
+    return table.entries.get((row, column)) or (of_row[0] if len(of_row) == 1 else None)

@@ -1,9 +1,9 @@
 """Choose the best settings of each method from a recipe of the kind "choice"."""
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedfm.core.checkpoint import write_atomically
 from fedfm.grid.recipe import Recipe
@@ -13,8 +13,7 @@ Tried = tuple[dict[str, Any], float | None]
 """A method's settings and what they measured; None: not run."""
 
 
-@dataclass(frozen=True)
-class ChosenSettings:
+class ChosenSettings(NamedTuple):
     """The best settings of a method."""
 
     method: str
@@ -27,17 +26,14 @@ class ChosenSettings:
         """Return the settings, and what else was tried, as `--with` reads them."""
         import tomli_w
 
-        tried = ", ".join(
-            f"{_format_settings(settings)} ({_format_percent(value)})"
-            for settings, value in self.others
-        )
+        tried = ", ".join(itertools.starmap(_format_tried, self.others))
         chosen = tomli_w.dumps({"method": {self.method: self.settings}})
         return f"# {_format_percent(self.value)}; also tried: {tried}\n{chosen.rstrip()}"
 
     @property
     def words(self) -> str:
         """Return the choice in a line."""
-        return f"{self.method}: {_format_settings(self.settings)} ({_format_percent(self.value)})"
+        return f"{self.method}: {_format_tried(self.settings, self.value)}"
 
 
 def choose_settings(recipe: Recipe, table: Table) -> Iterator[ChosenSettings]:
@@ -86,8 +82,9 @@ def write_choice(recipe: Recipe, table: Table, results: Path) -> Path | None:
     return path
 
 
-def _format_settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+def _format_tried(settings: dict[str, Any], value: float | None) -> str:
+    changes = ", ".join(f"{key} = {value}" for key, value in settings.items())
+    return f"{changes} ({_format_percent(value)})"
 
 
 def _format_percent(value: float | None) -> str:

@@ -11,14 +11,14 @@ from fedfm.report.tables.table import Entry, Table
 def as_json(table: Table) -> str:
     """Return the numbers, their runs, the notes and the missing cells."""
     content = {
-        "recipe": table.recipe,
+        "recipe": table.recipe.name,
         "title": table.caption,
-        "paper": table.paper,
-        "about": table.about,
+        "paper": table.recipe.paper,
+        "about": table.recipe.about,
         "reduced": table.quick,
-        "seeds": table.seeds,
-        "rows": table.row_axes,
-        "columns": table.column_axes,
+        "seeds": table.recipe.seeds,
+        "rows": table.recipe.rows,
+        "columns": table.recipe.columns,
         "baseline": table.baseline,
         "cells": [
             _make_record(entry) | {"runs": _describe_runs(entry)}
@@ -33,7 +33,7 @@ def as_json(table: Table) -> str:
 
 def as_csv(table: Table) -> str:
     """Return a line for each number; seeds, digests and folders are joined by semicolons."""
-    heads = {"table": table.caption, "recipe": table.recipe, "reduced": table.quick}
+    heads = {"table": table.caption, "recipe": table.recipe.name, "reduced": table.quick}
     records = [
         heads
         | record.pop("labels")

@@ -3,7 +3,7 @@
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from fedfm.core.errors import unknown
 from fedfm.report.tables.data import as_csv, as_json
 from fedfm.report.tables.notes import write_notes
-from fedfm.report.tables.table import Entry, Labels, Table
+from fedfm.report.tables.table import Entry, Table
 
 
 def render_table(table: Table, format: str) -> str:
@@ -28,6 +28,7 @@ def render_table(table: Table, format: str) -> str:
 class Style:
     """How a format writes a number."""
 
+    escape: Callable[[str], str]
     best: str
     second: str
     plus_minus: str = " ± "
@@ -56,15 +57,14 @@ class Style:
         difference = entry.measure.text(entry.difference, "+")
         return f"{value}{spread} {self.signed.format(difference)}"
 
-    def papers_row(self, entries: Sequence[Entry | None]) -> list[str]:
-        """Return a line of the paper's values, or nothing if it has none."""
-        values = [self.papers(entry) for entry in entries]
-        return [self.paper, *values] if any(values) else []
-
-
-RICH = Style("[bold]{}[/]", "[underline]{}[/]")
-MARKDOWN = Style("**{}**", "<u>{}</u>", star="\\*", paper="*paper*")
-LATEX = Style(r"\textbf{{{}}}", r"\underline{{{}}}", r" $\pm$ ", "$^{*}$", "(${}$)", r"\quad paper")
+    def rows(self, table: Table) -> Iterator[tuple[bool, list[str]]]:
+        """Yield our row, and below it the paper's if it has one; tell which of them it is."""
+        for row, entries in table.lines:
+            ours = [self.ours(entry, table.recipe.seeds) for entry in entries]
+            yield False, [self.escape(" / ".join(row)), *ours]
+            values = [self.papers(entry) for entry in entries]
+            if any(values):
+                yield True, [self.paper, *values]
 
 
 def as_text(table: Table) -> str:
@@ -74,11 +74,8 @@ def as_text(table: Table) -> str:
     grid.add_column(table.row_head, no_wrap=True)
     for head in table.heads:
         grid.add_column(escape_rich("\n".join(head)), justify="right", no_wrap=True)
-    for row, entries in table.lines:
-        ours = [RICH.ours(entry, table.seeds) for entry in entries]
-        grid.add_row(escape_rich(" / ".join(row)), *ours)
-        if papers := RICH.papers_row(entries):
-            grid.add_row(*papers, style="dim")
+    for papers, cells in RICH.rows(table):
+        grid.add_row(*cells, style="dim" if papers else None)
     width = max(Console(width=10_000).measure(grid).maximum, Console().width)
     console = Console(file=io.StringIO(), width=width, force_terminal=styled, highlight=False)
     console.print(table.caption, style="bold", markup=False)
@@ -92,20 +89,18 @@ def as_text(table: Table) -> str:
 def as_markdown(table: Table) -> str:
     """Render as Markdown."""
     heads = [table.row_head, *("\0".join(head) for head in table.heads)]
-    lines = [format_markdown_row([escape_markdown(head).replace("\0", "<br>") for head in heads])]
-    lines.append(format_markdown_row(["---", *["---:"] * len(table.columns)]))
-    for row, entries in table.lines:
-        ours = [MARKDOWN.ours(entry, table.seeds) for entry in entries]
-        lines.append(format_markdown_row([escape_markdown(" / ".join(row)), *ours]))
-        if papers := MARKDOWN.papers_row(entries):
-            lines.append(format_markdown_row(papers))
+    escaped = [escape_markdown(head).replace("\0", "<br>") for head in heads]
+    body = format_markdown_table(escaped, (cells for _, cells in MARKDOWN.rows(table)), "---:")
     notes = "\n".join(f"- {escape_markdown(note)}" for note in write_notes(table))
-    return f"**{escape_markdown(table.caption)}**\n\n" + "\n".join(lines) + f"\n\n{notes}\n"
+    return f"**{escape_markdown(table.caption)}**\n\n{body}\n{notes}\n"
 
 
-def format_markdown_row(cells: Sequence[str]) -> str:
-    """Return a line of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
+def format_markdown_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "---"
+) -> str:
+    """Return a Markdown table; `align` is the rule below every head but the first."""
+    lines = [heads, ["---", *[align] * (len(heads) - 1)], *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def escape_markdown(text: str) -> str:
@@ -115,9 +110,6 @@ def escape_markdown(text: str) -> str:
 
 def as_latex(table: Table) -> str:
     r"""Render for LaTeX with booktabs; the paper's values have lines of their own."""
-    body = "\n".join(
-        line for row, entries in table.lines for line in _format_latex_rows(table, row, entries)
-    )
     notes = "\\par\n".join(_escape_latex(note) for note in write_notes(table))
     return "\n".join(
         [
@@ -125,12 +117,12 @@ def as_latex(table: Table) -> str:
             "\\begin{table}[t]",
             "\\centering",
             f"\\caption{{{_escape_latex(table.caption)}}}",
-            f"\\label{{tab:{re.sub('[^A-Za-z0-9-]', '-', table.recipe)}}}",
+            f"\\label{{tab:{re.sub('[^A-Za-z0-9-]', '-', table.recipe.name)}}}",
             f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
             "\\toprule",
             *_format_latex_heads(table),
             "\\midrule",
-            body,
+            *(_format_latex_row(cells, papers) for papers, cells in LATEX.rows(table)),
             "\\bottomrule",
             "\\end{tabular}",
             f"\\par\\smallskip\\raggedright\\footnotesize\n{notes}",
@@ -150,17 +142,14 @@ def _format_latex_heads(table: Table) -> Iterator[str]:
             rules.append(f"\\cmidrule(lr){{{column}-{column + width - 1}}}")
             column += width
         first = _escape_latex(table.row_head) if level == levels - 1 else ""
-        yield f"{' & '.join([first, *cells])} \\\\"
+        yield _format_latex_row([first, *cells], small=False)
         if level < levels - 1:
             yield " ".join(rules)
 
 
-def _format_latex_rows(table: Table, row: Labels, entries: Sequence[Entry | None]) -> Iterator[str]:
-    ours = [LATEX.ours(entry, table.seeds) for entry in entries]
-    yield f"{' & '.join([_escape_latex(' / '.join(row)), *ours])} \\\\"
-    small = [f"{{\\scriptsize {each}}}" if each else "" for each in LATEX.papers_row(entries)]
-    if small:
-        yield f"{' & '.join(small)} \\\\"
+def _format_latex_row(cells: Sequence[str], small: bool) -> str:
+    texts = [f"{{\\scriptsize {each}}}" if each and small else each for each in cells]
+    return f"{' & '.join(texts)} \\\\"
 
 
 _LATEX = str.maketrans(
@@ -187,6 +176,17 @@ def _escape_latex(text: str) -> str:
     return text.translate(_LATEX)
 
 
+RICH = Style(escape_rich, "[bold]{}[/]", "[underline]{}[/]")
+MARKDOWN = Style(escape_markdown, "**{}**", "<u>{}</u>", star="\\*", paper="*paper*")
+LATEX = Style(
+    _escape_latex,
+    r"\textbf{{{}}}",
+    r"\underline{{{}}}",
+    plus_minus=r" $\pm$ ",
+    star="$^{*}$",
+    signed="(${}$)",
+    paper=r"\quad paper",
+)
 FORMATS: dict[str, Callable[[Table], str]] = {
     "text": as_text,
     "markdown": as_markdown,

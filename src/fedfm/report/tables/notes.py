@@ -18,15 +18,15 @@ def write_notes(table: Table, marks: bool = True) -> list[str]:
         *([REDUCED] if table.quick else []),
         _explain_cells(table, marks),
         *_explain_stars(table),
-        *_list_missing(table),
-        *_list_unmeasured(table),
-        *_list_altered(table),
+        *_list_cells(table),
     ]
 
 
 def _explain_cells(table: Table, marks: bool) -> str:
     entries = table.entries.values()
-    parts = [f"Mean ± standard deviation over {table.seeds} seeds, (n=…) where there are fewer"]
+    parts = [
+        f"Mean ± standard deviation over {table.recipe.seeds} seeds, (n=…) where there are fewer"
+    ]
     if any(entry.paper for entry in entries):
         difference = "" if table.quick else ", with our difference from it in brackets"
         parts.append(f"below it the paper's value{difference}")
@@ -47,14 +47,12 @@ def _explain_stars(table: Table) -> Iterator[str]:
     )
 
 
-def _list_missing(table: Table) -> Iterator[str]:
+def _list_cells(table: Table) -> Iterator[str]:
+    """Yield which cells were not run, not measured, or run with other settings."""
     if table.missing:
         cells = len({tuple(entry.labels.items()) for entry in table.entries.values()})
         where = list_by_row(table, table.missing)
         yield f"Not run: {len(table.missing)} of {cells} cells: {where}."
-
-
-def _list_unmeasured(table: Table) -> Iterator[str]:
     for measure in dict.fromkeys(column.measure for column in table.columns):
         lacking = [
             entry.labels
@@ -64,9 +62,6 @@ def _list_unmeasured(table: Table) -> Iterator[str]:
         if lacking:
             where = list_by_row(table, lacking)
             yield f"Run, but without {measure.heading} for some seeds: {where}."
-
-
-def _list_altered(table: Table) -> Iterator[str]:
     if table.altered:
         yield f"Run with other settings than the recipe's: {list_by_row(table, table.altered)}."
 
@@ -75,15 +70,13 @@ def list_by_row(table: Table, cells: Sequence[Mapping[str, str]]) -> str:
     """List cells by row, with their columns or "all"."""
     wanted = defaultdict(list)
     for labels in cells:
-        row, place = (
-            tuple(labels[axis] for axis in axes) for axes in (table.row_axes, table.column_axes)
-        )
-        wanted[row].append(" / ".join(place))
+        row = tuple(labels[axis] for axis in table.recipe.rows)
+        wanted[row].append(" / ".join(labels[axis] for axis in table.recipe.columns))
     return "; ".join(" / ".join(row) + _list_columns(table, row, wanted[row]) for row in wanted)
 
 
 def _list_columns(table: Table, row: Labels, places: Sequence[str]) -> str:
-    if not table.column_axes:
+    if not table.recipe.columns:
         return ""
     possible = {column.labels for other, column in table.entries if other == row}
     return " (all)" if len(places) == len(possible) > 1 else f" ({', '.join(places)})"

@@ -3,18 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from fedfm.grid.recipe import Recipe
 from fedfm.grid.store import Summary
 from fedfm.report.tables.statistics import Measure, compute_deviation
 
+BASELINE = "FedAvg"
 SIGNIFICANT = 0.05
 REDUCED = "REDUCED (--quick), no results: "
 """Stands before the title of whatever shows reduced runs."""
 
 
-@dataclass(frozen=True)
-class PaperValue:
+class PaperValue(NamedTuple):
     """What the paper reports."""
 
     mean: float
@@ -28,8 +29,7 @@ class PaperValue:
         return PaperValue(*map(float, value if isinstance(value, list | tuple) else [value]))
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A paired test against the baseline's row."""
 
     p: float
@@ -83,8 +83,7 @@ class Entry:
 Labels = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column: its labels, and what is measured."""
 
     labels: Labels
@@ -98,22 +97,13 @@ Entries = dict[tuple[Labels, Column], Entry]
 class Table:
     """A recipe's table, filled as far as there are results."""
 
-    recipe: str
-    title: str
-    paper: str
-    """Where the paper has it."""
-    about: str
+    recipe: Recipe
+    """The reduced one, if the runs are reduced."""
     quick: bool
-    seeds: int
-    """How many seeds a cell is meant to have."""
-    row_axes: Labels
-    column_axes: Labels
     rows: Sequence[Labels]
     columns: Sequence[Column]
     entries: Entries
     """For every cell that the recipe has."""
-    baseline: str
-    """What the other rows are tested against, in words."""
     missing: Sequence[Mapping[str, str]]
     """The labels of cells without a run."""
     altered: Sequence[Mapping[str, str]]
@@ -122,8 +112,8 @@ class Table:
     @property
     def headline(self) -> str:
         """Return the title, marked if the runs are reduced."""
-        mark = REDUCED if self.quick else ""
-        return f"{mark}{self.title}" + (f" ({self.paper})" if self.paper else "")
+        paper = f" ({self.recipe.paper})" if self.recipe.paper else ""
+        return f"{REDUCED if self.quick else ''}{self.recipe.title}{paper}"
 
     @property
     def caption(self) -> str:
@@ -140,7 +130,20 @@ class Table:
     @property
     def row_head(self) -> str:
         """Return the heading of the row labels."""
-        return " / ".join(self.row_axes)
+        return " / ".join(self.recipe.rows)
+
+    def find_baseline(self, row: Labels) -> Labels:
+        """Return the row of FedAvg with the same other labels, or else the first row."""
+        for n, axis in enumerate(self.recipe.rows):
+            if BASELINE in self.recipe.axes[axis]:
+                return (*row[:n], BASELINE, *row[n + 1 :])
+        return self.rows[0]
+
+    @property
+    def baseline(self) -> str:
+        """Return what the other rows are tested against, in words."""
+        row = self.find_baseline(self.rows[0])
+        return BASELINE if BASELINE in row else " / ".join(row)
 
     @property
     def lines(self) -> Iterator[tuple[Labels, list[Entry | None]]]:
@@ -150,4 +153,4 @@ class Table:
 
     @property
     def _measure_in_heads(self) -> bool:
-        return len({column.measure for column in self.columns}) > 1 or not self.column_axes
+        return len({column.measure for column in self.columns}) > 1 or not self.recipe.columns
