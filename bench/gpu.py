@@ -8,7 +8,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -47,24 +47,13 @@ def simulation(
     data: Dataset,
     module: nn.Module,
     piece: Piece,
-    *,
-    partition: Partition | None = None,
-    executor: str = "graph",
-    precision: str = "auto",
-    seed: int = 0,
     sibling: Simulation | None = None,
+    **settings: Any,
 ) -> Simulation:
-    """Ten clients by the paper's protocol."""
+    """Ten clients by the paper's protocol, with further settings of a config."""
     training = Training(clients=CLIENTS, rounds=100, batch_size=BATCH)
-    config = make_config(
-        piece,
-        partition=partition or Partition("iid"),
-        training=training,
-        seed=seed,
-        executor=executor,
-        precision=precision,
-    )
-    return Simulation(module, data, config, sibling=sibling)
+    defaults = {"partition": Partition("iid"), "training": training, "executor": "graph"}
+    return Simulation(module, data, make_config(piece, **defaults | settings), sibling=sibling)
 
 
 # ---- the yardstick -------------------------------------------------------------------------------
@@ -83,9 +72,7 @@ class EagerLoop:
         fed = self.simulation.federation
         feed = self.simulation.device_data[0]
         for client in range(CLIENTS):
-            optimizer = torch.optim.SGD(
-                self.module.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5
-            )
+            optimizer = torch.optim.SGD(self.module.parameters(), **asdict(fed.training.sgd))
             for batch in fed.plan(0, client).first(steps).batches:
                 inputs, labels = feed.fetch(batch.to(self.anchors.device))
                 optimizer.zero_grad()
@@ -147,18 +134,12 @@ def steps(data: Dataset, device: torch.device) -> None:
 def rounds(data: Dataset, device: torch.device) -> None:
     """Whole rounds of the paper's protocol: 10 epochs of 4,000 samples a client, evaluated."""
     one = simulation(data, network("resnet18", device), GUIDED)
-    many = [
-        one,
-        *(
-            simulation(data, network("resnet18", device), GUIDED, sibling=one, seed=s)
-            for s in (1, 2)
-        ),
+    others = [
+        simulation(data, network("resnet18", device), GUIDED, one, seed=seed) for seed in (1, 2)
     ]
-    single, three = round_time([one]), round_time(many)
-    show(
-        "round, seconds",
-        {"one seed": single, "three seeds together": three, "three / one": three / single},
-    )
+    single, three = round_time([one]), round_time([one, *others])
+    times = {"one seed": single, "three seeds together": three, "three / one": three / single}
+    show("round, seconds", times)
 
 
 def methods(data: Dataset, device: torch.device) -> None:

@@ -1,13 +1,14 @@
 """The clock of every runner, and the check that it trains; needs PyTorch only."""
 
-import argparse
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,7 @@ from bench.peer_runners.work import WARM_UP, Weights, Work, network
 from torch import Tensor
 
 
-@dataclass
-class Options:
+class Options(NamedTuple):
     """What the driver asks for."""
 
     system: str
@@ -28,12 +28,8 @@ class Options:
     @classmethod
     def parse(cls) -> "Options":
         """From the command line."""
-        parser = argparse.ArgumentParser()
-        parser.add_argument("system")
-        parser.add_argument("file")
-        for name in ("rounds", "processes", "threads"):
-            parser.add_argument(name, type=int)
-        options = cls(**vars(parser.parse_args()))
+        system, file, *numbers = sys.argv[1:]
+        options = cls(system, file, *map(int, numbers))
         torch.set_num_threads(options.threads)
         return options
 
@@ -59,10 +55,13 @@ class Watch:
             self.found |= check(self.work, weights())
         self.began = time.perf_counter()
 
-    def report(self, options: Options, package: str, root: int) -> None:
-        """Print what was measured; `root` is the process that all others descend from."""
+    def report(self, options: Options, package: str, root: int | None = None) -> None:
+        """Print what was measured; all processes descend from `root`, by default this one."""
         about = {"system": options.system, "version": version(package)}
-        seconds = {"seconds_per_round": self.seconds[WARM_UP:], "peak_mb": peak_mb(root)}
+        seconds = {
+            "seconds_per_round": self.seconds[WARM_UP:],
+            "peak_mb": peak_mb(root or os.getpid()),
+        }
         print("\n" + json.dumps(about | seconds | self.found), flush=True)
 
 

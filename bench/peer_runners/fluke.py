@@ -2,9 +2,7 @@
 
 Clients forget model and optimiser after a round (`persistency=False`), which is FedAvg; by default
 they would keep their momentum. torchvision, which fluke imports for data and networks that are not
-used here, is pretended, since its releases pin another build of torch: hence no-dependencies. On W1
-the model is checked to be the plain loop's; on W2, where the order of batches differs, it is
-checked that the training loss falls.
+used here, is pretended, since its releases pin another build of torch: hence no-dependencies.
 """
 
 # /// script
@@ -19,12 +17,10 @@ checked that the training loss falls.
 # settings = [[1, 1], [1, 2]]
 # ///
 
-import os
 from collections.abc import Sequence
 
 from bench.peer_runners.clock import Options, Watch
-from bench.peer_runners.pretend import pretend
-from bench.peer_runners.work import Work, load
+from bench.peer_runners.work import Work, load, pretend
 from torch import nn
 
 pretend(
@@ -99,7 +95,7 @@ def main() -> None:
     federation = CentralizedFL(len(clients), None, DDict(), clients, server)
     federation.attach(Laps(watch, server))
     federation.run(options.total, len(work.cohorts[0]) / len(clients))
-    watch.report(options, "fluke-fl", os.getpid())
+    watch.report(options, "fluke-fl")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from bench.peer_runners.work import WARM_UP, Weights, network
-from bench.stacked import SEED, Ours, Workload, digits, plain, planned
+from bench.stacked import SEED, Ours, PlainLoop, Workload, digits, planned
 from torch import Tensor, nn
 
 from fedfm import Training
@@ -76,7 +76,7 @@ def contents(name: str, rounds: int) -> dict[str, Any]:
     """The fields of `work.Work`."""
     work = workload(name)
     fed = federation(work, "loop").fed
-    reference = plain(work, fed, planned(fed), tuned=False)
+    reference = PlainLoop(work, fed, planned(fed))
     start = named(name, reference.weights())
     for _ in range(WARM_UP):
         reference.advance()
