@@ -267,13 +267,6 @@ def larger(title: str) -> Workload:
     return Workload(title, images, training, {"channels": [32, 64]}, seconds=30)
 
 
-def workloads() -> Iterator[Workload]:
-    """What is compared, in the order of the report."""
-    yield digits("W1: digits 8x8, small CNN, batch 8")
-    yield digits("W1 with BatchNorm", norm="batch")
-    yield larger("Larger: images 28x28, 32 and 64 channels, batch 32")
-
-
 def main() -> None:
     """Check and time every workload."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -281,7 +274,11 @@ def main() -> None:
     patience = parser.parse_args().patience
     console = Console(width=110, highlight=False)
     console.print(describe_machine())
-    for workload in workloads():
+    for workload in (
+        digits("W1: digits 8x8, small CNN, batch 8"),
+        digits("W1 with BatchNorm", norm="batch"),
+        larger("Larger: images 28x28, 32 and 64 channels, batch 32"),
+    ):
         steps = check(workload)
         console.print(table(workload, measure(workload, patience), steps))
 

@@ -12,7 +12,6 @@ another build of torch: hence no-dependencies.
 #
 # [tool.peers]
 # no-dependencies = ["fedlab==1.3.0"]
-# settings = [[1, 1], [1, 2]]
 # ///
 
 import logging
@@ -25,13 +24,8 @@ from torch import Tensor
 
 pretend("torchvision", "torchvision.transforms")
 
-from fedlab.contrib.algorithm.fedavg import (  # type: ignore[import-not-found]  # noqa: E402
-    FedAvgSerialClientTrainer,  # installed in the runner's own environment, like all of FedLab
-    FedAvgServerHandler,
-)
-from fedlab.core.standalone import (  # type: ignore[import-not-found]  # noqa: E402  # as above
-    StandalonePipeline,
-)
+from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler  # noqa: E402
+from fedlab.core.standalone import StandalonePipeline  # noqa: E402
 
 
 class Data:

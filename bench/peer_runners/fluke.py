@@ -14,7 +14,6 @@ used here, is pretended, since its releases pin another build of torch: hence no
 #
 # [tool.peers]
 # no-dependencies = ["fluke-fl==0.8.1"]
-# settings = [[1, 1], [1, 2]]
 # ///
 
 from collections.abc import Sequence
@@ -28,22 +27,13 @@ pretend(
     *("torchvision.datasets.utils", "torchvision.transforms"),
 )
 
-from fluke import (  # type: ignore[import-not-found]  # noqa: E402  # in the runner's environment
-    DDict,
-    FlukeENV,
-)
-from fluke.algorithms import (  # type: ignore[import-not-found]  # noqa: E402  # as above
-    CentralizedFL,
-)
-from fluke.client import Client  # type: ignore[import-not-found]  # noqa: E402  # as above
-from fluke.config import (  # type: ignore[import-not-found]  # noqa: E402  # as above
-    OptimizerConfigurator,
-)
-from fluke.data import FastDataLoader  # type: ignore[import-not-found]  # noqa: E402  # as above
-from fluke.server import Server  # type: ignore[import-not-found]  # noqa: E402  # as above
-from fluke.utils import (  # type: ignore[import-not-found]  # noqa: E402  # as above
-    FederationObserver,
-)
+from fluke import DDict, FlukeENV  # noqa: E402
+from fluke.algorithms import CentralizedFL  # noqa: E402
+from fluke.client import Client  # noqa: E402
+from fluke.config import OptimizerConfigurator  # noqa: E402
+from fluke.data import FastDataLoader  # noqa: E402
+from fluke.server import Server  # noqa: E402
+from fluke.utils import FederationObserver  # noqa: E402
 
 
 class Scheduled(Server):  # type: ignore[misc]  # fluke is not installed where this is checked

@@ -22,20 +22,16 @@ import torch
 import torch.nn.functional as F
 from bench.peer_runners.clock import Options, Watch
 from bench.peer_runners.work import Work, load
-from pfl.aggregate.simulate import (  # type: ignore[import-not-found]  # installed in the runner's
-    SimulatedBackend,  # own environment, like all of pfl
-)
-from pfl.aggregate.weighting import WeightByDatapoints  # type: ignore[import-not-found]  # as above
-from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import-not-found]  # as above
-from pfl.algorithm.federated_averaging import (  # type: ignore[import-not-found]  # as above
-    FederatedAveraging,
-)
-from pfl.callback.base import TrainingProcessCallback  # type: ignore[import-not-found]  # as above
-from pfl.data.dataset import Dataset  # type: ignore[import-not-found]  # as above
-from pfl.data.federated_dataset import FederatedDataset  # type: ignore[import-not-found]  # as above
-from pfl.hyperparam import NNTrainHyperParams  # type: ignore[import-not-found]  # as above
-from pfl.metrics import Metrics, Weighted  # type: ignore[import-not-found]  # as above
-from pfl.model.pytorch import PyTorchModel  # type: ignore[import-not-found]  # as above
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.hyperparam import NNTrainHyperParams
+from pfl.metrics import Metrics, Weighted
+from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 NEVER = 10**9

@@ -59,13 +59,13 @@ class Work:
 
     def client(self, number: int) -> tuple[Tensor, Tensor]:
         """The inputs and labels of a client."""
-        own = self.samples[number]
-        return self.inputs[own], self.labels[own]
+        indices = self.samples[number]
+        return self.inputs[indices], self.labels[indices]
 
     @property
     def same_batches(self) -> bool:
         """Whether all systems see the same batches, since no client has more than one."""
-        return all(len(own) == self.batch_size for own in self.samples)
+        return all(len(indices) == self.batch_size for indices in self.samples)
 
 
 @cache

@@ -56,7 +56,7 @@ def trimmed(fed: Federation) -> Federation:
     As many steps as without; on W1 every client is left with one batch, the same in all systems.
     """
     size = fed.training.batch_size
-    return replace(fed, samples=[own[: len(own) // size * size] for own in fed.samples])
+    return replace(fed, samples=[indices[: len(indices) // size * size] for indices in fed.samples])
 
 
 def federation(work: Workload, executor: str) -> Ours:

@@ -190,20 +190,13 @@ class World:
 
     def make_federation(self, pieces: Pieces) -> Federation:
         """Return the clients, with the method made of `pieces`."""
+        module, data, samples = self.module, self.data, split_samples(self.sizes)
+        executor = _executor(self.executor, module, data)
+        sgd = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
+        how = {"epochs": self.epochs, "batch_size": self.batch_size, "keep_last": self.keep_last}
+        settings: Any = sgd | how | {"participation": self.participation, "seed": 59}
         return make_federation(
-            self.module,
-            self.data,
-            *pieces,
-            executor=_executor(self.executor, self.module, self.data),
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            keep_last=self.keep_last,
-            participation=self.participation,
-            samples=split_samples(self.sizes),
-            seed=59,
+            module, data, *pieces, executor=executor, samples=samples, **settings
         )
 
     def play(self, pieces: Pieces, rounds: int) -> State:
