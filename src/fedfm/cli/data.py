@@ -23,8 +23,8 @@ def data(
     rows: list[dict[str, Any]] = []
     for name, source in SOURCES.items():
         missing = [file.name for file in source.missing(data_folder(dir))]
-        row = {"name": name, "description": source.description, "present": not missing}
-        rows.append(row | {"folder": str(data_folder(dir) / name), "missing": missing})
+        files = {"present": not missing, "folder": str(data_folder(dir) / name), "missing": missing}
+        rows.append({"name": name, "description": source.description, **files})
     if format == "json":
         print(json.dumps(rows))
         return
