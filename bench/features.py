@@ -31,8 +31,8 @@ FAR = 5
 
 def clusters(features: Array) -> Array:
     """Ten, by k-means."""
-    found: Array = KMeans(10, n_init=10, random_state=0).fit_predict(features)
-    return found
+    assigned: Array = KMeans(10, n_init=10, random_state=0).fit_predict(features)
+    return assigned
 
 
 def neighbours(points: Points) -> float:

@@ -8,7 +8,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -47,24 +47,13 @@ def simulation(
     data: Dataset,
     module: nn.Module,
     piece: Piece,
-    *,
-    partition: Partition | None = None,
-    executor: str = "graph",
-    precision: str = "auto",
-    seed: int = 0,
     sibling: Simulation | None = None,
+    **settings: Any,
 ) -> Simulation:
-    """Ten clients by the paper's protocol."""
+    """Ten clients by the paper's protocol, with further settings of a config."""
     training = Training(clients=CLIENTS, rounds=100, batch_size=BATCH)
-    config = make_config(
-        piece,
-        partition=partition or Partition("iid"),
-        training=training,
-        seed=seed,
-        executor=executor,
-        precision=precision,
-    )
-    return Simulation(module, data, config, sibling=sibling)
+    defaults = {"partition": Partition("iid"), "training": training, "executor": "graph"}
+    return Simulation(module, data, make_config(piece, **defaults | settings), sibling=sibling)
 
 
 # ---- the yardstick -------------------------------------------------------------------------------
@@ -83,9 +72,7 @@ class EagerLoop:
         fed = self.simulation.federation
         feed = self.simulation.device_data[0]
         for client in range(CLIENTS):
-            optimizer = torch.optim.SGD(
-                self.module.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5
-            )
+            optimizer = torch.optim.SGD(self.module.parameters(), **asdict(fed.training.sgd))
             for batch in fed.plan(0, client).first(steps).batches:
                 inputs, labels = feed.fetch(batch.to(self.anchors.device))
                 optimizer.zero_grad()
@@ -122,11 +109,11 @@ def training(simulation: Simulation, steps: int) -> Callable[[], object]:
 def step_times(data: Dataset, module: nn.Module, precisions: Sequence[str]) -> dict[str, float]:
     """Milliseconds for a step of all ten clients, FedFM with contrastive guiding."""
     eager = EagerLoop(simulation(data, module, GUIDED, executor="loop", precision="fp32"), module)
-    found = {"eager loop, fp32": timed(lambda: eager(EAGER_STEPS), 3) / EAGER_STEPS}
+    seconds = {"eager loop, fp32": timed(lambda: eager(EAGER_STEPS), 3) / EAGER_STEPS}
     for precision in precisions:
         ours = training(simulation(data, module, GUIDED, precision=precision), STEPS)
-        found[f"graph, {precision}"] = timed(ours, 3) / STEPS
-    return {way: 1e3 * seconds for way, seconds in found.items()}
+        seconds[f"graph, {precision}"] = timed(ours, 3) / STEPS
+    return {way: 1e3 * each for way, each in seconds.items()}
 
 
 def round_time(simulations: Sequence[Simulation]) -> float:
@@ -139,7 +126,7 @@ def steps(data: Dataset, device: torch.device) -> None:
     """Local steps of the paper's networks."""
     for name, options, precisions in NETWORKS:
         times = step_times(data, network(name, device, **options), precisions)
-        ratios = {way: times["eager loop, fp32"] / found for way, found in times.items()}
+        ratios = {way: times["eager loop, fp32"] / each for way, each in times.items()}
         show(f"{name} {options or ''} ms a step of 10 clients", times)
         show(f"{name} {options or ''} times the eager loop", ratios)
 
@@ -147,51 +134,42 @@ def steps(data: Dataset, device: torch.device) -> None:
 def rounds(data: Dataset, device: torch.device) -> None:
     """Whole rounds of the paper's protocol: 10 epochs of 4,000 samples a client, evaluated."""
     one = simulation(data, network("resnet18", device), GUIDED)
-    many = [
-        one,
-        *(
-            simulation(data, network("resnet18", device), GUIDED, sibling=one, seed=s)
-            for s in (1, 2)
-        ),
+    others = [
+        simulation(data, network("resnet18", device), GUIDED, one, seed=seed) for seed in (1, 2)
     ]
-    single, three = round_time([one]), round_time(many)
-    show(
-        "round, seconds",
-        {"one seed": single, "three seeds together": three, "three / one": three / single},
-    )
+    single, three = round_time([one]), round_time([one, *others])
+    times = {"one seed": single, "three seeds together": three, "three / one": three / single}
+    show("round, seconds", times)
 
 
 def methods(data: Dataset, device: torch.device) -> None:
     """Whole rounds of some methods, relative to FedAvg's."""
     times: dict[str, float] = {}
     for piece in (FedAvg(), GUIDED, Scaffold(), FedProx(), Moon()):
-        found = round_time([simulation(data, network("resnet18", device), piece)])
-        times[piece.name] = found
-        show(piece.name, {"round, seconds": found, "round / FedAvg's": found / times["fedavg"]})
+        seconds = round_time([simulation(data, network("resnet18", device), piece)])
+        times[piece.name] = seconds
+        show(piece.name, {"round, seconds": seconds, "round / FedAvg's": seconds / times["fedavg"]})
 
 
 def unequal(data: Dataset, device: torch.device) -> None:
     """Time per sample when clients hold different amounts of data."""
-    found = {}
+    times = {}
     for title, partition in (("equal", Partition("iid")), ("niid1", Partition("niid1"))):
         one = simulation(data, network("resnet18", device), GUIDED, partition=partition)
         job = open_round(one.start, one.federation).job
         samples = sum(len(plan.indices) for plan in job.plans)
         train = partial(one.federation.executor.train, job)
-        found[title] = 1e6 * timed(train, 3) / samples
-        show(title + " steps", {"steps": [plan.steps for plan in job.plans]})
-    show("microseconds a sample", found | {"ratio": found["niid1"] / found["equal"]})
+        times[title] = 1e6 * timed(train, 3) / samples
+        print(title, "steps", [plan.steps for plan in job.plans])
+    show("microseconds a sample", times | {"ratio": times["niid1"] / times["equal"]})
 
 
 PARTS = {"steps": steps, "rounds": rounds, "methods": methods, "unequal": unequal}
 
 
-def show(title: str, values: dict[str, Any]) -> None:
+def show(title: str, values: dict[str, float]) -> None:
     """A line of results, at once."""
-    rounded = {
-        name: float(f"{value:.4g}") if isinstance(value, float) else value
-        for name, value in values.items()
-    }
+    rounded = {name: float(f"{value:.4g}") for name, value in values.items()}
     print(title, json.dumps(rounded), flush=True)
 
 

@@ -1,7 +1,6 @@
 """What each method's local step costs, relative to FedAvg's, in both executors."""
 
 import time
-from dataclasses import replace
 from statistics import median
 
 import torch
@@ -9,10 +8,8 @@ from bench._shared import even_config, make_table
 from rich.console import Console
 
 from fedfm import Piece, Training, data, models
-from fedfm.engine.cohort import TrainingJob, TrainingResult
-from fedfm.engine.executors import Executor
 from fedfm.methods import PIECES
-from fedfm.rounds.round import run_round
+from fedfm.rounds.round import close_round, open_round
 from fedfm.run.simulation import Simulation
 
 TURNS = 7
@@ -29,25 +26,15 @@ def prepare(kind: type[Piece], executor: str) -> Simulation:
     return Simulation(model, digits, even_config(piece, TRAINING, executor))
 
 
-class TimedExecutor:
-    """An executor that adds up the time of local training."""
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor, self.measure, self.seconds = executor, executor.measure, 0.0
-
-    def train(self, job: TrainingJob) -> TrainingResult:
-        """Train and take the time."""
-        began = time.perf_counter()
-        result = self.executor.train(job)
-        self.seconds += time.perf_counter() - began
-        return result
-
-
 def time_round(simulation: Simulation) -> tuple[float, float]:
     """Return the seconds of local training, and of the whole round without evaluation."""
-    timed, began = TimedExecutor(simulation.federation.executor), time.perf_counter()
-    run_round(simulation.start, replace(simulation.federation, executor=timed))
-    return timed.seconds, time.perf_counter() - began
+    fed, times = simulation.federation, [time.perf_counter()]
+    opened = open_round(simulation.start, fed)
+    times.append(time.perf_counter())
+    result = fed.executor.train(opened.job)
+    times.append(time.perf_counter())
+    close_round(opened, fed, result)
+    return times[2] - times[1], time.perf_counter() - times[0]
 
 
 def compare(executor: str) -> dict[str, list[str]]:

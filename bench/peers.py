@@ -19,6 +19,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -48,9 +49,8 @@ class Contest:
     """One system on one workload: what was measured under each setting."""
 
     system: str
-    seconds: dict[Setting, list[float]] = field(default_factory=dict)
-    found: dict[Setting, dict[str, Any]] = field(default_factory=dict)
-    """The last report of the runner."""
+    reports: dict[Setting, list[dict[str, Any]]] = field(default_factory=dict)
+    """What the runner printed, once for every run."""
     failures: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Contest:
             self.failures.append(f"{self.system} cannot be installed: {error}")
             return
         settings = self.needs.get("settings", [[1, 1], [1, 2]])
-        self.seconds = {(processes, threads): [] for processes, threads in settings}
+        self.reports = {(processes, threads): [] for processes, threads in settings}
 
     def run(self, setting: Setting, file: str, rounds: int) -> None:
         """One run in a process of its own; a setting that failed is not tried again."""
@@ -74,16 +74,18 @@ class Contest:
             output = call([*shield, *command, *map(str, (rounds, *setting))], **environment)
         except CannotRunError as error:
             self.failures.append(f"{self.system}, {label(setting)}, fails: {error}")
-            del self.seconds[setting]
+            del self.reports[setting]
             return
-        report = json.loads([line for line in output.splitlines() if line.startswith("{")][-1])
-        self.seconds[setting] += report["seconds_per_round"]
-        self.found[setting] = report
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        self.reports[setting].append(json.loads(lines[-1]))
 
     @property
     def medians(self) -> dict[Setting, float]:
         """Milliseconds a round."""
-        return {setting: 1000 * median(values) for setting, values in self.seconds.items()}
+        return {
+            setting: 1000 * median(chain.from_iterable(r["seconds_per_round"] for r in reports))
+            for setting, reports in self.reports.items()
+        }
 
 
 def label(setting: Setting) -> str:
@@ -99,7 +101,7 @@ def measure(systems: Sequence[str], workload: str, rounds: int, repeats: int) ->
         call([sys.executable, "-m", "bench.peer_runners.workloads", workload, file, str(rounds)])
         for _ in range(repeats):
             for contest in contests:
-                for setting in list(contest.seconds):
+                for setting in list(contest.reports):
                     contest.run(setting, file, rounds)
     return contests
 
@@ -111,7 +113,7 @@ def relative(contests: Sequence[Contest], prefix: str) -> Callable[[float], str]
     """How a time compares to the best of the systems whose names begin so."""
     rivals = [contest for contest in contests if contest.system.startswith(prefix)]
     times = [time for contest in rivals for time in contest.medians.values()]
-    return lambda own: f"{own / min(times):.2f}" if times else "-"
+    return lambda time: f"{time / min(times):.2f}" if times else "-"
 
 
 def rows(contests: Sequence[Contest]) -> Iterator[list[str]]:
@@ -123,7 +125,7 @@ def rows(contests: Sequence[Contest]) -> Iterator[list[str]]:
             yield [contest.system, "-"]
             continue
         best = min(medians, key=lambda setting: medians[setting])
-        report = contest.found[best]
+        report = contest.reports[best][-1]
         yield [
             *(contest.system, report["version"], f"{medians[best]:.1f}"),
             *(ratio(medians[best]) for ratio in ratios),

@@ -8,18 +8,18 @@ import argparse
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from statistics import median
 
 import torch
 import torch.nn.functional as F
-from bench._shared import describe_machine, even_config, make_table
+from bench._shared import describe_machine, even_config, make_table, random_images
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from fedfm import FedAvg, FedFM, Piece, Training, data, models
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
 from fedfm.engine.choice import EXECUTORS
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
@@ -73,33 +73,28 @@ def planned(fed: Federation) -> Batches:
     return lambda round, client: iter(fed.plan(round, client).batches)
 
 
-@dataclass
 class PlainLoop:
     """One module that each client of the cohort trains in turn; then the average.
 
-    `tuned` is what PyTorch offers without a change of the loop: a fused optimiser here, and in
-    `plain` a memory layout.
+    All inputs are normalised beforehand. `tuned` is what PyTorch offers without a change of the
+    loop: a memory layout and a fused optimiser.
     """
 
-    model: nn.Module
-    inputs: Tensor
-    labels: Tensor
-    fed: Federation
-    batches: Batches
-    tuned: bool
-    round: int = field(default=0, init=False)
-    steps: int = field(default=0, init=False)
+    def __init__(
+        self, workload: Workload, fed: Federation, batches: Batches, tuned: bool = False
+    ) -> None:
+        self.fed, self.batches, self.round, self.steps = fed, batches, 0, 0
+        layout = torch.channels_last if tuned else torch.contiguous_format
+        inputs = workload.data.normalise(workload.data.train.inputs)
+        self.inputs = inputs.contiguous(memory_format=layout)
+        self.labels = workload.data.train.labels
+        self.model = workload.module()
+        self.model.to(memory_format=layout)  # type: ignore[call-overload]  # torch does not type it
+        self.sgd = asdict(fed.training.sgd) | {"fused": tuned}
 
     def train(self, client: int) -> None:
         """A client's local training, in place."""
-        sgd = self.fed.training.sgd
-        optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            sgd.lr,
-            sgd.momentum,
-            weight_decay=sgd.weight_decay,
-            fused=self.tuned,
-        )
+        optimizer = torch.optim.SGD(self.model.parameters(), **self.sgd)
         for batch in self.batches(self.round, client):
             optimizer.zero_grad()
             _, logits = self.model(self.inputs[batch])
@@ -130,18 +125,6 @@ class PlainLoop:
     def weights(self) -> dict[str, Tensor]:
         """The global model."""
         return self.model.state_dict()
-
-
-def plain(workload: Workload, fed: Federation, batches: Batches, tuned: bool) -> PlainLoop:
-    """The yardstick on the clients of `fed`, with all inputs normalised beforehand."""
-    source, train = workload.data, workload.data.train
-    trailing = (1,) * (len(source.shape) - 1)
-    mean, std = (torch.tensor(value).view(-1, *trailing) for value in (source.mean, source.std))
-    layout = torch.channels_last if tuned else torch.contiguous_format
-    inputs = ((train.inputs.float() - mean) / std).clone(memory_format=layout)
-    module = workload.module()
-    module.to(memory_format=layout)  # type: ignore[call-overload]  # nor this overload
-    return PlainLoop(module, inputs, train.labels, fed, batches, tuned)
 
 
 # ---- ours ----------------------------------------------------------------------------------------
@@ -184,8 +167,8 @@ def check(workload: Workload) -> int:
     """
     ours = federations(workload)
     fed = ours["loop", "fedavg"].fed
-    guided = [plain(workload, fed, planned(fed), tuned) for tuned in (False, True)]
-    free = plain(workload, fed, shuffled(fed), tuned=False)
+    guided = [PlainLoop(workload, fed, planned(fed), tuned) for tuned in (False, True)]
+    free = PlainLoop(workload, fed, shuffled(fed))
     every: list[Ours | PlainLoop] = [*ours.values(), *guided, free]
     for system in every:
         system.advance()
@@ -221,8 +204,8 @@ def systems(workload: Workload) -> dict[System, Ours | PlainLoop]:
     ours = federations(workload)
     fed = ours["loop", "fedavg"].fed
     return {
-        PLAIN: plain(workload, fed, shuffled(fed), tuned=False),
-        TUNED: plain(workload, fed, shuffled(fed), tuned=True),
+        PLAIN: PlainLoop(workload, fed, shuffled(fed)),
+        TUNED: PlainLoop(workload, fed, shuffled(fed), tuned=True),
         **{(f"fedfm, {executor}", method): each for (executor, method), each in ours.items()},
     }
 
@@ -236,18 +219,12 @@ def measure(workload: Workload, patience: float) -> Times:
     while number <= FEWEST or time.perf_counter() < end:
         for name, threads in times:
             torch.set_num_threads(threads)
-            milliseconds = timed(competitors[name])
+            began = time.perf_counter()
+            competitors[name].advance()
             if number > 0:  # the first is to warm up
-                times[name, threads].append(milliseconds)
+                times[name, threads].append(1000 * (time.perf_counter() - began))
         number += 1
     return times
-
-
-def timed(system: Ours | PlainLoop) -> float:
-    """Milliseconds of a round."""
-    began = time.perf_counter()
-    system.advance()
-    return 1000 * (time.perf_counter() - began)
 
 
 # ---- the report ----------------------------------------------------------------------------------
@@ -285,19 +262,9 @@ def digits(title: str, **model: object) -> Workload:
 
 def larger(title: str) -> Workload:
     """10 clients, random images [1, 28, 28]; 180 times the multiplications of a step of W1."""
-    rng = torch.Generator().manual_seed(SEED)
-    inputs = torch.randn(800, 1, 28, 28, generator=rng)
-    split = Split(inputs, torch.randint(10, (len(inputs),), generator=rng))
-    images = Dataset("random", split, split, tuple(map(str, range(10))))
+    images = random_images(800, shape=(1, 28, 28), largest=255)
     training = Training(clients=10, epochs=1, batch_size=32)
     return Workload(title, images, training, {"channels": [32, 64]}, seconds=30)
-
-
-def workloads() -> Iterator[Workload]:
-    """What is compared, in the order of the report."""
-    yield digits("W1: digits 8x8, small CNN, batch 8")
-    yield digits("W1 with BatchNorm", norm="batch")
-    yield larger("Larger: images 28x28, 32 and 64 channels, batch 32")
 
 
 def main() -> None:
@@ -307,7 +274,11 @@ def main() -> None:
     patience = parser.parse_args().patience
     console = Console(width=110, highlight=False)
     console.print(describe_machine())
-    for workload in workloads():
+    for workload in (
+        digits("W1: digits 8x8, small CNN, batch 8"),
+        digits("W1 with BatchNorm", norm="batch"),
+        larger("Larger: images 28x28, 32 and 64 channels, batch 32"),
+    ):
         steps = check(workload)
         console.print(table(workload, measure(workload, patience), steps))
 

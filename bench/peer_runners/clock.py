@@ -1,13 +1,14 @@
 """The clock of every runner, and the check that it trains; needs PyTorch only."""
 
-import argparse
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,7 @@ from bench.peer_runners.work import WARM_UP, Weights, Work, network
 from torch import Tensor
 
 
-@dataclass
-class Options:
+class Options(NamedTuple):
     """What the driver asks for."""
 
     system: str
@@ -28,12 +28,8 @@ class Options:
     @classmethod
     def parse(cls) -> "Options":
         """From the command line."""
-        parser = argparse.ArgumentParser()
-        parser.add_argument("system")
-        parser.add_argument("file")
-        for name in ("rounds", "processes", "threads"):
-            parser.add_argument(name, type=int)
-        options = cls(**vars(parser.parse_args()))
+        system, file, *numbers = sys.argv[1:]
+        options = cls(system, file, *map(int, numbers))
         torch.set_num_threads(options.threads)
         return options
 
@@ -49,21 +45,24 @@ class Watch:
 
     work: Work
     seconds: list[float] = field(default_factory=list)
-    found: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
 
     def lap(self, weights: Callable[[], Weights]) -> None:
         """A round is over; `weights` gives the global model."""
         self.seconds.append(time.perf_counter() - self.began)
         if len(self.seconds) == WARM_UP:
-            self.found |= check(self.work, weights())
+            self.scores |= check(self.work, weights())
         self.began = time.perf_counter()
 
-    def report(self, options: Options, package: str, root: int) -> None:
-        """Print what was measured; `root` is the process that all others descend from."""
+    def report(self, options: Options, package: str, root: int | None = None) -> None:
+        """Print what was measured; all processes descend from `root`, by default this one."""
         about = {"system": options.system, "version": version(package)}
-        seconds = {"seconds_per_round": self.seconds[WARM_UP:], "peak_mb": peak_mb(root)}
-        print("\n" + json.dumps(about | seconds | self.found), flush=True)
+        seconds = {
+            "seconds_per_round": self.seconds[WARM_UP:],
+            "peak_mb": peak_mb(root or os.getpid()),
+        }
+        print("\n" + json.dumps(about | seconds | self.scores), flush=True)
 
 
 def check(work: Work, weights: Weights) -> dict[str, Any]:
@@ -71,8 +70,8 @@ def check(work: Work, weights: Weights) -> dict[str, Any]:
 
     The distance is that to the plain loop's model, relative to how far that one has moved.
     """
-    found, goal, start = (flat(each) for each in (weights, work.reference, work.start))
-    distance = float((found - goal).norm() / (goal - start).norm())
+    trained, goal, start = (flat(each) for each in (weights, work.reference, work.start))
+    distance = float((trained - goal).norm() / (goal - start).norm())
     losses = [loss(work, each) for each in (work.start, weights)]
     assert losses[1] < losses[0], f"the training loss does not fall: {losses}"
     limit = 1e-3 if work.same_batches else 0.5
@@ -90,8 +89,8 @@ def loss(work: Work, weights: Weights) -> float:
     """The loss of a model on a thousand training samples."""
     module = network(work.workload)
     module.load_state_dict(weights)
-    own = torch.cat(list(work.samples))[:1000]
-    return float(F.cross_entropy(module(work.inputs[own]), work.labels[own]))
+    indices = torch.cat(list(work.samples))[:1000]
+    return float(F.cross_entropy(module(work.inputs[indices]), work.labels[indices]))
 
 
 def peak_mb(root: int) -> float:

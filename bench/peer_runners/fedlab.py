@@ -3,8 +3,7 @@
 Its trainer shares one optimiser between all clients; here each client gets a new one, as momentum
 needs it. Its average is unweighted, which is the same here, since all clients hold as many samples.
 torchvision, which it imports for data that are not used here, is pretended, since its releases pin
-another build of torch: hence no-dependencies. On W1 the model is checked to be the plain loop's; on
-W2, where the order of batches differs, it is checked that the training loss falls.
+another build of torch: hence no-dependencies.
 """
 
 # /// script
@@ -13,28 +12,20 @@ W2, where the order of batches differs, it is checked that the training loss fal
 #
 # [tool.peers]
 # no-dependencies = ["fedlab==1.3.0"]
-# settings = [[1, 1], [1, 2]]
 # ///
 
 import logging
-import os
 from typing import Any
 
 import torch
 from bench.peer_runners.clock import Options, Watch
-from bench.peer_runners.pretend import pretend
-from bench.peer_runners.work import Batches, Work, load
+from bench.peer_runners.work import Batches, Work, load, pretend
 from torch import Tensor
 
 pretend("torchvision", "torchvision.transforms")
 
-from fedlab.contrib.algorithm.fedavg import (  # type: ignore[import-not-found]  # noqa: E402
-    FedAvgSerialClientTrainer,  # installed in the runner's own environment, like all of FedLab
-    FedAvgServerHandler,
-)
-from fedlab.core.standalone import (  # type: ignore[import-not-found]  # noqa: E402  # as above
-    StandalonePipeline,
-)
+from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler  # noqa: E402
+from fedlab.core.standalone import StandalonePipeline  # noqa: E402
 
 
 class Data:
@@ -94,7 +85,7 @@ def main() -> None:
     work = load(options.file)
     watch = Watch(work)
     Timed(Scheduled(work, options.total), Trainer(work), watch).main()
-    watch.report(options, "fedlab", os.getpid())
+    watch.report(options, "fedlab")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@
 What a client does is the user's own code here, so it trains like the plain loop, on tensors.
 `processes` are Ray actors, `threads` the CPUs of each. The server looks for replies every 0.1 s,
 Flower's default, which `run_simulation` does not let one change: short rounds take a multiple of
-it. Clients of a round are those of the schedule: the message says which one a node is to be. On W1
-the model is checked to be the plain loop's; on W2, where the order of batches differs, it is
-checked that the training loss falls.
+it. Clients of a round are those of the schedule: the message says which one a node is to be.
 1.41.0 is the newest release whose requirements could be met when this was written.
 """
 
@@ -18,7 +16,6 @@ checked that the training loss falls.
 # ///
 
 import logging
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,13 +23,7 @@ import torch
 import torch.nn.functional as F
 from bench.peer_runners.clock import Options, Watch
 from bench.peer_runners.work import Batches, Work, load
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -91,7 +82,7 @@ def serve(options: Options, work: Work) -> Any:
         if number > 0:
             watch.lap(arrays.to_torch_state_dict)
         if number == options.total:
-            watch.report(options, "flwr", os.getpid())
+            watch.report(options, "flwr")
 
     def main(grid: Any, _context: Any) -> None:
         start = ArrayRecord(dict(work.start))

@@ -2,9 +2,7 @@
 
 Clients forget model and optimiser after a round (`persistency=False`), which is FedAvg; by default
 they would keep their momentum. torchvision, which fluke imports for data and networks that are not
-used here, is pretended, since its releases pin another build of torch: hence no-dependencies. On W1
-the model is checked to be the plain loop's; on W2, where the order of batches differs, it is
-checked that the training loss falls.
+used here, is pretended, since its releases pin another build of torch: hence no-dependencies.
 """
 
 # /// script
@@ -16,15 +14,12 @@ checked that the training loss falls.
 #
 # [tool.peers]
 # no-dependencies = ["fluke-fl==0.8.1"]
-# settings = [[1, 1], [1, 2]]
 # ///
 
-import os
 from collections.abc import Sequence
 
 from bench.peer_runners.clock import Options, Watch
-from bench.peer_runners.pretend import pretend
-from bench.peer_runners.work import Work, load
+from bench.peer_runners.work import Work, load, pretend
 from torch import nn
 
 pretend(
@@ -32,22 +27,13 @@ pretend(
     *("torchvision.datasets.utils", "torchvision.transforms"),
 )
 
-from fluke import (  # type: ignore[import-not-found]  # noqa: E402  # in the runner's environment
-    DDict,
-    FlukeENV,
-)
-from fluke.algorithms import (  # type: ignore[import-not-found]  # noqa: E402  # as above
-    CentralizedFL,
-)
-from fluke.client import Client  # type: ignore[import-not-found]  # noqa: E402  # as above
-from fluke.config import (  # type: ignore[import-not-found]  # noqa: E402  # as above
-    OptimizerConfigurator,
-)
-from fluke.data import FastDataLoader  # type: ignore[import-not-found]  # noqa: E402  # as above
-from fluke.server import Server  # type: ignore[import-not-found]  # noqa: E402  # as above
-from fluke.utils import (  # type: ignore[import-not-found]  # noqa: E402  # as above
-    FederationObserver,
-)
+from fluke import DDict, FlukeENV  # noqa: E402
+from fluke.algorithms import CentralizedFL  # noqa: E402
+from fluke.client import Client  # noqa: E402
+from fluke.config import OptimizerConfigurator  # noqa: E402
+from fluke.data import FastDataLoader  # noqa: E402
+from fluke.server import Server  # noqa: E402
+from fluke.utils import FederationObserver  # noqa: E402
 
 
 class Scheduled(Server):  # type: ignore[misc]  # fluke is not installed where this is checked
@@ -99,7 +85,7 @@ def main() -> None:
     federation = CentralizedFL(len(clients), None, DDict(), clients, server)
     federation.attach(Laps(watch, server))
     federation.run(options.total, len(work.cohorts[0]) / len(clients))
-    watch.report(options, "fluke-fl", os.getpid())
+    watch.report(options, "fluke-fl")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,10 @@ On W1 the model after the warm-up is the plain loop's (given the batches of fedf
 loop shuffles by itself, so its own distance there says how far another order of batches leads.
 """
 
-import os
-
 from bench.peer_runners.clock import Options, Watch
 from bench.peer_runners.work import Weights, load
 from bench.peer_runners.workloads import federation, named, workload
-from bench.stacked import Ours, PlainLoop, Workload, plain, shuffled
+from bench.stacked import Ours, PlainLoop, Workload, shuffled
 
 
 def system(name: str, work: Workload) -> Ours | PlainLoop:
@@ -17,7 +15,7 @@ def system(name: str, work: Workload) -> Ours | PlainLoop:
     if name != "plain":
         return federation(work, name.removeprefix("fedfm-"))
     fed = federation(work, "loop").fed
-    return plain(work, fed, shuffled(fed), tuned=False)
+    return PlainLoop(work, fed, shuffled(fed))
 
 
 def main() -> None:
@@ -32,7 +30,7 @@ def main() -> None:
     for _ in range(options.total):
         trained.advance()
         watch.lap(weights)
-    watch.report(options, "torch" if options.system == "plain" else "fedfm", os.getpid())
+    watch.report(options, "torch" if options.system == "plain" else "fedfm")
 
 
 if __name__ == "__main__":

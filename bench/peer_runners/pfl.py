@@ -1,8 +1,7 @@
 """pfl-research: FederatedAveraging on its SimulatedBackend, clients as tensors in memory.
 
 It takes a client's batches in the same order in every epoch. `processes` share a cohort through
-torch.distributed. On W1 the model is checked to be the plain loop's; on W2, where the order of
-batches differs, it is checked that the training loss falls.
+torch.distributed.
 """
 
 # /// script
@@ -23,20 +22,16 @@ import torch
 import torch.nn.functional as F
 from bench.peer_runners.clock import Options, Watch
 from bench.peer_runners.work import Work, load
-from pfl.aggregate.simulate import (  # type: ignore[import-not-found]  # installed in the runner's
-    SimulatedBackend,  # own environment, like all of pfl
-)
-from pfl.aggregate.weighting import WeightByDatapoints  # type: ignore[import-not-found]  # as above
-from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import-not-found]  # as above
-from pfl.algorithm.federated_averaging import (  # type: ignore[import-not-found]  # as above
-    FederatedAveraging,
-)
-from pfl.callback.base import TrainingProcessCallback  # type: ignore[import-not-found]  # as above
-from pfl.data.dataset import Dataset  # type: ignore[import-not-found]  # as above
-from pfl.data.federated_dataset import FederatedDataset  # type: ignore[import-not-found]  # as above
-from pfl.hyperparam import NNTrainHyperParams  # type: ignore[import-not-found]  # as above
-from pfl.metrics import Metrics, Weighted  # type: ignore[import-not-found]  # as above
-from pfl.model.pytorch import PyTorchModel  # type: ignore[import-not-found]  # as above
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.hyperparam import NNTrainHyperParams
+from pfl.metrics import Metrics, Weighted
+from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 NEVER = 10**9
@@ -98,8 +93,7 @@ def simulate(options: Options) -> None:
         send_metrics_to_platform=False,
     )
     if os.environ.get("RANK", "0") == "0":
-        root = os.getpid() if options.processes == 1 else os.getppid()
-        watch.report(options, "pfl", root)
+        watch.report(options, "pfl", None if options.processes == 1 else os.getppid())
 
 
 def main() -> None:

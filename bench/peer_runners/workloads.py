@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from bench.peer_runners.work import WARM_UP, Weights, network
-from bench.stacked import SEED, Ours, Workload, digits, plain, planned
+from bench.stacked import SEED, Ours, PlainLoop, Workload, digits, planned
 from torch import Tensor, nn
 
 from fedfm import Training
@@ -56,7 +56,7 @@ def trimmed(fed: Federation) -> Federation:
     As many steps as without; on W1 every client is left with one batch, the same in all systems.
     """
     size = fed.training.batch_size
-    return replace(fed, samples=[own[: len(own) // size * size] for own in fed.samples])
+    return replace(fed, samples=[indices[: len(indices) // size * size] for indices in fed.samples])
 
 
 def federation(work: Workload, executor: str) -> Ours:
@@ -76,7 +76,7 @@ def contents(name: str, rounds: int) -> dict[str, Any]:
     """The fields of `work.Work`."""
     work = workload(name)
     fed = federation(work, "loop").fed
-    reference = plain(work, fed, planned(fed), tuned=False)
+    reference = PlainLoop(work, fed, planned(fed))
     start = named(name, reference.weights())
     for _ in range(WARM_UP):
         reference.advance()

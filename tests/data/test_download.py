@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import io
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ import pooch
 import pytest
 import torch
 
+from fedfm.cli.data import data as list_data
 from fedfm.core.errors import UserError
-from fedfm.data import SOURCES, Dataset, File, Source, Split, load, status
+from fedfm.data import SOURCES, Dataset, File, Source, Split, load
 from fedfm.data.download import data_folder, fetch
 
 CONTENT = bytes(range(256)) * 1000
@@ -150,14 +152,18 @@ def test_data_lie_in_dir_else_in_the_variable_else_in_the_cache(tmp_path, monkey
     assert data_folder(tmp_path / "dir") == tmp_path / "dir"
 
 
-def test_status_tells_which_files_are_missing_and_where(tmp_path, monkeypatch):
+def test_the_command_tells_which_files_are_missing_and_where(tmp_path, monkeypatch, capsys):
+    def listed():
+        list_data(tmp_path, "json")
+        return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+
     monkeypatch.setitem(SOURCES, "toy", toy(1))
-    before = {s.source.name: s for s in status(tmp_path)}
+    before = listed()
     assert list(before) == list(SOURCES)
-    assert before["toy"].missing == ("toy.bin",)
-    assert before["toy"].folder == tmp_path / "toy"
-    assert before["digits"].present
-    assert len(before["fashion-mnist"].missing) == 4
+    assert before["toy"]["missing"] == ["toy.bin"]
+    assert before["toy"]["folder"] == str(tmp_path / "toy")
+    assert before["digits"]["present"]
+    assert len(before["fashion-mnist"]["missing"]) == 4
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.bin").touch()
-    assert {s.source.name: s.present for s in status(tmp_path)}["toy"]
+    assert listed()["toy"]["present"]

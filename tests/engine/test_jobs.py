@@ -18,7 +18,7 @@ from fedfm import (
 )
 from fedfm.config import make_config
 from fedfm.core import trees
-from fedfm.engine.jobs import train_together
+from fedfm.engine.executors import train_together
 from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFMLite, Moon, Piece, Scaffold
 from fedfm.rounds.round import open_round, run_round, run_rounds

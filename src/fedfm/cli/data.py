@@ -17,19 +17,14 @@ def data(
     from rich.console import Console
     from rich.table import Table
 
-    from fedfm.data import status
+    from fedfm.data import SOURCES
     from fedfm.data.download import data_folder
 
-    rows: list[dict[str, Any]] = [
-        {
-            "name": each.source.name,
-            "description": each.source.description,
-            "present": each.present,
-            "folder": str(each.folder),
-            "missing": list(each.missing),
-        }
-        for each in status(dir)
-    ]
+    rows: list[dict[str, Any]] = []
+    for name, source in SOURCES.items():
+        missing = [file.name for file in source.missing(data_folder(dir))]
+        files = {"present": not missing, "folder": str(data_folder(dir) / name), "missing": missing}
+        rows.append({"name": name, "description": source.description, **files})
     if format == "json":
         print(json.dumps(rows))
         return

@@ -12,7 +12,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
 
 from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree, flatten, unflatten
@@ -91,7 +90,11 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tree], Any] | None:
     try:
         manifest = json.loads(path.read_text())
         format, files, facts = (manifest[key] for key in ("format", "files", "facts"))
-        parts = {part: _load(folder / name) for part, name in files.items() if format == FORMAT}
+        parts = {
+            part: unflatten(load_file(folder / name))
+            for part, name in files.items()
+            if format == FORMAT
+        }
     except (*_MALFORMED, SafetensorError, FileNotFoundError) as problem:
         raise Damaged(folder, problem) from problem
     require(format == FORMAT, f"{path} has format {format}; this version reads format {FORMAT}")
@@ -105,8 +108,3 @@ class Damaged(UserError):
     def __init__(self, path: Path, problem: object) -> None:
         advice = "restore it from a backup or start again in another folder"
         super().__init__(f"{path} is damaged ({problem}); {advice}")
-
-
-def _load(path: Path) -> Tree:
-    tensors: dict[str, Tensor] = load_file(path)
-    return unflatten(tensors)

@@ -38,11 +38,11 @@ class ClientStates(Protocol):
 
     def tidy(self) -> None:
         """Delete states that were replaced; call it after a checkpoint, not before."""
-        ...
+        return  # only files have to be deleted
 
 
 @dataclass(frozen=True)
-class InMemory:
+class InMemory(ClientStates):
     """All states in memory."""
 
     states: Mapping[int, Tree] = field(default_factory=dict)
@@ -63,12 +63,9 @@ class InMemory:
         """Return a copy without states."""
         return InMemory()
 
-    def tidy(self) -> None:
-        """Do nothing."""
-
 
 @dataclass(frozen=True)
-class OnDisk:
+class OnDisk(ClientStates):
     """A file per client; `rounds` has the round after which each was written."""
 
     folder: Path
@@ -115,7 +112,7 @@ class OnDisk:
 
 
 @dataclass(frozen=True)
-class OnClients:
+class OnClients(ClientStates):
     """Real clients keep their own states; the server knows only the round of each."""
 
     rounds: Mapping[int, int] = field(default_factory=dict)
@@ -143,6 +140,3 @@ class OnClients:
     def clear(self) -> "OnClients":
         """Record that no client keeps a state."""
         return OnClients()
-
-    def tidy(self) -> None:
-        """Do nothing."""

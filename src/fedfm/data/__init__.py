@@ -4,7 +4,7 @@ To add one, write a module with `read(folder, *, options...) -> Dataset`, descri
 (data/download.py), and add that to `SOURCES` below.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fedfm.core.errors import require, unknown
@@ -82,29 +82,3 @@ def load(
     if mean is not None and std is not None:
         data = replace(data, mean=mean, std=std)
     return data if augment is None else replace(data, augment=augment)
-
-
-@dataclass(frozen=True)
-class Status:
-    """Which files of a source are there."""
-
-    source: Source
-    """The source."""
-    folder: Path
-    """The folder of its files."""
-    missing: tuple[str, ...]
-    """The names of the missing files."""
-
-    @property
-    def present(self) -> bool:
-        """Whether nothing has to be downloaded."""
-        return not self.missing
-
-
-def status(dir: Path | None = None) -> list[Status]:
-    """Return which files each source has, without computing checksums."""
-    root = data_folder(dir)
-    return [
-        Status(source, root / source.name, tuple(file.name for file in source.missing(root)))
-        for source in SOURCES.values()
-    ]

@@ -113,13 +113,11 @@ class Cohort:
     def _run(self, block: Block, step: Step) -> None:
         device = self.losses.device
         indices = block.indices.to(device, non_blocking=True).unbind(1)
-        if block.draws is None:
-            for batch in indices:
-                step(batch, None)
-        else:
+        draws: Iterable[Tensor | None] = [None] * len(indices)
+        if block.draws is not None:
             draws = block.draws.to(device, non_blocking=True).unbind(1)
-            for batch, batch_draws in zip(indices, draws, strict=True):
-                step(batch, batch_draws)
+        for batch, batch_draws in zip(indices, draws, strict=True):
+            step(batch, batch_draws)
 
 
 class CohortPart:

@@ -115,14 +115,8 @@ def find_linear_correction(objective: Objective, params: Tree) -> Correction | N
         return None
     ((gradient, decay),) = slopes
     constants = {
-        name: _expand(g.constant, params[name]) for name, g in grads.items() if _has_constant(g)
+        name: copy_arranged(torch.as_tensor(g.constant).to(params[name]).expand_as(params[name]))
+        for name, g in grads.items()
+        if isinstance(g.constant, Tensor) or g.constant != 0
     }
     return Correction(decay, constants) if gradient == 1 else None
-
-
-def _has_constant(linear: Linear) -> bool:
-    return isinstance(linear.constant, Tensor) or linear.constant != 0
-
-
-def _expand(constant: Tensor | Number, like: Tensor) -> Tensor:
-    return copy_arranged(torch.as_tensor(constant).to(like).expand_as(like))

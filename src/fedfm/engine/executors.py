@@ -1,7 +1,6 @@
 """Executors: how a cohort is packed onto the machine."""
 
 import gc
-import logging
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Protocol
@@ -10,18 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core import trees
-from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.engine.cohort import Cohort, TrainingJob, TrainingResult, gather_results
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.forward import Statistic, default_samples_at_once, sum_statistic
 from fedfm.engine.networks import BoundNetwork, draws_random_numbers, stack_network
-from fedfm.engine.out_of_memory import ONE_CLIENT, ONE_SAMPLE, retry
+from fedfm.engine.objective import Objective
+from fedfm.engine.out_of_memory import ONE_SAMPLE, halve, retry
 from fedfm.engine.schedule import packing_order
 from fedfm.engine.threads import NetworkPool
 from fedfm.methods.base import Model
-
-logger = logging.getLogger(__name__)
 
 
 class Executor(Protocol):
@@ -48,6 +45,9 @@ class Executor(Protocol):
 class LoopExecutor:
     """Trains one client after another, or several on as many CPU threads."""
 
+    stack: BoundNetwork | None = None
+    """The network of a whole cohort, if there is one."""
+
     def __init__(
         self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
     ) -> None:
@@ -64,8 +64,7 @@ class LoopExecutor:
         """Train S cohorts of one client; on fewer threads when memory runs out."""
 
         def train_client(net: BoundNetwork, client: int) -> TrainingResult:
-            one = job.rows(slice(client, client + 1))
-            return Cohort(net, self.data, one).train(one.plans)
+            return self._train_with(net, job.rows(slice(client, client + 1)))
 
         def train_seeded(client: int) -> TrainingResult:
             with torch.random.fork_rng():
@@ -81,17 +80,14 @@ class LoopExecutor:
             )
             return gather_results(results, torch.split(torch.arange(len(job.plans)), 1))
 
-        threads = 1 if one_by_one else min(self.pool.threads, len(job.plans))
-        return retry(train_all, partial(self._halve_threads, self.pool, threads))
+        return retry(train_all, partial(self._halve_threads, 1 if one_by_one else len(job.plans)))
 
-    def _halve_threads(self, pool: NetworkPool, threads: int, reason: str) -> None:
-        threads = min(threads, pool.threads)
-        require(threads > 1, ONE_CLIENT.format(reason))
-        pool.limit = threads // 2
-        logger.warning(
-            "training on %d threads needs more memory than there is (%s): %d from now on",
-            threads, reason, pool.limit,
-        )  # fmt: skip
+    def _train_with(self, net: BoundNetwork, job: TrainingJob) -> TrainingResult:
+        """Train clients that are in packing order as one cohort."""
+        return Cohort(net, self.data, job).train(job.plans)
+
+    def _halve_threads(self, clients: int, reason: str) -> None:
+        self.pool.limit = halve(min(clients, self.pool.threads), "training on %d threads", reason)
 
     def measure(
         self,
@@ -100,42 +96,30 @@ class LoopExecutor:
         statistic: Statistic,
         data: DeviceData | None = None,
     ) -> Tree:
-        """Measure all clients at once if they share a model, otherwise one after another."""
-        data = data or self.data
-        if model.shared:
-            return self._measure_with(self.net, model, samples, statistic, data)
-        return trees.concat(
-            [
-                self._measure_with(
-                    self.net, model.rows(slice(i, i + 1)), [indices], statistic, data
-                )
-                for i, indices in enumerate(samples)
-            ]
-        )
+        """Measure all clients at once if they share a model or are stacked, else one by one.
 
-    def _measure_with(
-        self,
-        net: BoundNetwork,
-        model: Model,
-        samples: Sequence[Tensor],
-        statistic: Statistic,
-        data: DeviceData,
-    ) -> Tree:
-        """Sum a statistic, with fewer samples at once when memory runs out."""
-        return retry(
-            lambda: sum_statistic(net, model, samples, statistic, data, self.samples_at_once),
-            partial(self._halve_samples, data),
-        )
+        Fewer samples are measured at once when memory runs out.
+        """
+        chosen = data or self.data
+        net = self.net if model.shared else self.stack
+
+        def measure_all() -> Tree:
+            if net:
+                groups = [(net, model, samples)]
+            else:
+                rows = [model.rows(slice(i, i + 1)) for i in range(len(samples))]
+                groups = [(self.net, row, [part]) for row, part in zip(rows, samples, strict=True)]
+            at_once = self.samples_at_once
+            return trees.concat(
+                [sum_statistic(*group, statistic, chosen, at_once) for group in groups]
+            )
+
+        return retry(measure_all, partial(self._halve_samples, chosen))
 
     def _halve_samples(self, data: DeviceData, reason: str) -> None:
         before = self.samples_at_once or default_samples_at_once(data)
-        require(before > 1, ONE_SAMPLE.format(reason))
-        self.samples_at_once = before // 2
+        self.samples_at_once = halve(before, "measuring %d samples at once", reason, ONE_SAMPLE)
         self.release()
-        logger.warning(
-            "measuring %d samples at once needs more memory than there is (%s): %d at a time "
-            "from now on", before, reason, self.samples_at_once,
-        )  # fmt: skip
 
     def release(self) -> None:
         """Free the memory that is kept from round to round."""
@@ -147,11 +131,14 @@ class LoopExecutor:
 class StackedExecutor(LoopExecutor):
     """Trains all clients of the cohort together, as one network with a client axis."""
 
+    stack: BoundNetwork
+
     def __init__(
         self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(module, data, low_dtype)
         self.stack = stack_network(module, data.shape, low_dtype)
+        self.pool = NetworkPool(self.stack)
         self.clients_at_once: int | None = None
 
     def train(self, job: TrainingJob) -> TrainingResult:
@@ -169,13 +156,8 @@ class StackedExecutor(LoopExecutor):
 
     def _halve_clients(self, clients: int, reason: str) -> None:
         before = min(self.clients_at_once or clients, clients)
-        require(before > 1, ONE_CLIENT.format(reason))
-        self.clients_at_once = (before + 1) // 2
+        self.clients_at_once = halve(before, "training %d clients at once", reason)
         self.release()
-        logger.warning(
-            "training %d clients at once needs more memory than there is (%s): %d at a time from "
-            "now on", before, reason, self.clients_at_once,
-        )  # fmt: skip
 
     def release(self) -> None:
         """Free the memory that is kept from round to round."""
@@ -184,42 +166,50 @@ class StackedExecutor(LoopExecutor):
 
     def train_cohort(self, job: TrainingJob) -> TrainingResult:
         """Train clients that are in packing order."""
-        return Cohort(self.stack, self.data, job).train(job.plans)
-
-    def measure(
-        self,
-        model: Model,
-        samples: Sequence[Tensor],
-        statistic: Statistic,
-        data: DeviceData | None = None,
-    ) -> Tree:
-        """Measure all clients at once, with one model or one each."""
-        net = self.net if model.shared else self.stack
-        return self._measure_with(net, model, samples, statistic, data or self.data)
+        return self._train_with(self.stack, job)
 
 
 class ThreadsExecutor(StackedExecutor):
     """Splits the cohort into one stack per CPU thread; the stacks train side by side."""
-
-    def __init__(
-        self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
-    ) -> None:
-        super().__init__(module, data, low_dtype)
-        self.stacks = NetworkPool(self.stack)
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train a cohort on each thread; each gets long and short clients alike."""
         order = torch.tensor(packing_order(job.plans))
 
         def train_part(net: BoundNetwork, part: Tensor) -> TrainingResult:
-            some = job.rows(part)
-            return Cohort(net, self.data, some).train(some.plans)
+            return self._train_with(net, job.rows(part))
 
         def train_all() -> TrainingResult:
-            threads = min(self.stacks.threads, len(job.plans))
+            threads = min(self.pool.threads, len(job.plans))
             if threads == 1:
                 return super(ThreadsExecutor, self).train(job)
             parts = [order[thread::threads] for thread in range(threads)]
-            return gather_results(self.stacks.map(train_part, parts), parts)
+            return gather_results(self.pool.map(train_part, parts), parts)
 
-        return retry(train_all, partial(self._halve_threads, self.stacks, len(job.plans)))
+        return retry(train_all, partial(self._halve_threads, len(job.plans)))
+
+
+def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[TrainingResult]:
+    """Return the results of jobs that differ in clients and tensors alone, trained as one."""
+    if len(jobs) == 1:
+        return [executor.train(jobs[0])]
+    model, loss, steps = executor.train(join_jobs(jobs))
+    results, first = [], 0
+    for job in jobs:
+        rows = slice(first, first + len(job.plans))
+        results.append(TrainingResult(model.rows(rows), loss[rows], steps[rows]))
+        first = rows.stop
+    return results
+
+
+def join_jobs(jobs: Sequence[TrainingJob]) -> TrainingJob:
+    """Put the clients of all jobs one after another; what a job's clients share is copied."""
+    pieces, sgd = jobs[0].objective.pieces, jobs[0].sgd
+    assert all((job.objective.pieces, job.sgd) == (pieces, sgd) for job in jobs)
+    tensors = [
+        trees.repeat({**job.start._asdict(), "held": job.objective.held}, len(job.plans))
+        for job in jobs
+    ]
+    params, buffers, held = trees.concat(tensors).values()
+    plans = [plan for job in jobs for plan in job.plans]
+    return TrainingJob(Model(params, buffers), plans, Objective(pieces, held), sgd)

@@ -1,11 +1,15 @@
 """Retry with less at once when the memory of a GPU or of the machine does not suffice."""
 
+import logging
 import re
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
+from fedfm.core.errors import require
+
+logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 ONE_CLIENT = (
     "training one client needs more memory than there is ({}): use a smaller batch_size or model "
@@ -27,6 +31,15 @@ def retry(work: Callable[[], Result], shrink: Callable[[str], None]) -> Result:
             if reason is None:
                 raise
         shrink(reason)
+
+
+def halve(count: int, what: str, reason: str, refusal: str = ONE_CLIENT) -> int:
+    """Return half of `count`, with a warning about `what`; refuse with `refusal` if it is one."""
+    require(count > 1, refusal.format(reason))
+    half = (count + 1) // 2
+    message = f"{what} needs more memory than there is (%s): %d at a time from now on"
+    logger.warning(message, count, reason, half)
+    return half
 
 
 def _describe_shortage(problem: RuntimeError) -> str | None:

@@ -5,7 +5,6 @@ with Profile() as profile: ... run ...; profile.seconds
 
 import time
 from collections import defaultdict
-from types import TracebackType
 
 import torch
 
@@ -62,12 +61,7 @@ class phase:  # lower case, as it is used as a statement
         if self.profile:
             self.profile.push(self.name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave the phase."""
         if self.profile:
             self.profile.pop()

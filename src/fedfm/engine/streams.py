@@ -1,19 +1,15 @@
 """Train clients side by side on GPU streams, for networks that cannot be stacked."""
 
-import logging
-
 import torch
 from torch import nn
 
-from fedfm.core.errors import require
 from fedfm.engine.cohort import TrainingJob, TrainingResult, gather_results
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.graphs import GraphCohort
 from fedfm.engine.networks import BoundNetwork
-from fedfm.engine.out_of_memory import ONE_CLIENT, retry
+from fedfm.engine.out_of_memory import halve, retry
 
-logger = logging.getLogger(__name__)
 MAX_STREAMS = 10
 
 
@@ -51,13 +47,8 @@ class StreamsExecutor(LoopExecutor):
 
     def _halve_streams(self, reason: str) -> None:
         before = len(self.streams)
-        require(before > 1, ONE_CLIENT.format(reason))
-        self.max_streams = before // 2
+        self.max_streams = halve(before, "training %d clients side by side", reason)
         self.release()
-        logger.warning(
-            "training %d clients side by side needs more memory than there is (%s): %d from now on",
-            before, reason, self.max_streams,
-        )  # fmt: skip
 
     def release(self) -> None:
         """Free the streams and the steps captured on them."""

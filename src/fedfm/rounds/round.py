@@ -17,7 +17,7 @@ from torch import Tensor
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import all_finite
 from fedfm.engine.cohort import TrainingJob, TrainingResult
-from fedfm.engine.jobs import train_together
+from fedfm.engine.executors import train_together
 from fedfm.engine.profile import phase
 from fedfm.methods.base import Turnout
 from fedfm.methods.composition import Method

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import tomllib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,8 +69,9 @@ class RunFolder:
         recorded = path / "config.toml"
         if not recorded.exists():
             require(not path.exists() or path.is_dir(), f"{path} is a file; choose another folder")
+            names = {entry.name for entry in path.iterdir()} if path.exists() else set()
             require(
-                not path.exists() or _names(path) <= {partial_path(recorded).name, *beside},
+                names <= {partial_path(recorded).name, *beside},
                 f"{path} is not empty and holds no run; choose another folder",
             )
             return False
@@ -149,9 +150,8 @@ class RunFolder:
         parts = {"state": (progress.state.round, to_tree(progress.state))}
         facts = to_facts(progress.state)
         if progress.best is not None:
-            best = asdict(progress.best) | {"model": None}
             parts["best"] = (progress.best.round, progress.best.model._asdict())
-            facts["best"] = best
+            facts["best"] = asdict(progress.best) | {"model": None}
         if progress.pending is not None:
             facts["pending"] = progress.pending.as_dict()
         save_checkpoint(self.path / CHECKPOINT, parts, facts)
@@ -191,7 +191,8 @@ class RunFolder:
         """Write the best model, the rounds as a table, and the summary."""
         model = {**result.best.model.params, **result.best.model.buffers}
         write_atomically(self.path / "model.safetensors", to_bytes(model))
-        write_atomically(self.path / "rounds.csv", rounds_to_csv(result.rounds).encode())
+        table = to_csv([record.as_dict() for record in result.rounds])
+        write_atomically(self.path / "rounds.csv", table.encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
 
@@ -216,15 +217,6 @@ def _best(facts: dict[str, Any], tree: Tree) -> Best:
     model = Model(tree["params"], tree.get("buffers", {}))
     several = {name: tuple(facts.get(name, ())) for name in ("client_accuracies", "judges")}
     return Best(**facts | {"model": model} | several)
-
-
-def _names(folder: Path) -> set[str]:
-    return {entry.name for entry in folder.iterdir()}
-
-
-def rounds_to_csv(records: Sequence[RoundRecord]) -> str:
-    """Return a line per round, for spreadsheets."""
-    return to_csv([record.as_dict() for record in records])
 
 
 def summary(result: Result) -> dict[str, Any]:

@@ -55,20 +55,6 @@ class RoundRecord:
     failed: int = 0
     """How many clients were left out: what they sent was not finite, or they did not answer."""
 
-    @staticmethod
-    def of(round: int, log: RoundLog, seconds: float, accuracies: Accuracies) -> "RoundRecord":
-        """Return the record of a round from its log and its (validation, test) accuracies."""
-        validation, test = accuracies
-        return RoundRecord(
-            round=round,
-            val_accuracy=validation,
-            test_accuracy=test,
-            train_loss=None if log.loss is None else float(log.loss),
-            seconds=seconds,
-            failed=len(log.failed),
-            **log.traffic.as_dict(),
-        )
-
     @property
     def traffic(self) -> Traffic:
         """Everything that the round sent."""
@@ -134,7 +120,8 @@ class Progress:
 
     def add_round(self, state: State, log: RoundLog, seconds: float) -> "Progress":
         """Return the progress after one more round, whose model is not evaluated yet."""
-        record = RoundRecord.of(state.round, log, seconds, (0.0, 0.0))
+        loss, costs = None if log.loss is None else float(log.loss), log.traffic.as_dict()
+        record = RoundRecord(state.round, 0.0, 0.0, loss, seconds, **costs, failed=len(log.failed))
         return replace(self, state=state, pending=record)
 
     def set_seconds(self, seconds: float) -> "Progress":

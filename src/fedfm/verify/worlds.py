@@ -190,21 +190,11 @@ class World:
 
     def make_federation(self, pieces: Pieces) -> Federation:
         """Return the clients, with the method made of `pieces`."""
-        return make_federation(
-            self.module,
-            self.data,
-            *pieces,
-            executor=_executor(self.executor, self.module, self.data),
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            keep_last=self.keep_last,
-            participation=self.participation,
-            samples=split_samples(self.sizes),
-            seed=59,
-        )
+        executor = _executor(self.executor, self.module, self.data)
+        settings = vars(self) | {"executor": executor, "samples": split_samples(self.sizes)}
+        for name in ("network", "dtype", "sizes", "broken"):  # they make the module and the data
+            del settings[name]
+        return make_federation(self.module, self.data, *pieces, **settings, seed=59)
 
     def play(self, pieces: Pieces, rounds: int) -> State:
         """Return the state after some rounds in which every piece takes part."""

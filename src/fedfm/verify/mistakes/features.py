@@ -1,6 +1,7 @@
 """Mistakes in methods with a loss on features: MOON, FedProto, FedFM, FedFM-Lite."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,9 @@ from fedfm.core.trees import Tree, per_client, tree_map
 from fedfm.methods import Batch, FedFM, FedFMLite, FedProto, LocalRun, Model, Moon
 from fedfm.methods.fedfm import contrastive_guiding
 from fedfm.verify.mistakes.planting import plant
+
+MATCHING: dict[str, Any] = {"strength": 1.0, "start_round": 0}
+LATER = MATCHING | {"start_round": 2}
 
 
 @plant("the previous model is not updated", mu=2.0)
@@ -70,7 +74,7 @@ class MeanDistance(FedProto):
         return super().loss(batch, held) / batch.features.shape[-1]
 
 
-@plant("the zero vector of an unseen class takes part in the softmax", strength=1.0, start_round=0)
+@plant("the zero vector of an unseen class takes part in the softmax", **MATCHING)
 class ZeroAnchor(FedFM):
     """Every class has a logit."""
 
@@ -83,7 +87,7 @@ class ZeroAnchor(FedFM):
         return self.mean_loss(each, batch.labels, held["seen"])
 
 
-@plant("an absent class divides 0 by 0", strength=1.0, start_round=0)
+@plant("an absent class divides 0 by 0", **MATCHING)
 class ZeroByZero(FedFM):
     """The anchor of an absent class is NaN."""
 
@@ -92,7 +96,7 @@ class ZeroByZero(FedFM):
         return {"anchors": anchors, "seen": server["seen"] | (total["count"] > 0)}
 
 
-@plant("a class absent from a round loses its anchor", strength=1.0, start_round=0)
+@plant("a class absent from a round loses its anchor", **MATCHING)
 class Loses(FedFM):
     """Only the classes of this round have an anchor."""
 
@@ -101,7 +105,7 @@ class Loses(FedFM):
         return super().absorb(empty, total, clients)
 
 
-@plant("weighted anchors are a plain mean over clients", strength=1.0, start_round=0)
+@plant("weighted anchors are a plain mean over clients", **MATCHING)
 class Unweighted(FedFM):
     """Every holder of a class has the same weight."""
 
@@ -110,7 +114,7 @@ class Unweighted(FedFM):
         return {"sum": means, "count": statistic["count"].clamp(max=1)}
 
 
-@plant("features are not normalised", strength=1.0, start_round=0)
+@plant("features are not normalised", **MATCHING)
 class RawFeatures(FedFM):
     """The softmax is over inner products instead of cosines."""
 
@@ -120,7 +124,7 @@ class RawFeatures(FedFM):
         return self.mean_loss(each, batch.labels, seen)
 
 
-@plant("anchors are normalised before they are averaged", strength=1.0, start_round=0)
+@plant("anchors are normalised before they are averaged", **MATCHING)
 class EarlyUnit(FedFM):
     """Anchors are means of unit features, in which long features do not dominate."""
 
@@ -128,7 +132,7 @@ class EarlyUnit(FedFM):
         return super().statistic(batch._replace(features=F.normalize(batch.features, dim=-1)))
 
 
-@plant("L2 guiding is averaged over the d coordinates", strength=1.0, start_round=0, guide="l2")
+@plant("L2 guiding is averaged over the d coordinates", **MATCHING, guide="l2")
 class MeanGuiding(FedFM):
     """The loss is too weak by a factor of d."""
 
@@ -136,7 +140,7 @@ class MeanGuiding(FedFM):
         return super().loss(batch, held) / batch.features.shape[-1]
 
 
-@plant("matching begins a round before T_s", strength=1.0, start_round=2)
+@plant("matching begins a round before T_s", **LATER)
 class Early(FedFM):
     """T_s counts from 1."""
 
@@ -145,11 +149,7 @@ class Early(FedFM):
         return self.start_round - 1
 
 
-@plant(
-    "the first anchors are taken in round T_s instead of the one before",
-    strength=1.0,
-    start_round=2,
-)
+@plant("the first anchors are taken in round T_s instead of the one before", **LATER)
 class Late(FedFMLite):
     """Matching begins a round after T_s."""
 
@@ -158,7 +158,7 @@ class Late(FedFMLite):
         return self.start_round
 
 
-@plant("samples without an anchor count in the mean", strength=1.0, start_round=0)
+@plant("samples without an anchor count in the mean", **MATCHING)
 class AllSamples(FedFMLite):
     """The sum of the losses is divided by the batch size."""
 
@@ -167,19 +167,14 @@ class AllSamples(FedFMLite):
         return self.strength * each.masked_fill(~taking_part, 0.0).mean(-1)
 
 
-@plant("anchors are taken before training instead of after", strength=1.0, start_round=0)
+@plant("anchors are taken before training instead of after", **MATCHING)
 class TooEarly(FedFMLite):
     """Lite has the two handshakes of FedFM."""
 
     measures = "before"
 
 
-@plant(
-    "a client without the class counts as a zero anchor",
-    strength=1.0,
-    start_round=0,
-    anchors="uniform",
-)
+@plant("a client without the class counts as a zero anchor", **MATCHING, anchors="uniform")
 class ZeroShare(FedFMLite):
     """The sum of the means is divided by S, not by the number of holders."""
 
