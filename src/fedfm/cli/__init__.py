@@ -1,19 +1,20 @@
 """The command line: `fedfm COMMAND`, one module per command."""
 
+import os
+import signal
 import sys
-import threading
-from _thread import interrupt_main
-from typing import Any
+from types import FrameType
 
 
 def main() -> None:
     """Run the command line; print a user's mistake as one message and exit with code 2."""
-    sys.unraisablehook = _repeat_interrupt
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         from fedfm.cli.app import app
 
         app()
-    except KeyboardInterrupt:  # while importing; afterwards commands handle it
+    except KeyboardInterrupt:
         sys.exit(130)
     except OSError as problem:
         where = f" ({problem.filename})" if problem.filename else ""
@@ -27,12 +28,13 @@ def main() -> None:
         fail(f"{problem}{hint if str(problem).startswith('unknown method ') else ''}")
 
 
-def _repeat_interrupt(ignored: Any) -> None:
-    """Repeat a Ctrl-C that came in a callback of an import, where Python would ignore it."""
-    if issubclass(ignored.exc_type, KeyboardInterrupt):
-        threading.Timer(0.01, interrupt_main).start()
-    else:
-        sys.__unraisablehook__(ignored)
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; while importing exit at once, since imports may swallow it."""
+    while frame:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def fail(message: str) -> None:

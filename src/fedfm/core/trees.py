@@ -148,8 +148,8 @@ def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
 
 def is_finite(tree: Tree) -> Tensor:
     """Return whether all numbers of each client are finite: leaves [S, ...] -> bool [S]."""
-    sums = (leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree))
-    return torch.stack([torch.isfinite(leaf_sums) for leaf_sums in sums]).all(0)
+    sums = [leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree)]
+    return torch.isfinite(torch.stack(sums)).all(0)
 
 
 def all_finite(tree: Tree) -> bool:
