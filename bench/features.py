@@ -21,7 +21,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
-from fedfm.grid.points import Points, read_points
+from fedfm.grid.feature_points import Points, read_points
 from fedfm.grid.store import Store
 
 Array = NDArray[Any]

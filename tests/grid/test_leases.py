@@ -10,8 +10,8 @@ import pytest
 from fedfm.core.errors import UserError
 from fedfm.grid import worker
 from fedfm.grid.budget import MARGIN, UNCOUNTED, Budget, Speed
+from fedfm.grid.feature_points import read_points
 from fedfm.grid.merge import collect_results, merge
-from fedfm.grid.points import read_points
 from fedfm.grid.progress import LineDisplay
 from fedfm.grid.repeats import find_repeats
 from fedfm.grid.runner import Grid
@@ -187,7 +187,7 @@ def test_measured_features_come_along_as_points(tmp_path):
 
 
 def test_a_run_that_cannot_be_measured_is_kept(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "fedfm.grid.points", None)
+    monkeypatch.setitem(sys.modules, "fedfm.grid.feature_points", None)
     jobs = jobs_of(recipe("quality", measures=("nmi",)), seeds=1, only=("FedAvg", "E = 1"))
     assert run(jobs, tmp_path)[0].finished == 1
     assert "is not measured" in caplog.text

@@ -15,7 +15,7 @@ from fedfm import FedAvg, Partition, Training, data, models, simulate
 from fedfm.config import load_config, make_config
 from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
-from fedfm.grid.points import write_measures
+from fedfm.grid.feature_points import write_measures
 from fedfm.metrics import feature_space
 from fedfm.metrics.feature_space import (
     LocalSpaces,

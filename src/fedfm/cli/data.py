@@ -18,7 +18,7 @@ def data(
     from rich.table import Table
 
     from fedfm.data import SOURCES
-    from fedfm.data.download import data_folder
+    from fedfm.data.source import data_folder
 
     rows: list[dict[str, Any]] = []
     for name, source in SOURCES.items():

@@ -1,4 +1,4 @@
-"""The settings of local SGD, and how far it moves under a constant gradient."""
+"""The settings of local SGD, and how far it moves; its step is in engine/update.py."""
 
 from dataclasses import dataclass
 

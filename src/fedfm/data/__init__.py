@@ -1,7 +1,7 @@
 """Data sets by name.
 
 To add one, write a module with `read(folder, *, options...) -> Dataset`, describe it by a `Source`
-(data/download.py), and add that to `SOURCES` below.
+(data/source.py), and add that to `SOURCES` below.
 """
 
 from dataclasses import replace
@@ -12,9 +12,9 @@ from fedfm.data.cifar import CIFAR10, CIFAR100
 from fedfm.data.cinic import CINIC10
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.digits import DIGITS
-from fedfm.data.download import File, Source, data_folder, fetch
 from fedfm.data.fashion import FASHION_MNIST
 from fedfm.data.folder import FOLDER
+from fedfm.data.source import File, Source, data_folder, fetch
 from fedfm.data.table import CSV
 
 __all__ = [

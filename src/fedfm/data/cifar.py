@@ -8,7 +8,7 @@ import torch
 from fedfm.core.errors import require
 from fedfm.data.archives import read_members
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.download import File, Source
+from fedfm.data.source import File, Source
 
 _PIXELS = 3 * 32 * 32
 

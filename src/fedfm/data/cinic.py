@@ -4,8 +4,8 @@ from pathlib import Path
 
 from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset
-from fedfm.data.download import File, Source
 from fedfm.data.folder import read_images
+from fedfm.data.source import File, Source
 
 CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),

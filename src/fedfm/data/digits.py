@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 
 from fedfm.data.dataset import Dataset
-from fedfm.data.download import Source
 from fedfm.data.folder import channel_statistics, split_off_test
+from fedfm.data.source import Source
 
 
 def read(folder: Path) -> Dataset:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfm.core.errors import require
 from fedfm.data.archives import gunzip
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.download import File, Source
+from fedfm.data.source import File, Source
 
 CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),

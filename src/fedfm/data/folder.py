@@ -15,7 +15,7 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.rng import generator
 from fedfm.data.archives import Decoded, cache_key, load_or_make, walk
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.download import Source
+from fedfm.data.source import Source
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.dataset import Dataset
-from fedfm.data.download import Source
 from fedfm.data.folder import encode_labels, split_off_test
+from fedfm.data.source import Source
 
 MAX_OFFSET = 1e6
 """A column's mean may be this many standard deviations from zero: float32 has seven digits."""

@@ -16,7 +16,7 @@ from fedfm.grid.recipe import Cell, Recipe, expand_cells
 from fedfm.grid.store import Summary
 
 logger = logging.getLogger(__name__)
-FEATURES = ("nmi", "silhouette")
+FEATURE_METRICS = ("nmi", "silhouette")
 """Measures that are taken of the best model, apart from the run."""
 
 
@@ -84,7 +84,7 @@ def plan_jobs(
     problems: dict[str, list[str]] = {}
     chosen = select_cells(list(expand_cells(recipe, quick, overrides)), only)
     drawn = recipe.output == "features"
-    extra = tuple(name for name in FEATURES if drawn or name in recipe.measures)
+    extra = tuple(name for name in FEATURE_METRICS if drawn or name in recipe.measures)
     for cell in chosen:
         try:
             job = Job(recipe.name, quick, (cell.labels,), cell.resolved, tuple(seeds), extra)

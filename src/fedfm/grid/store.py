@@ -24,7 +24,7 @@ from fedfm.run.folder import is_finished
 logger = logging.getLogger(__name__)
 FORMAT = 1
 POINTS_FILE = "points.npz"
-"""Holds a sample of a run's test features (points.py)."""
+"""Holds a sample of a run's test features (feature_points.py)."""
 KEPT = (
     "seed",
     "method",

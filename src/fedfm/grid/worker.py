@@ -204,7 +204,7 @@ def _summarise(job: Job, results: Path, seed: int) -> Summary:
         f"{folder} has no model to measure: merge with --models, or remove it to run it again",
     )
     try:
-        from fedfm.grid.points import write_measures
+        from fedfm.grid.feature_points import write_measures
 
         return replace(summary, measures=write_measures(folder, _load_dataset(job.config.data)))
     except ImportError as problem:  # the run itself is worth keeping

@@ -1,9 +1,10 @@
 """Pieces: what a method is made of.
 
 A piece is a frozen dataclass: its fields are hyper-parameters, its methods are pure functions. It
-overrides only the hooks it needs. The round (rounds/round.py) calls them in the order below.
-Client-side hooks work on a cohort: every tensor has a leading client axis S (or 1 for what all
-clients share), and hooks must not mix clients. Server-side hooks see one server.
+overrides only the hooks it needs, and a line in `PIECES` (`__init__.py`) registers it. The round
+(rounds/round.py) calls the hooks in the order below. Client-side hooks work on a cohort: every
+tensor has a leading client axis S (or 1 for what all clients share), and hooks must not mix
+clients. Server-side hooks see one server.
 """
 
 from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from torch import nn
 from fedfm.config import Config
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
-from fedfm.grid.points import read_points
+from fedfm.grid.feature_points import read_points
 from fedfm.grid.recipe import Recipe, expand_cells
 from fedfm.grid.store import Summary
 from fedfm.metrics.feature_space import LocalSpaces, compute_features

@@ -12,7 +12,7 @@ from rich.markup import escape as escape_rich
 from rich.table import Table as RichTable
 
 from fedfm.core.errors import unknown
-from fedfm.report.tables.data import as_csv, as_json
+from fedfm.report.tables.export import as_csv, as_json
 from fedfm.report.tables.notes import write_notes
 from fedfm.report.tables.table import Entry, Table
 

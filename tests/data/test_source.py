@@ -17,7 +17,7 @@ import torch
 from fedfm.cli.data import data as list_data
 from fedfm.core.errors import UserError
 from fedfm.data import SOURCES, Dataset, File, Source, Split, load
-from fedfm.data.download import data_folder, fetch
+from fedfm.data.source import data_folder, fetch
 
 CONTENT = bytes(range(256)) * 1000
 MD5 = hashlib.md5(CONTENT).hexdigest()
