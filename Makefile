@@ -11,8 +11,10 @@ install: $(READY)
 demo: $(READY)
 	$(BIN)/fedfm demo
 
+# Some tests wait for other processes, so one worker more than there are cores
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # What needs an NVIDIA GPU; PYTEST lets it run in an environment of your own: make test-gpu PYTEST=pytest
 PYTEST ?= $(BIN)/python -m pytest
