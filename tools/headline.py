@@ -71,12 +71,12 @@ def _list_savings(table: Table) -> str:
     floats = {row: sent.mean for row, (_, sent) in table.lines if sent and sent.mean}
     usual = floats.get(("FedAvg",), 0.0)
     rows = [
-        f"{accuracy.mean:.2f} % for {100 * floats[row] / usual:.0f} % ({row[0]}; "
+        f"{accuracy.mean:.2f} % with {100 * floats[row] / usual:.0f} % of the traffic ({row[0]}, "
         f"n={len(accuracy.values)})"
         for row, (accuracy, _) in table.lines
         if accuracy and accuracy.mean and floats[row] < usual
     ]
-    return f"Test accuracy for a part of FedAvg's floats: {', '.join(rows) or 'not run'}.\n"
+    return f"FedFM-Lite sends less than FedAvg and reaches {', '.join(rows) or '(not run)'}.\n"
 
 
 def _format_cell(entry: Entry | None, seeds: int) -> str:
