@@ -126,7 +126,7 @@ def test_the_headline_has_the_main_table_and_what_less_communication_gives(made)
     assert "6 runs, 6 min on one NVIDIA H200" in headline
     assert "](docs/reproduction-lite.png)" in headline
     assert "](docs/reproduction.md)" in headline
-    assert "floats: 70.00 % for 20 % (FedFM-Lite, a = 5; n=1).\n" in headline
+    assert "reaches 70.00 % with 20 % of the traffic (FedFM-Lite, a = 5, n=1).\n" in headline
 
 
 def test_the_headline_is_renewed_between_its_markers():
