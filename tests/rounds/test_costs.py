@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedfm import FedAvg, FedFM, FedFMLite, Partition, Piece, Training, compose, models, simulate
-from fedfm.methods import PIECES
+from fedfm.methods import PIECES, Method
 from fedfm.rounds.costs import Cost, measure_cost
 from fedfm.verify.worlds import CLASSES, make_images, make_network
 
@@ -57,11 +57,15 @@ def by_hand(piece: Piece, model: nn.Module) -> Cost:
     )
 
 
+def measure(method: Method, model: nn.Module) -> Cost:
+    return measure_cost(method, model, CLASSES, models.feature_dim(model, SHAPE))
+
+
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS.keys())
 @pytest.mark.parametrize("piece", METHODS.values(), ids=METHODS.keys())
 def test_costs_equal_a_count_by_hand(piece, options):
     model = build(options)
-    assert measure_cost(compose(piece), model, SHAPE, CLASSES) == by_hand(piece, model)
+    assert measure(compose(piece), model) == by_hand(piece, model)
 
 
 def test_a_resnets_bytes_are_its_parameters_and_its_buffers():
@@ -71,8 +75,8 @@ def test_a_resnets_bytes_are_its_parameters_and_its_buffers():
     assert sum(channels) == 4_800
     assert len(channels) == 20
     size = 4 * 11_181_642 + 4 * 2 * 4_800 + 8 * 20
-    assert measure_cost(compose(FedAvg()), model, (3, 32, 32), 10).bytes_up == size
-    matched = measure_cost(compose(FedFM()), model, (3, 32, 32), 10)
+    assert measure_cost(compose(FedAvg()), model, 10, features=512).bytes_up == size
+    matched = measure_cost(compose(FedFM()), model, 10, features=512)
     assert matched.bytes_up == size + 4 * 10 * 512 + 8 * 10
     assert matched.bytes_down == size + 4 * 10 * 512 + 1 * 10
 
@@ -94,7 +98,7 @@ def test_a_real_run_sends_what_the_costs_say(piece):
             clients=clients, rounds=first + 2 * cycle, epochs=1, batch_size=4, lr=1e-4
         ),
     )
-    expected = measure_cost(method, model, SHAPE, CLASSES)
+    expected = measure(method, model)
     for begin in (first, first + cycle):
         rounds = [record.as_dict() for record in result.rounds[begin : begin + cycle]]
         for name in ("floats_up", "floats_down", "bytes_up", "bytes_down"):
@@ -112,7 +116,7 @@ def test_before_matching_starts_a_round_costs_what_fedavg_costs():
         partition=Partition("iid"),
         training=Training(clients=4, rounds=2, participation=0.5, epochs=1, batch_size=4),
     )
-    plain, matched = (measure_cost(compose(p), model, SHAPE, CLASSES) for p in (FedAvg(), FedFM()))
+    plain, matched = (measure(compose(p), model) for p in (FedAvg(), FedFM()))
     assert [record.floats_up for record in result.rounds] == [
         2 * plain.floats_up,
         2 * matched.floats_up,
@@ -122,7 +126,7 @@ def test_before_matching_starts_a_round_costs_what_fedavg_costs():
 def test_counting_leaves_the_model_alone():
     model = build(NETWORKS["mlp with batch norm"])
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    measure_cost(compose(FedFM()), model, SHAPE, CLASSES)
+    measure(compose(FedFM()), model)
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert model.training

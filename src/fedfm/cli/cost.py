@@ -52,9 +52,9 @@ def cost(
     size = _parse_shape(shape)
     with torch.device("meta"):
         network = models.build(model, shape=size, classes=classes, **_parse_options(option or []))
-    rows = []
+    rows, features = [], models.feature_dim(network, size)
     for label, piece in _pieces():
-        counted = measure_cost(compose(piece), network, size, classes)
+        counted = measure_cost(compose(piece), network, classes, features)
         whole = {"whole_process": counted.whole_process(clients, rounds)} if clients else {}
         rows.append(counted.as_dict() | {"method": label} | whole)
     if format == "json":

@@ -58,7 +58,7 @@ def _costs(piece: Piece) -> dict[str, str]:
     with torch.device("meta"):
         network = models.build("resnet18", shape=shape, classes=classes)
     task = Task(copy_model(network), classes, models.feature_dim(network))
-    costs = measure_cost(compose(piece), network, shape, classes)
+    costs = measure_cost(compose(piece), network, classes, task.features)
     size = models.count_parameters(network)
     return {
         "server keeps": ", ".join(piece.server_state(task)),

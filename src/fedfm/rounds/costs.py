@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedfm import models
 from fedfm.core.ledger import Traffic
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import to_device
@@ -41,10 +40,10 @@ class Cost:
         return asdict(self)
 
 
-def measure_cost(method: Method, model: nn.Module, shape: tuple[int, ...], classes: int) -> Cost:
+def measure_cost(method: Method, model: nn.Module, classes: int, features: int) -> Cost:
     """Measure the cost of a method, in rounds with every piece active."""
     start = copy_model(model).map(lambda tree: to_device(tree, "meta"))
-    task = Task(start, classes, models.feature_dim(model, shape))
+    task = Task(start, classes, features)
     state = replace(initial_state(start, method, task), round=method.steady_round)
     fed = make_single_client(method, task)
     traffic, held = Traffic(), 0

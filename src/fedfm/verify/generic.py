@@ -20,7 +20,6 @@ from fedfm.verify.alone import separate_clients
 from fedfm.verify.checks import Mismatch, check, same, same_model
 from fedfm.verify.worlds import (
     CLASSES,
-    TINY,
     Pieces,
     World,
     play_rounds,
@@ -132,7 +131,7 @@ def compare_costs(pieces: Pieces) -> None:
     for _ in range(rounds):
         state, log = run_round(state, fed)
         traffic += log.traffic
-    cost = measure_cost(fed.method, world.module, TINY, CLASSES).as_dict()
+    cost = measure_cost(fed.method, world.module, CLASSES, fed.task.features).as_dict()
     for name, sent in traffic.as_dict().items():
         clients = 1 if name == "handshakes" else len(fed.samples)
         if sent != cost[name] * clients * rounds:
