@@ -1,6 +1,7 @@
 """What clients agree on: by name, by majority, and never by trusting what they say."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_where_no_client_fits_every_one_is_told():
 
 
 def test_wanted_classes_are_distinct():
-    with pytest.raises(UserError, match="a name occurs twice"):
+    with pytest.raises(UserError, match=r"\bagreement\b.*'a'"):
         agreed(told("x"), wanted=["a", "b", "a"])
 
 
@@ -106,26 +107,22 @@ def test_wanted_classes_are_distinct():
 
 
 @pytest.mark.parametrize(
-    ("shape", "others", "said"),
+    ("shape", "others", "pattern"),
     [
-        (COLOUR, GREY, "shape 3 x 8 x 8 (uint8), the federation of shape 1 x 8 x 8 (uint8); "
-         "save all images in grey"),
-        (GREY, COLOUR, "shape 1 x 8 x 8 (uint8), the federation of shape 3 x 8 x 8 (uint8); "
-         "save an image in colour"),
-        ((1, 9, 9), GREY, "shape 1 x 9 x 9 (uint8), the federation of shape 1 x 8 x 8 (uint8); "
-         "scale them: --size 8"),
-        ((4,), (5,), "shape 4 (uint8), the federation of shape 5 (uint8); give the table"),
-        ((4,), GREY, "data of another kind"),
+        (COLOUR, GREY, r"3 x 8 x 8 \(uint8\).* 1 x 8 x 8 \(uint8\).*\bgrey\b"),
+        (GREY, COLOUR, r"1 x 8 x 8 \(uint8\).* 3 x 8 x 8 \(uint8\).*\bcolour\b"),
+        ((1, 9, 9), GREY, r"1 x 9 x 9 \(uint8\).* 1 x 8 x 8 \(uint8\).*--size 8\b"),
+        ((4,), (5,), r"\b4 \(uint8\).* 5 \(uint8\).*\btable\b"),
+        ((4,), GREY, r"\b4 \(uint8\).* 1 x 8 x 8 \(uint8\).*\bkind\b"),
     ],
-)  # fmt: skip
-def test_shapes_go_by_majority_and_the_refused_are_told_both(shape, others, said):
+)
+def test_shapes_go_by_majority_and_the_refused_are_told_both(shape, others, pattern):
     odd = told("a", shape=shape)
     agreement, refused = agreed(odd, told("b", shape=others), told("c", shape=others))
     assert agreement.shape == others
     assert list(refused) == [100]
-    assert "client 'a' has inputs of" in refused[100]
-    assert said in refused[100]
-    assert "client 'a' has inputs of" in (explain_misfit(agreement, odd) or "")
+    assert re.search(f"'a'.*{pattern}", refused[100])
+    assert explain_misfit(agreement, odd) == refused[100]
 
 
 def test_of_two_shapes_that_as_many_have_the_first_client_by_name_decides():
@@ -136,7 +133,7 @@ def test_of_two_shapes_that_as_many_have_the_first_client_by_name_decides():
 
 def test_types_must_be_the_same():
     _, refused = agreed(told("a"), told("b", dtype="float32"))
-    assert "(float32), the federation of shape 1 x 8 x 8 (uint8); convert them" in refused[101]
+    assert re.search(r"\(float32\).* 1 x 8 x 8 \(uint8\).*\bconvert\b", refused[101])
 
 
 def test_columns_have_one_order_where_they_have_names():
@@ -146,18 +143,19 @@ def test_columns_have_one_order_where_they_have_names():
     agreement, refused = agreed(*tables, swapped, unnamed)
     assert agreement.columns == one
     assert list(refused) == [102]
-    assert "has column 'pressure' where the federation has 'age'" in refused[102]
+    assert re.search(r"'pressure'.*'age'", refused[102])
     assert agreed(unnamed)[0].columns == ()
     assert explain_misfit(agreed(unnamed)[0], swapped) is None
 
 
 def test_the_second_client_of_a_name_is_refused():
     _, refused = agreed(told("a"), told("b"), told("a"))
-    assert refused == {102: "there is another client 'a'; choose another name"}
+    assert list(refused) == [102]
+    assert "another client 'a'" in refused[102]
 
 
 def test_a_federation_of_nobody_is_none():
-    with pytest.raises(UserError, match="no client has introduced itself"):
+    with pytest.raises(UserError, match="no client"):
         agree({})
 
 
@@ -165,7 +163,7 @@ def test_later_clients_are_admitted_if_they_fit():
     agreement, _ = agreed(told("x", "abc"))
     assert explain_misfit(agreement, told("late", "b")) is None
     reason = explain_misfit(agreement, told("late", "bd")) or ""
-    assert reason.startswith("client 'late' has class d, which is not one of")
+    assert re.search(r"'late'.*class d\b.*\b3 \(a, b, c\)", reason)
 
 
 # --- what comes from the network ------------------------------------------------------------------
@@ -230,7 +228,7 @@ def test_one_bad_value_among_good_ones_is_a_user_error(key, value):
     ],
 )
 def test_introductions_have_limits(changes):
-    with pytest.raises(UserError, match=r"^invalid introduction"):
+    with pytest.raises(UserError, match=r"\bintroduction\b"):
         Introduction.parse(told("a").dump() | changes)
 
 
@@ -247,7 +245,7 @@ def test_introductions_have_limits(changes):
 )
 def test_agreements_normalise_every_channel_or_none(changes):
     agreement, _ = agreed(told("a"))
-    with pytest.raises(UserError, match=r"^invalid agreement"):
+    with pytest.raises(UserError, match=r"\bagreement\b.*\b(mean|std)\b"):
         Agreement.parse(agreement.dump() | changes)
 
 
@@ -262,7 +260,7 @@ def test_what_is_told_survives_json():
 
 
 def test_inputs_of_another_type_are_refused_at_the_client():
-    with pytest.raises(UserError, match=r"must be uint8 .* or float32, not torch\.float64"):
+    with pytest.raises(UserError, match=r"uint8\b.*\bfloat32\b.*\bfloat64"):
         introduce("a", dataset(torch.zeros(2, 3, dtype=torch.float64)))
 
 
@@ -340,22 +338,22 @@ def test_declared_moments_give_what_was_declared():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "pattern"),
     [
-        ({"count": torch.tensor(0.0)}, "count no values"),
-        ({"count": torch.tensor(-4.0)}, "count no values"),
-        ({"count": torch.tensor(float("nan"))}, "not finite"),
-        ({"sum": torch.tensor([1.0, float("inf")])}, "not finite"),
-        ({"sum": torch.ones(3)}, "differ in shape"),
-        ({"square": torch.ones(2, 1)}, "differ in shape"),
-        ({"sum": torch.ones(3), "square": torch.ones(3)}, "must have 2 values"),
+        ({"count": torch.tensor(0.0)}, "count"),
+        ({"count": torch.tensor(-4.0)}, "count"),
+        ({"count": torch.tensor(float("nan"))}, "finite"),
+        ({"sum": torch.tensor([1.0, float("inf")])}, "finite"),
+        ({"sum": torch.ones(3)}, "shape"),
+        ({"square": torch.ones(2, 1)}, "shape"),
+        ({"sum": torch.ones(3), "square": torch.ones(3)}, r"mean\b.*\bstd\b.*\b2\b"),
     ],
 )
-def test_sums_that_make_no_sense_are_refused(changes, said):
+def test_sums_that_make_no_sense_are_refused(changes, pattern):
     agreement, _ = agreed(told("a", shape=(2,), dtype="float32"))
     sums = {"count": torch.tensor(4.0), "sum": torch.ones(2), "square": torch.ones(2)}
     assert agreement.set_normalisation(sums).mean == (0.25, 0.25)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=pattern):
         agreement.set_normalisation(sums | changes)
 
 
@@ -398,5 +396,5 @@ def test_data_keep_their_normalisation_until_one_is_agreed():
 
 def test_data_with_a_class_that_was_not_agreed_stay_out():
     agreement = Agreement(classes=("a",), shape=(1, 2, 2), dtype="float32")
-    with pytest.raises(UserError, match="the federation has no class b"):
+    with pytest.raises(UserError, match=r"class b\b"):
         apply_agreement(dataset(torch.zeros(4, 1, 2, 2)), agreement)

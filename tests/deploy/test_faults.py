@@ -125,7 +125,7 @@ def test_dead_when_it_joins(federation, warnings, deed):
 
 
 def test_nobody_joins(federation):
-    with pytest.raises(UserError, match="0 clients answered 'join'"):
+    with pytest.raises(UserError, match=r"\b0\b.*'join'"):
         federation().run(lambda message, answer: asked_anything_but("join", message, answer))
 
 
@@ -203,7 +203,7 @@ def test_all_nodes_gone(federation):
             return None
         return answer()
 
-    with pytest.raises(TooFewClients, match="0 clients"):
+    with pytest.raises(TooFewClients, match=r"\b0\b"):
         run.run(tamper)
     assert run.state.round == 1
 
@@ -342,9 +342,9 @@ class Trap:
 
 
 BAD_ANSWERS = {
-    "NaN": (put(float("nan")), "is not finite"),
-    "infinity": (put(float("inf")), "is not finite"),
-    "minus infinity": (put(float("-inf")), "is not finite"),
+    "NaN": (put(float("nan")), "finite"),
+    "infinity": (put(float("inf")), "finite"),
+    "minus infinity": (put(float("-inf")), "finite"),
     "another shape": (replaced(lambda leaf: leaf[:-1]), "has shape"),
     "one dimension more": (replaced(lambda leaf: leaf[None]), "has shape"),
     "another type": (replaced(lambda leaf: leaf.double()), "has type"),
@@ -358,20 +358,20 @@ BAD_ANSWERS = {
         "not expected",
     ),
     "no tensors": (with_tensors(lambda leaves: {}), "is missing"),
-    "no sum": (with_content(lambda old: RecordDict({FACTS: old[FACTS]})), "holds no sum"),
-    "nothing": (with_content(lambda old: RecordDict()), "not a packet of FedFM"),
-    "bytes at random": (bytes_for_tensors(b"\x17" * 1000), "not a packet of FedFM"),
-    "no bytes": (bytes_for_tensors(b""), "not a packet of FedFM"),
-    "a pickle": (bytes_for_tensors(pickle.dumps(Trap())), "not a packet of FedFM"),
-    "facts that are no JSON": (text_for_facts("{'round': 1"), "not a packet of FedFM"),
-    "facts that are no table": (text_for_facts("[1, 2]"), "are not a table"),
-    "facts without end": (text_for_facts("[" * 100_000), "not a packet of FedFM"),
-    "no facts": (text_for_facts("{}"), "answers another question"),
-    "another round's facts": (of_another_question(number=1), "answers another question"),
-    "another federation's": (of_another_question(token="0" * 16), "answers another question"),
-    "another kind's": (of_another_question(kind="measure"), "answers another question"),
+    "no sum": (with_content(lambda old: RecordDict({FACTS: old[FACTS]})), "no sum"),
+    "nothing": (with_content(lambda old: RecordDict()), "packet"),
+    "bytes at random": (bytes_for_tensors(b"\x17" * 1000), "packet"),
+    "no bytes": (bytes_for_tensors(b""), "packet"),
+    "a pickle": (bytes_for_tensors(pickle.dumps(Trap())), "packet"),
+    "facts that are no JSON": (text_for_facts("{'round': 1"), "packet"),
+    "facts that are no table": (text_for_facts("[1, 2]"), "table"),
+    "facts without end": (text_for_facts("[" * 100_000), "packet"),
+    "no facts": (text_for_facts("{}"), "another question"),
+    "another round's facts": (of_another_question(number=1), "another question"),
+    "another federation's": (of_another_question(token="0" * 16), "another question"),
+    "another kind's": (of_another_question(kind="measure"), "another question"),
     "an error of Flower's": (flower_error, "OSError: out of memory"),
-    "another node's": (from_another_node, "another node answered"),
+    "another node's": (from_another_node, "another node"),
 }
 
 
@@ -399,7 +399,7 @@ def test_bad_statistics_are_left_out(federation, warnings, name):
 
     run.run(Fault("measure", with_tensors(change)))
     assert_same(run.state, run.simulated_without(missing("measure")), **EXACT)
-    assert_one_line(warnings(), "is not finite")
+    assert_one_line(warnings(), "finite")
 
 
 def test_a_replayed_answer_is_left_out(federation, warnings):
@@ -416,7 +416,7 @@ def test_a_replayed_answer_is_left_out(federation, warnings):
 
     run.run(tamper)
     assert_same(run.state, run.simulated_without(missing("train", 1)), **EXACT)
-    assert_one_line(warnings(), "answers another question")
+    assert_one_line(warnings(), "another question")
 
 
 def test_an_answer_over_the_limit_is_left_out(federation, warnings):
@@ -471,9 +471,7 @@ def test_too_few_answers_stop_the_run_and_it_can_go_on(federation, method, kind)
         dead = message.metadata.dst_node_id != NODES[0]
         return None if dead and (facts["kind"], facts.get("round")) == (kind, 1) else answer()
 
-    with pytest.raises(
-        TooFewClients, match=f"'{kind}': 1 clients answered, deployment.minimum is 2"
-    ):
+    with pytest.raises(TooFewClients, match=rf"'{kind}'.*\b1\b.*deployment\.minimum.*\b2\b"):
         run.run(tamper)
     assert run.state.round == 1
     run.run(resume=True)
@@ -486,11 +484,11 @@ def test_too_few_answers_stop_the_run_and_it_can_go_on(federation, method, kind)
 @pytest.mark.parametrize(
     ("method", "what", "reason"),
     [
-        ("fedavg", "out", "has not joined"),
-        ("fedavg", "out/federation.json", "has not joined"),
-        ("scaffold", "out", "has not joined"),
-        ("scaffold", "out/state", "has lost its state"),
-        ("moon", "out/state", "has lost its state"),
+        ("fedavg", "out", "joined"),
+        ("fedavg", "out/federation.json", "joined"),
+        ("scaffold", "out", "joined"),
+        ("scaffold", "out/state", "state"),
+        ("moon", "out/state", "state"),
     ],
 )
 def test_a_lost_disk(federation, warnings, method, what, reason):
@@ -521,7 +519,7 @@ def test_a_disk_that_is_lost_before_the_round_begins(federation, warnings):
     result = run.run(Fault("measure", disk_dies, at=(2,)))
     assert_same(run.state, run.simulated_without(missing("measure", 3), {3: 1}), **EXACT)
     assert [record.failed for record in result.rounds] == [0, 0, 0, 1, 0, 0]
-    assert_one_line(warnings(), "has lost its state")
+    assert_one_line(warnings(), "state")
 
 
 @pytest.mark.parametrize("pattern", ["global-*", "state/*"])
@@ -600,7 +598,8 @@ def test_too_few_for_a_secure_sum(federation, kind):
         fault = faults.get(message.metadata.dst_node_id)
         return fault(message, answer) if fault else answer()
 
-    with pytest.raises(UserError, match=r"1 clients|are needed"):
+    left = 0 if kind == "shares" else 1
+    with pytest.raises(TooFewClients, match=rf"\b{left}\b.*\b2\b"):
         run.run(tamper)
     assert run.state.round == 1
     run.run(resume=True)

@@ -102,7 +102,7 @@ def test_a_tree_that_goes_to_many_is_written_once():
     ],
 )
 def test_anything_else_is_refused(record):
-    with pytest.raises(UserError, match=r"not a packet|are not a table"):
+    with pytest.raises(UserError, match=r"packet|table"):
         unpack(record, LIMIT)
 
 
@@ -136,7 +136,7 @@ def test_the_limit_counts_facts_and_tensors(part):
     arrays = record.array_records[TREES].values()
     size = len(text_of(record)) + sum(len(array.data) for array in arrays)
     unpack(record, size)
-    with pytest.raises(UserError, match=f"has {size:,} bytes; message_limit is {size - 1:,}"):
+    with pytest.raises(UserError, match=rf"\b{size:,}\b.*message_limit\b.*\b{size - 1:,}"):
         unpack(record, size - 1)
 
 
@@ -150,21 +150,20 @@ def test_what_fits_gets_its_empty_branches_back():
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "pattern"),
     [
-        ({"n": None}, "'model/n' is missing"),
-        ({"x": torch.ones(1)}, "'model/x' is not expected"),
-        ({"w": torch.ones(3, 2)}, "'model/w' has shape (3, 2); expected (2, 3)"),
-        ({"w": torch.ones(6)}, "'model/w' has shape"),
-        ({"w": torch.ones(2, 3, dtype=torch.float16)}, "'model/w' has type torch.float16"),
-        ({"w": {"deeper": torch.ones(2, 3)}}, "'model/w' is missing"),
+        ({"n": None}, "'model/n'.*missing"),
+        ({"x": torch.ones(1)}, "'model/x'.*not expected"),
+        ({"w": torch.ones(3, 2)}, r"'model/w'.*\(3, 2\).*\(2, 3\)"),
+        ({"w": torch.ones(6)}, r"'model/w'.*\(6,\).*\(2, 3\)"),
+        ({"w": torch.ones(2, 3, dtype=torch.float16)}, "'model/w'.*float16.*float32"),
+        ({"w": {"deeper": torch.ones(2, 3)}}, "'model/w'.*missing"),
     ],
 )
-def test_what_does_not_fit_is_refused(change, reason):
+def test_what_does_not_fit_is_refused(change, pattern):
     given = {name: leaf for name, leaf in (TREE["model"] | change).items() if leaf is not None}
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError, match=pattern):
         match_tree({"model": given}, to_device(TREE, "meta"))
-    assert reason in str(told.value)
 
 
 @pytest.mark.parametrize("said", ["a\nb", "a\tb\r\n\n", "\x1b[31mred", "x" * 9999, "", 3, "\u202e"])

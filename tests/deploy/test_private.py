@@ -1,6 +1,7 @@
 """Differential privacy of a federation: what leaves a client, and what becomes of the sums."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
 from fedfm.deploy.packets import Packet, pack, unpack
 from fedfm.deploy.secure import numbers
+from fedfm.deploy.server.server import TooFewClients
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds import round as rounds
@@ -141,32 +143,32 @@ def test_the_noise_of_a_sum_has_the_size_it_should(federation, data):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "pattern"),
     [
-        (["deployment.evaluate=clients"], "set evaluate = 'server'"),
-        (["deployment.mean=[]", "deployment.std=[]"], "set mean and std"),
+        (["deployment.evaluate=clients"], "evaluate.*'server'"),
+        (["deployment.mean=[]", "deployment.std=[]"], r"\bmean\b.*\bstd\b"),
     ],
 )
-def test_a_federation_that_would_tell_more_is_refused(federation, data, changes, said):
-    with pytest.raises(UserError, match=said):
+def test_a_federation_that_would_tell_more_is_refused(federation, data, changes, pattern):
+    with pytest.raises(UserError, match=pattern):
         federation("fedavg", *private(data), *changes).run()
 
 
 @pytest.mark.parametrize(
-    ("method", "changes", "said"),
+    ("method", "changes", "pattern"),
     [
-        ("fednova", (), "fednova weighs clients by their own work"),
-        ("fedfm", ("fedfm.anchors=uniform",), "must be 'weighted'"),
+        ("fednova", (), "fednova"),
+        ("fedfm", ("fedfm.anchors=uniform",), "fedfm.*'weighted'"),
     ],
 )
-def test_a_method_that_would_tell_more_is_refused(federation, data, method, changes, said):
+def test_a_method_that_would_tell_more_is_refused(federation, data, method, changes, pattern):
     config = federation(method, *private(data), *changes).config
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=pattern):
         simulated(config)
 
 
 def test_uniform_anchors_are_refused_under_a_secure_sum():
-    with pytest.raises(UserError, match="uniform anchors need to know how many clients hold"):
+    with pytest.raises(UserError, match=r"fedfm.*uniform.*'weighted'"):
         load_config("digits", ["fedfm.anchors=uniform", "deployment.secure=true"])
 
 
@@ -175,14 +177,14 @@ def test_a_mean_of_images_from_0_to_1_is_refused(federation):
     small = ("clients=3", "partition.kind=iid", "deployment.wait=0.1")
     given = (*small, "deployment.mean=[0.3]", "deployment.std=[0.4]")
     digits = Federation(federation().folder, load_config("digits", given))
-    with pytest.raises(UserError, match="values from 0 to 255"):
+    with pytest.raises(UserError, match=r"deployment\.std.*\[0\.4\].*\b255\b"):
         digits.run()
 
 
 def test_the_server_needs_data_like_the_clients(federation, data, monkeypatch):
     other = replace(data, classes=("a", "b", "c", "d"))
     monkeypatch.setattr("fedfm.deploy.server.scores.load_data", lambda config: other)
-    with pytest.raises(UserError, match=r"must have the clients' classes and shape: .* no class a"):
+    with pytest.raises(UserError, match=r"deployment\.evaluate = 'server'.*class a\b"):
         federation("fedavg", *private(data)).run()
 
 
@@ -265,11 +267,9 @@ def test_a_client_that_cannot_read_its_account_sends_nothing(federation, data, w
     fed = federation("fedavg", *noisy(data))
     fed.out(1).mkdir(parents=True)
     (fed.out(1) / "privacy.json").write_text(text)
-    with pytest.raises(UserError, match="2 clients answered"):
+    with pytest.raises(UserError, match=r"\b2\b.*deployment\.minimum\b.*\b3\b"):
         fed.run()
-    assert any(
-        "its record of what it has sent, privacy.json, cannot" in line for line in warnings()
-    )
+    assert any("privacy.json" in line for line in warnings())
     assert (fed.out(1) / "privacy.json").read_text() == text
 
 
@@ -291,17 +291,17 @@ def _with(packet: Packet, other: dict[str, object]) -> Packet:
 
 
 @pytest.mark.parametrize(
-    ("question", "reason"),
+    ("question", "secret"),
     [
-        (asking("train", evaluate=True), "does not send accuracies"),
-        (asking("measure", evaluate=True), "does not send accuracies"),
-        (asking("join", tell=["samples"]), "does not send sums of its inputs"),
+        (asking("train", evaluate=True), "accuracies"),
+        (asking("measure", evaluate=True), "accuracies"),
+        (asking("join", tell=["samples"]), "inputs"),
     ],
 )
-def test_a_curious_server_gets_no_number_without_noise(federation, data, question, reason, caplog):
-    with pytest.raises(UserError, match="2 clients answered"):
+def test_a_curious_server_gets_no_number_without_noise(federation, data, question, secret, caplog):
+    with pytest.raises(UserError, match=r"\b2\b.*deployment\.minimum\b.*\b3\b"):
         federation("fedfm", *private(data)).run(question)
-    assert f"with [privacy] a client {reason}" in caplog.text
+    assert re.search(rf"\[privacy\].*\b{secret}\b", caplog.text)
 
 
 def test_a_sum_of_too_few_is_never_unmasked(federation, data, monkeypatch):
@@ -309,7 +309,7 @@ def test_a_sum_of_too_few_is_never_unmasked(federation, data, monkeypatch):
     secure = private(data, "deployment.secure=true")
     decoded = Mock(wraps=numbers.decode)
     monkeypatch.setattr("fedfm.deploy.secure.decode", decoded)
-    with pytest.raises(UserError, match="'train': 2 clients contributed, 3 are needed"):
+    with pytest.raises(TooFewClients, match=r"'train'.*\b2\b.*\b3\b"):
         federation("fedavg", *secure).run(Fault("train", silent))
     assert decoded.call_count == 0
     federation("fedavg", *secure, "training.rounds=1").run()
@@ -318,7 +318,7 @@ def test_a_sum_of_too_few_is_never_unmasked(federation, data, monkeypatch):
 
 def test_a_simulation_whose_rounds_are_too_small_for_their_noise_is_refused(data):
     few = ("clients=10", "participation=0.3", "deployment.minimum=4", "privacy.noise=1.0")
-    with pytest.raises(UserError, match=r"counts on 4 clients in every sum .* rounds have 3"):
+    with pytest.raises(UserError, match=r"\b4\b.*deployment\.minimum\b.*\b3\b"):
         load_config("digits", few)
     assert load_config("digits", (*few, "deployment.minimum=3")).guard()
 
@@ -351,5 +351,5 @@ def test_a_simulation_stops_where_too_few_clients_are_left_for_its_noise(
     config = federation(method, *private(data)).config
     assert len(simulated(config).rounds) == 3
     monkeypatch.setattr(rounds, answer, without_the_last)
-    with pytest.raises(UserError, match=r"only 2 clients are left for a sum.* needs 3"):
+    with pytest.raises(UserError, match=r"\b2\b.*\[privacy\].*\b3\b"):
         simulated(config)

@@ -102,43 +102,43 @@ def test_paths_are_relative_to_the_site_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "pattern"),
     [
-        ({"nmae": "b"}, "unknown key 'nmae': did you mean 'name'"),
-        ({"name": ""}, "1 to 64 letters"),
-        ({"name": "a/b"}, "not 'a/b'"),
-        ({"name": "..", "out": "x"}, "start with a letter or digit"),
-        ({"name": "a" * 65}, "1 to 64 letters"),
-        ({"name": 3}, "name: .* string"),
-        ({"threads": -1}, "threads: .* greater than or equal to 0"),
+        ({"nmae": "b"}, "'nmae': did you mean 'name'"),
+        ({"name": ""}, r"\b64\b.*''"),
+        ({"name": "a/b"}, "'a/b'"),
+        ({"name": "..", "out": "x"}, r"'\.\.'"),
+        ({"name": "a" * 65}, r"\b64\b.*a{65}"),
+        ({"name": 3}, "name: .*string"),
+        ({"threads": -1}, r"threads: .*\b0\b"),
         ({"device": "gpu"}, "device: .*'cuda'"),
         ({"data": 3}, "data: "),
-        ({"data": {}}, r"'source' is missing in \[data\]: one of folder, csv, python, share"),
-        ({"data": {"source": "cvs"}}, "unknown data source 'cvs': did you mean 'csv'"),
-        ({"data": {"source": "csv"}}, r"'path' is missing in \[data\]"),
+        ({"data": {}}, r"'source'.*\[data\].*folder, csv, python, share"),
+        ({"data": {"source": "cvs"}}, "'cvs': did you mean 'csv'"),
+        ({"data": {"source": "csv"}}, r"'path'.*\[data\]"),
         ({"data": {**CSV, "lable": "x"}}, "'lable': did you mean 'label'"),
-        ({"data": {**CSV, "size": 3}}, "'size': known: label, path, source"),
+        ({"data": {**CSV, "size": 3}}, "'size'.*label, path, source"),
         ({"data": {"source": "folder", "path": "x", "size": 0}}, r"data\.size: "),
         ({"data": {"source": "python", "entry": "own.made"}}, "'package.module:function'"),
         ({"data": {"source": "python", "entry": "../own:made"}}, "'package.module:function'"),
-        ({"data": {"source": "share", "share": 3, "of": 3}}, r"runs from 0 to 2 \(of - 1\), not 3"),
-        ({"data": {"source": "share", "share": 0}}, "'of' is missing"),
+        ({"data": {"source": "share", "share": 3, "of": 3}}, r"data\.share\b.*\b2\b.*\b3\b"),
+        ({"data": {"source": "share", "share": 0}}, r"'of'.*\[data\]"),
     ],
 )
-def test_mistakes_in_a_site_file_are_explained(tmp_path, changes, said):
-    with pytest.raises(UserError, match=f"^here: .*{said}"):
+def test_mistakes_in_a_site_file_are_explained(tmp_path, changes, pattern):
+    with pytest.raises(UserError, match=f"^here: .*{pattern}"):
         parse_site({"name": "a", "data": CSV} | changes, tmp_path, "here")
 
 
 def test_a_site_file_that_is_none_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no site file .*a\.toml"):
+    with pytest.raises(UserError, match=r"\bno\b.*a\.toml"):
         load_site(tmp_path / "a.toml")
     for content in (b"name = ", b"\xff"):
         (tmp_path / "a.toml").write_bytes(content)
-        with pytest.raises(UserError, match=r"a\.toml is not valid TOML"):
+        with pytest.raises(UserError, match=r"a\.toml.*TOML"):
             load_site(tmp_path / "a.toml")
     (tmp_path / "a.toml").write_text("name = 'a'")
-    with pytest.raises(UserError, match=r"a\.toml: 'data' is missing"):
+    with pytest.raises(UserError, match=r"a\.toml: .*'data'"):
         load_site(tmp_path / "a.toml")
 
 
@@ -153,25 +153,25 @@ def test_a_client_may_hold_images_of_one_class(folder):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "pattern"),
     [
-        ("made = 3", "'own:made' is not a function"),
-        ("other = 3", "'own' has no function 'made'"),
-        ("import nothing_of_this_name", "'own' cannot be imported .*nothing_of_this_name"),
-        ("def made(:", r"'own' cannot be imported \(SyntaxError"),
-        ("def made(): return 3", r"returned a int; it must return a fedfm\.data\.Dataset"),
-        ("def made(path): pass", "'own:made' failed: TypeError"),
-        ("def made(): return 1 / 0", "'own:made' failed: ZeroDivisionError: division by zero"),
+        ("made = 3", "'own:made'.*function"),
+        ("other = 3", "'own'.*'made'"),
+        ("import nothing_of_this_name", "'own'.*nothing_of_this_name"),
+        ("def made(:", "'own'.*SyntaxError"),
+        ("def made(): return 3", r"'own:made'.*\bint\b.*fedfm\.data\.Dataset"),
+        ("def made(path): pass", "'own:made'.*TypeError"),
+        ("def made(): return 1 / 0", "'own:made'.*ZeroDivisionError: division by zero"),
     ],
 )
-def test_an_entry_point_that_gives_no_data_says_why(folder, code, said):
-    with pytest.raises(UserError, match=said):
+def test_an_entry_point_that_gives_no_data_says_why(folder, code, pattern):
+    with pytest.raises(UserError, match=pattern):
         python_site(folder, code).load_data(Config())
 
 
 def test_a_module_that_is_nowhere_is_wanted_beside_the_site_file(folder):
     site = python_site(folder, "", entry="nowhere_at_all.inner:made")
-    with pytest.raises(UserError, match=rf"put nowhere_at_all\.py into {folder}"):
+    with pytest.raises(UserError, match=rf"nowhere_at_all\.py\b.*{folder}"):
         site.load_data(Config())
     assert str(folder) not in sys.path
 
@@ -270,5 +270,5 @@ def test_shares_agree_on_the_data_sets_own_classes_in_their_order(monkeypatch):
 
 
 def test_a_share_of_another_number_of_clients_is_refused():
-    with pytest.raises(UserError, match=r"a share of 4, .* of = 3 in the site file"):
+    with pytest.raises(UserError, match=r"\b4\b.*training\.clients\b.*\b3\b"):
         share_of(config_of(clients=4), 1).load_data(config_of(clients=3))

@@ -28,7 +28,7 @@ def files(storage):
 def test_an_enrolment_is_of_one_federation(storage):
     storage.save_enrolment({"token": "a", "client": 3})
     assert storage.load_enrolment("a") == {"token": "a", "client": 3}
-    with pytest.raises(StateLost, match="has not joined"):
+    with pytest.raises(StateLost, match="joined"):
         storage.load_enrolment("b")
 
 
@@ -58,7 +58,7 @@ def test_the_model_comes_back_by_its_version(storage):
     found = storage.load_model(4, MODEL)
     assert torch.equal(found.params["w"], MODEL.params["w"])
     assert torch.equal(found.buffers["mean"], MODEL.buffers["mean"])
-    with pytest.raises(StateLost, match="lacks the model after round 5"):
+    with pytest.raises(StateLost, match=r"model\b.*\b5\b"):
         storage.load_model(5, MODEL)
 
 
@@ -69,15 +69,15 @@ def test_one_model_is_kept(storage):
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "pattern"),
     [
-        (torch.ones(5), r"'params/w' has shape \(5,\)"),
-        (torch.ones(4, dtype=torch.float64), "'params/w' has type torch.float64"),
+        (torch.ones(5), r"'params/w'.*\(5,\)"),
+        (torch.ones(4, dtype=torch.float64), "'params/w'.*float64"),
     ],
 )
-def test_a_model_of_another_network_is_refused(storage, weights, said):
+def test_a_model_of_another_network_is_refused(storage, weights, pattern):
     storage.save_model({"params": {"w": weights}, "buffers": {"mean": torch.ones(2)}}, 0)
-    with pytest.raises(Refusal, match=said) as told:
+    with pytest.raises(Refusal, match=pattern) as told:
         storage.load_model(0, MODEL)
     assert not isinstance(told.value, StateLost)
 
@@ -95,7 +95,7 @@ def test_a_damaged_model_is_lost(storage, damage):
     storage.save_model(MODEL._asdict(), 0)
     (file,) = storage.folder.glob("global-*")
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(StateLost, match="lacks the model"):
+    with pytest.raises(StateLost, match=r"model\b.*\b0\b"):
         storage.load_model(0, MODEL)
 
 
@@ -135,13 +135,13 @@ def test_a_lost_or_damaged_state(storage, damage):
     kept(storage, 2)
     (file,) = storage.folder.rglob("client-*")
     file.unlink() if damage is None else file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(StateLost, match="has lost its state after round 2"):
+    with pytest.raises(StateLost, match=r"state\b.*\b2\b"):
         storage.load_states(7, 2)
 
 
 def test_a_state_of_another_round_is_none(storage):
     kept(storage, 2)
-    with pytest.raises(StateLost, match="after round 1"):
+    with pytest.raises(StateLost, match=r"state\b.*\b1\b"):
         storage.load_states(7, 1)
 
 

@@ -58,21 +58,21 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*SERVE, "--keys", "nowhere"), "not there: ca.pem, server.pem, server.key"),
         ((*SERVE, "--keys", "x", "--insecure"), "not both"),
         ((*SERVE, "--set", "round=1"), "did you mean 'training.rounds'"),
-        ((*SERVE, *sets("model.name=mpl")), "unknown model 'mpl': did you mean 'mlp'"),
-        ((*SERVE, *sets("model.hiden=[3]")), "unknown option 'hiden'"),
-        ((*SERVE, *sets("data.name=cvs")), "unknown data source 'cvs': did you mean 'csv'"),
-        ((*SERVE, *sets("deployment.classes=['a', 'a']")), "classes must be different names"),
+        ((*SERVE, *sets("model.name=mpl")), "'mpl': did you mean 'mlp'"),
+        ((*SERVE, *sets("model.hiden=[3]")), "'hiden'"),
+        ((*SERVE, *sets("data.name=cvs")), "'cvs': did you mean 'csv'"),
+        ((*SERVE, *sets("deployment.classes=['a', 'a']")), "['a', 'a']"),
         (
             (*SERVE, *sets("deployment.evaluate=server", "data.name=csv", "data.path=nope.csv")),
-            "cannot read",
+            "nope.csv",
         ),
-        ((*SERVE, "--set", "privacy.noise=1.0"), "set evaluate = 'server' in [deployment]"),
-        ((*SERVE, *sets("privacy.noise=1.0", "deployment.evaluate=server")), "set mean and std"),
-        ((*SERVE, *PRIVATE, "--set", "method=fednova"), "weighs clients by their own work"),
-        ((*SERVE, *PRIVATE, "--set", "fedfm.anchors=uniform"), "anchors must be 'weighted'"),
+        ((*SERVE, "--set", "privacy.noise=1.0"), "evaluate = 'server'"),
+        ((*SERVE, *sets("privacy.noise=1.0", "deployment.evaluate=server")), "mean and std"),
+        ((*SERVE, *PRIVATE, "--set", "method=fednova"), "fednova"),
+        ((*SERVE, *PRIVATE, "--set", "fedfm.anchors=uniform"), "'weighted'"),
         ((*SERVE, *PRIVATE, "--set", "deployment.minimum=11"), "rounds have 10"),
-        ((*SERVE, *SECURE, "--set", "deployment.threshold=3"), "more than half of the 10 clients"),
-        ((*SERVE, *SECURE, "--set", "deployment.threshold=11"), "at most all"),
+        ((*SERVE, *SECURE, "--set", "deployment.threshold=3"), "the 10 clients"),
+        ((*SERVE, *SECURE, "--set", "deployment.threshold=11"), "threshold is 11"),
         ((*JOIN, "--superlink", "192.0.2.7:9092"), "without --keys anybody"),
         ((*JOIN, "--superlink", "127.0.0.1"), "not HOST:PORT"),
         ((*JOIN, "--superlink", "127.0.0.1:1", "--keys", "nowhere"), "not there: ca.pem, a.key"),
@@ -173,7 +173,7 @@ def test_what_data_can_be(tmp_path, monkeypatch):
     assert data_section("images.tar", None, None)["source"] == "folder"
     entry = {"source": "python", "entry": "my.data:load", "path": here}
     assert data_section("my.data:load", None, None) == entry
-    with pytest.raises(UserError, match="no such file or folder"):
+    with pytest.raises(UserError, match=r"missing\.csv"):
         data_section("missing.csv", None, None)
 
 

@@ -1,5 +1,6 @@
 """Keys of a test federation: what TLS and Flower accept, and nobody else can read."""
 
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -79,35 +80,35 @@ def test_a_machine_gets_no_private_key_of_another(keys):
 
 def test_keys_are_never_overwritten(keys):
     before = {path: path.read_bytes() for path in keys.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match="never overwritten"):
+    with pytest.raises(UserError, match=re.escape(str(keys))):
         make_keys(keys, HOSTS, CLIENTS, days=30)
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
 @pytest.mark.parametrize(
-    ("hosts", "clients", "said"),
+    ("hosts", "clients", "pattern"),
     [
         (HOSTS, ["a", "a"], "same name"),
-        (HOSTS, ["server"], "cannot have the name 'server'"),
-        (HOSTS, ["../a"], "a client's name"),
-        (["fl.example.org:9092/x"], ["a"], "not a host name or address"),
-        (["-rf"], ["a"], "not a host name or address"),
+        (HOSTS, ["server"], "'server'"),
+        (HOSTS, ["../a"], r"'\.\./a'"),
+        (["fl.example.org:9092/x"], ["a"], r"--server fl\.example\.org:9092/x"),
+        (["-rf"], ["a"], "--server -rf"),
     ],
 )
-def test_names_that_cannot_be(tmp_path, hosts, clients, said):
-    with pytest.raises(UserError, match=said):
+def test_names_that_cannot_be(tmp_path, hosts, clients, pattern):
+    with pytest.raises(UserError, match=pattern):
         make_keys(tmp_path / "keys", hosts, clients, days=30)
     assert not (tmp_path / "keys").exists()
 
 
 def test_what_is_missing_is_named(keys):
-    with pytest.raises(UserError, match=r"not there: hospital-b.key"):
+    with pytest.raises(UserError, match=r": hospital-b\.key;"):
         load_client_keys(keys / "hospital-a", "hospital-b")
-    with pytest.raises(UserError, match=r"not there: server.pem, server.key"):
+    with pytest.raises(UserError, match=r": server\.pem, server\.key;"):
         load_server_keys(keys / "hospital-a")
     for public in (keys / "server").glob("*.pub"):
         public.unlink()
-    with pytest.raises(UserError, match="no client could join"):
+    with pytest.raises(UserError, match=r"NAME\.pub"):
         load_server_keys(keys / "server")
 
 

@@ -164,7 +164,7 @@ def test_addresses(text, host, port, loopback):
 
 @pytest.mark.parametrize("text", ["", "127.0.0.1", ":9092", "host:", "host:0", "host:99999", "h:x"])
 def test_what_is_no_address(text):
-    with pytest.raises(UserError, match="not HOST:PORT"):
+    with pytest.raises(UserError, match=f"'{text}'.*HOST:PORT"):
         Address.parse(text)
 
 
@@ -172,15 +172,16 @@ def test_a_port_in_use():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(UserError, match="choose another --port"):
-            require_free(Address(*taken.getsockname()))
+        address = Address(*taken.getsockname())
+        with pytest.raises(UserError, match=rf"{address}\b.*--port"):
+            require_free(address)
     require_free(free_address())
 
 
 def test_a_program_that_ends_before_it_listens(folder):
     with supervise(folder, {}) as workers:
         failed = workers.start(["sh", "-c", "echo out of order; exit 1"], "superlink.log")
-        with pytest.raises(FlowerError, match="superlink did not start:\nout of order"):
+        with pytest.raises(FlowerError, match=r"superlink.*\nout of order"):
             wait_until_listening(failed, free_address(), folder / "superlink.log")
 
 

@@ -69,8 +69,8 @@ def test_the_largest_allowed_values_do_not_wrap_around():
 @pytest.mark.parametrize("value", [1.0, -1.0, 1e38, 3.0])
 def test_out_of_range(value):
     bulk = {"layer": {"weight": torch.full((3,), value)}}
-    reason = r"layer/weight reaches .* beyond the 0.25 .* 4 clients .* raise deployment.range"
-    with pytest.raises(SecureError, match=reason):
+    pattern = r"layer/weight\b.*\b0\.25\b.*\b4\b.*deployment\.range"
+    with pytest.raises(SecureError, match=pattern):
         secure.encode(bulk, {}, clients=4, range=1.0)
 
 
@@ -78,31 +78,31 @@ def test_out_of_range(value):
 def test_what_is_not_finite(value):
     spoilt = {"b": torch.tensor([0.0, value, 0.0])}
     for bulk, fine in ((spoilt, {}), ({}, spoilt)):
-        with pytest.raises(SecureError, match="b is not finite"):
+        with pytest.raises(SecureError, match=r"\bb\b.*finite"):
             secure.encode(bulk, fine, clients=4, range=1.0)
 
 
 @pytest.mark.parametrize("value", [2**38, -(2**63), 2**63 - 1])
 def test_integers_out_of_range(value):
-    with pytest.raises(SecureError, match="counts reaches"):
+    with pytest.raises(SecureError, match=r"\bcounts\b.*\b4\b"):
         secure.encode({}, {"counts": torch.tensor([value])}, clients=4, range=1.0)
 
 
 def test_integers_have_no_place_in_bulk():
-    with pytest.raises(SecureError, match="steps holds integers"):
+    with pytest.raises(SecureError, match=r"\bsteps\b.*integers"):
         secure.encode({"steps": torch.tensor([1])}, {}, clients=4, range=1.0)
 
 
 @pytest.mark.parametrize("range", [0.0, -1.0, float("inf"), float("nan")])
 def test_ranges_that_are_none(range):
-    with pytest.raises(SecureError, match="must be positive"):
+    with pytest.raises(SecureError, match=rf"deployment\.range\b.* {range}\b"):
         secure.encode({}, {}, clients=4, range=range)
 
 
 def test_a_sum_of_another_number_of_clients_is_lost():
     bulk = {"a": torch.zeros(3)}
     words = secure.encode(bulk, {}, clients=4, range=1.0)
-    with pytest.raises(SecureError, match="the masks do not cancel"):
+    with pytest.raises(SecureError, match="masks"):
         secure.decode(words, bulk, {}, clients=2, range=1.0)
-    with pytest.raises(SecureError, match="differ in their number of words"):
+    with pytest.raises(SecureError, match="words"):
         secure.decode(words, {}, {}, clients=1, range=1.0)

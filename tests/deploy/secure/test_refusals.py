@@ -38,20 +38,20 @@ def inbox(letters, receiver):
 
 
 def test_both_secrets_of_a_client_are_refused_in_one_request(round):
-    with pytest.raises(SecureError, match=r"both secrets of \[3\]"):
+    with pytest.raises(SecureError, match=r"\[3\]"):
         secure.reveal_shares(round.sessions[0], "train", EVERYONE, {3})
 
 
 def test_both_secrets_of_a_client_are_refused_over_two_requests(round):
     session, answer = secure.reveal_shares(round.sessions[0], "train", EVERYONE, ())
-    with pytest.raises(SecureError, match="already answered for other survivors"):
+    with pytest.raises(SecureError, match=r"'train'.*answered"):
         secure.reveal_shares(session, "train", EVERYONE - {3}, {3})
     assert secure.reveal_shares(session, "train", EVERYONE, ())[1] == answer
 
 
 def test_both_secrets_are_refused_after_a_restart_from_bytes(round):
     session, _ = secure.reveal_shares(round.sessions[0], "train", EVERYONE - {3}, {3})
-    with pytest.raises(SecureError, match="already answered"):
+    with pytest.raises(SecureError, match=r"'train'.*answered"):
         secure.reveal_shares(Session.from_bytes(session.to_bytes()), "train", EVERYONE, ())
 
 
@@ -71,22 +71,22 @@ def test_an_answer_has_only_what_was_asked_for(round):
 
 
 @pytest.mark.parametrize(
-    ("purpose", "survivors", "dropped", "reason"),
+    ("purpose", "survivors", "dropped", "pattern"),
     [
-        ("train", {0, 1}, {2, 3}, "2 clients contributed to 'train', 3 are needed"),
-        ("train", {0, 1, 2}, set(), "other clients than those that take part"),
-        ("train", {0, 1, 2, 3}, {9}, "other clients than those that take part"),
-        ("measure", {0, 1, 2, 3}, set(), "client 0: this client has not contributed to 'measure'"),
-        ("sell", {0, 1, 2, 3}, set(), "no keys for 'sell', only for measure, train"),
+        ("train", {0, 1}, {2, 3}, r"\b2\b.*'train'.*\b3\b"),
+        ("train", {0, 1, 2}, set(), "other clients"),
+        ("train", {0, 1, 2, 3}, {9}, "other clients"),
+        ("measure", {0, 1, 2, 3}, set(), "client 0: .*'measure'"),
+        ("sell", {0, 1, 2, 3}, set(), "'sell'.*measure, train"),
     ],
 )
-def test_requests_that_no_honest_server_makes(round, purpose, survivors, dropped, reason):
-    with pytest.raises(SecureError, match=reason):
+def test_requests_that_no_honest_server_makes(round, purpose, survivors, dropped, pattern):
+    with pytest.raises(SecureError, match=pattern):
         secure.reveal_shares(round.sessions[0], purpose, survivors, dropped)
 
 
 def test_nothing_is_masked_twice(round):
-    with pytest.raises(SecureError, match="has already masked 'train'"):
+    with pytest.raises(SecureError, match="masked 'train'"):
         secure.mask(round.sessions[0], "train", words(0, 4))
 
 
@@ -94,49 +94,49 @@ def test_nothing_is_masked_when_the_sum_is_over():
     round = begin(clients=4, threshold=3)
     round.contribute("train", {client: words(client, 4) for client in (0, 1, 2)})
     round.reveal("train", {0, 1, 2}, EVERYONE)
-    with pytest.raises(SecureError, match="that sum is over"):
+    with pytest.raises(SecureError, match=r"'train'.*over"):
         secure.mask(round.sessions[3], "train", words(3, 4))
 
 
 def test_nothing_is_masked_before_the_letters_came():
     sessions, _ = posted()
-    with pytest.raises(SecureError, match="no letters"):
+    with pytest.raises(SecureError, match="letters"):
         secure.mask(sessions[0], "train", words(0, 4))
 
 
 def test_shares_are_made_once():
     sessions, keys = published()
     session, _ = secure.share_secrets(sessions[0], 0, keys, 3)
-    with pytest.raises(SecureError, match="already sent its shares"):
+    with pytest.raises(SecureError, match="already"):
         secure.share_secrets(session, 0, keys, 4)
 
 
 @pytest.mark.parametrize("threshold", [0, 1, 2, 5])
 def test_unsafe_thresholds(threshold):
     sessions, keys = published(4)
-    with pytest.raises(SecureError, match="more than half of the 4 clients"):
+    with pytest.raises(SecureError, match=rf"\b{threshold}\b.*\b4\b"):
         secure.share_secrets(sessions[0], 0, keys, threshold)
 
 
 def test_a_client_alone_has_no_secure_sum():
     sessions, keys = published(1)
-    with pytest.raises(SecureError, match="threshold"):
+    with pytest.raises(SecureError, match=r"threshold\b.*\b1\b"):
         secure.share_secrets(sessions[0], 0, keys, 1)
 
 
 def test_a_list_without_the_own_key():
     sessions, keys = published()
-    with pytest.raises(SecureError, match="client 0: the list of keys does not hold the keys"):
+    with pytest.raises(SecureError, match=r"client 0: .*keys"):
         secure.share_secrets(sessions[0], 0, {**keys, 0: keys[1]}, 3)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"encryption": b"\x02" + b"\xff" * 32}, "not a point of the curve"),
-        ({"encryption": b""}, "not a point of the curve"),
+        ({"encryption": b"\x02" + b"\xff" * 32}, "point"),
+        ({"encryption": b""}, "point"),
         ({"commitments": {"measure": b"", "train": b""}}, "commitment"),
-        ({"masking": {}}, "not for measure, train"),
+        ({"masking": {}}, "measure, train"),
     ],
 )
 def test_keys_that_are_none(changes, reason):
@@ -150,7 +150,7 @@ def test_keys_that_are_none(changes, reason):
 @pytest.mark.parametrize("data", [b"", b"{}", b"\x80\x04.", b"[1]", b'{"encryption": 3}'])
 def test_bytes_that_are_no_keys_or_session(data):
     for kind in (PublicKeys, Session):
-        with pytest.raises(SecureError, match=f"not a {kind.__name__}"):
+        with pytest.raises(SecureError, match=rf"\b{kind.__name__}\b"):
             kind.from_bytes(data)
 
 
@@ -171,18 +171,18 @@ def tampered(letter):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda letters: tampered(letters[1][0]), "cannot be read"),
-        (lambda letters: letters[1][2], "cannot be read"),
-        (lambda letters: letters[2][0], "cannot be read"),
-        (lambda letters: letters[0][1], "is from or for another client"),
-        (lambda letters: b"", "cannot be read"),
+        (lambda letters: tampered(letters[1][0]), "read"),
+        (lambda letters: letters[1][2], "read"),
+        (lambda letters: letters[2][0], "read"),
+        (lambda letters: letters[0][1], "another client"),
+        (lambda letters: b"", "read"),
     ],
     ids=["tampered", "for another", "of another", "sent back", "empty"],
 )
 def test_spoilt_and_swapped_letters(spoil, reason):
     sessions, letters = posted()
     received = inbox(letters, 0) | {1: spoil(letters)}
-    with pytest.raises(SecureError, match=f"client 1: its letter {reason}") as caught:
+    with pytest.raises(SecureError, match=f"client 1: .*letter.*{reason}") as caught:
         secure.accept_letters(sessions[0], received)
     assert caught.value.client == 1
 
@@ -193,7 +193,7 @@ def test_letters_with_what_is_no_share(share, monkeypatch):
     session, _ = secure.share_secrets(sessions[0], 0, keys, 3)
     monkeypatch.setattr(client, "create_shares", lambda secret, threshold, count: [share] * count)
     letters = {peer: secure.share_secrets(sessions[peer], peer, keys, 3)[1][0] for peer in (1, 2)}
-    with pytest.raises(SecureError, match="client 1: its letter is incomplete"):
+    with pytest.raises(SecureError, match=r"client 1: .*incomplete"):
         secure.accept_letters(session, letters)
 
 
@@ -203,15 +203,15 @@ def test_a_server_that_tells_clients_different_things():
     told[3] = secure.open_session(PURPOSES)[1]
     session, _ = secure.share_secrets(sessions[0], 0, keys, 3)
     _, letters = secure.share_secrets(sessions[1], 1, told, 3)
-    with pytest.raises(SecureError, match="client 1: it received other keys"):
+    with pytest.raises(SecureError, match=r"client 1: .*keys"):
         secure.accept_letters(session, {1: letters[0], 2: letters[0]})
 
 
 def test_letters_of_strangers_and_too_early():
     sessions, letters = posted()
-    with pytest.raises(SecureError, match=r"letters from \[9\]"):
+    with pytest.raises(SecureError, match=r"\[9\]"):
         secure.accept_letters(sessions[0], inbox(letters, 0) | {9: b""})
-    with pytest.raises(SecureError, match="not sent its shares yet"):
+    with pytest.raises(SecureError, match="not sent"):
         secure.accept_letters(secure.open_session(PURPOSES)[0], inbox(letters, 0))
 
 
@@ -219,7 +219,7 @@ def test_the_same_letters_twice_change_nothing_and_others_are_refused():
     sessions, letters = posted()
     session = secure.accept_letters(sessions[0], inbox(letters, 0))
     assert secure.accept_letters(session, inbox(letters, 0)) == session
-    with pytest.raises(SecureError, match="already accepted the letters of other clients"):
+    with pytest.raises(SecureError, match="already"):
         secure.accept_letters(session, {1: letters[1][0], 2: letters[2][0]})
 
 
@@ -228,8 +228,8 @@ def test_the_same_letters_twice_change_nothing_and_others_are_refused():
     [
         (lambda answer: {**answer, 1: b""}, "not a share"),
         (lambda answer: {**answer, 1: bytes(36)}, "not a share"),
-        (lambda answer: {**answer, 9: answer[1]}, "not hold one share for each client"),
-        (lambda answer: {}, "not hold one share for each client"),
+        (lambda answer: {**answer, 9: answer[1]}, "each client"),
+        (lambda answer: {}, "each client"),
     ],
 )
 def test_answers_that_do_not_fit(round, change, reason):
@@ -242,7 +242,7 @@ def test_answers_that_do_not_fit(round, change, reason):
 
 def test_an_answer_of_a_stranger(round):
     answers = round.reveal("train", EVERYONE, EVERYONE)
-    with pytest.raises(SecureError, match="client 9: it answered without being asked"):
+    with pytest.raises(SecureError, match=r"client 9: .*asked"):
         round.unmask("train", EVERYONE, {**answers, 9: answers[0]})
 
 
@@ -252,7 +252,7 @@ def test_a_wrong_share_is_noticed(round, owner):
     answers = round.reveal("train", survivors, survivors)
     share = answers[0][owner]
     answers[0][owner] = share[:4] + bytes(32)
-    with pytest.raises(SecureError, match=f"client {owner}'s secret"):
+    with pytest.raises(SecureError, match=rf"client {owner}\b"):
         round.unmask("train", survivors, answers)
 
 
@@ -269,7 +269,7 @@ def test_a_wrong_share_is_noticed(round, owner):
 def test_words_of_another_form_change_nothing(round, spoil):
     sent = round.seen["train"][0]
     total = Words.zeros(len(sent.bulk), len(sent.fine))
-    with pytest.raises(SecureError, match="client 7: its masked words"):
+    with pytest.raises(SecureError, match="client 7: "):
         secure.add(total, spoil(sent), client=7)
     assert not total.bulk.any()
 

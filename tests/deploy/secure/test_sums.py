@@ -91,30 +91,30 @@ def test_a_late_client_is_left_out_and_may_still_help():
 
 
 def test_too_few_with_letters():
-    with pytest.raises(SecureError, match="2 clients sent shares, 3 are needed"):
+    with pytest.raises(SecureError, match=r"\b2\b.*shares\b.*\b3\b"):
         begin(CLIENTS, THRESHOLD, silent={0, 1, 2})
 
 
 def test_too_few_contributions():
     round = begin(CLIENTS, THRESHOLD)
     round.contribute("train", inputs({0, 1}))
-    with pytest.raises(SecureError, match="2 clients contributed to 'train', 3 are needed"):
+    with pytest.raises(SecureError, match=r"\b2\b.*'train'.*\b3\b"):
         round.reveal("train", {0, 1}, {0, 1})
-    with pytest.raises(SecureError, match="2 clients contributed, 3 are needed; this sum is lost"):
+    with pytest.raises(SecureError, match=r"'train'.*\b2\b.*contributed.*\b3\b"):
         round.unmask("train", {0, 1}, {})
 
 
 def test_too_few_answers():
     round = begin(CLIENTS, THRESHOLD)
     round.contribute("train", inputs(range(CLIENTS)))
-    with pytest.raises(SecureError, match="2 clients answered, 3 are needed; this sum is lost"):
+    with pytest.raises(SecureError, match=r"'train'.*\b2\b.*answered.*\b3\b"):
         round.summed("train", range(CLIENTS), {0, 1})
 
 
 def test_a_late_client_does_not_count_for_its_own_key():
     round = begin(CLIENTS, THRESHOLD)
     round.contribute("train", inputs({0, 1, 2, 3}))
-    with pytest.raises(SecureError, match="2 shares of client 4's secret arrived, 3 are needed"):
+    with pytest.raises(SecureError, match=r"\b2\b.*client 4\b.*\b3\b"):
         round.summed("train", {0, 1, 2, 3}, {0, 1, 4})
 
 

@@ -1,12 +1,14 @@
 """Who may take part: clients come together, agree by name, and are told apart."""
 
 import logging
+import re
 from itertools import count
 
 import numpy as np
 import pytest
 from flwr.proto.node_pb2 import NodeInfo
 
+from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError
 from fedfm.deploy.server.members import Members, natural_key
 from tests.deploy.conftest import NODES, Fault, Federation, facts_of, silent, write_site
@@ -94,26 +96,26 @@ def test_classes_are_agreed_by_name(meeting, warnings, wanted):
 
 
 @pytest.mark.parametrize(
-    ("misfit", "settings", "reason"),
+    ("misfit", "settings", "pattern"),
     [
-        (table_of("odd", "apple", columns=5), (), "shape 5 (float32), the federation of shape 4"),
+        (table_of("odd", "apple", columns=5), (), r"\b5 \(float32\).* 4 \(float32\)"),
         (
             table_of("odd", "apple", shown={"apple": "pear"}),
             ("deployment.classes=['apple', 'brick', 'cloud']",),
-            "client 'odd' has class pear, which is not one of the federation's 3",
+            r"'odd'.*\bpear\b.*\b3\b",
         ),
-        (table_of("one", "apple"), (), "there is another client 'one'"),
+        (table_of("one", "apple"), (), "another client 'one'"),
     ],
 )
 def test_a_client_that_does_not_fit_is_refused_and_the_others_train(
-    meeting, warnings, misfit, settings, reason
+    meeting, warnings, misfit, settings, pattern
 ):
     others = (table_of("one", "apple", "brick"), table_of("two", "brick", "cloud"))
     run = meeting(*others, misfit, settings=settings)
     result = run.run()
     (line,) = warnings()
     assert line.startswith(f"node {NODES[2]} is refused: ")
-    assert reason in line
+    assert re.search(pattern, line)
     assert run.server.clients.members.numbers == {"one": 0, "two": 1}
     assert len(result.rounds) == 4
 
@@ -130,7 +132,7 @@ def test_a_latecomer_that_does_not_fit_is_refused_once(meeting, warnings):
 
     run.run(tamper)
     (line,) = warnings()
-    assert "shape 5 (float32), the federation of shape 4" in line
+    assert re.search(r"\b5 \(float32\).* 4 \(float32\)", line)
 
 
 def test_a_latecomer_takes_part_from_the_next_round_on(meeting, warnings):
@@ -225,7 +227,7 @@ def test_a_node_that_is_gone_is_forgotten_and_its_number_kept(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"numbers": {"a": "b"}}', "\x00"])
 def test_damaged_files_are_told(tmp_path, text):
     (tmp_path / "members.json").write_text(text)
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(Damaged, match=r"members\.json"):
         Members.load(tmp_path / "members.json", ())
 
 
@@ -273,10 +275,10 @@ def test_until_it_begins_those_who_are_there_agree(tmp_path, caplog):
     assert members.admit({1: introduction("c1", columns=swapped)}) == [0]
     members.admit({2: introduction("c2", columns=right)})
     assert members.nodes == {0: 1}
-    assert "has column 'a' where the federation has 'b'" in members.unsent[2]
+    assert re.search("'a'.*'b'", members.unsent[2])
     assert members.admit({3: introduction("c3", columns=right)}) == [0, 1]
     assert members.nodes == {0: 2, 1: 3}
-    assert "has column 'b' where the federation has 'a'" in members.unsent[1]
+    assert re.search("'b'.*'a'", members.unsent[1])
     members.unsent.clear()
     assert members.find_strangers([2, 3, 4]) == [4]
     assert members.find_strangers([3, 4]) == [4]

@@ -7,6 +7,7 @@ from flwr.app import RecordDict
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree, flatten, to_device, unflatten
+from fedfm.deploy.errors import SecureError
 from fedfm.deploy.masking import (
     MASKING,
     Masker,
@@ -132,7 +133,7 @@ def test_nobody_answers_in_the_clear():
 
 
 def test_an_answer_without_a_sum():
-    with pytest.raises(UserError, match="holds no sum"):
+    with pytest.raises(UserError, match="no sum"):
         read_sum(Packet({}, {"words": {}}), LIKE)
 
 
@@ -167,18 +168,18 @@ def test_one_that_dies_in_any_phase(kind, client):
 
 @pytest.mark.parametrize("kind", ["keys", "shares", "train", "reveal"])
 def test_one_too_many_ends_the_sum_with_a_reason(kind):
-    with pytest.raises(UserError, match=r"clients|needed"):
+    with pytest.raises(SecureError, match=r"\b2\b.*\b3\b"):
         collected(Clients(dead(kind, 1, 2), secure=True), threshold=3)
 
 
 def test_nobody_has_keys():
-    with pytest.raises(UserError, match="0 clients"):
+    with pytest.raises(SecureError, match=r"\b0\b"):
         collected(Clients(dead("keys", *CLIENTS)))
 
 
 def test_a_threshold_that_is_asked_for():
     assert_sum_of(collected(Clients(dead("reveal", 0)), threshold=3), CLIENTS)
-    with pytest.raises(UserError, match="4 are needed"):
+    with pytest.raises(SecureError, match=r"\b3\b.*\b4\b"):
         collected(Clients(dead("reveal", 0)), threshold=4)
 
 
@@ -243,7 +244,7 @@ def test_facts_of_another_form_are_left_out(kind, fact, value, caplog):
 
 def test_too_large_a_number_is_refused_by_the_client_itself():
     """It would wrap around."""
-    with pytest.raises(UserError, match=r"raise deployment\.range or lower lr"):
+    with pytest.raises(UserError, match=r"deployment\.range\b.*\blr\b"):
         collected(Clients(), range=0.5)
 
 
