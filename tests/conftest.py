@@ -1,3 +1,7 @@
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # programs that tests start share the cores
+
 import pytest
 import torch
 
