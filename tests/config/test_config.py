@@ -57,7 +57,7 @@ def test_settings_go_to_the_methods_that_are_chosen(overrides, pieces):
 
 @pytest.mark.parametrize("overrides", [["fedprox.mu=0.1"], ["method=fedavg", "fedprox.mu=0.1"]])
 def test_settings_of_another_method_do_not_add_it(overrides):
-    with pytest.raises(UserError, match="settings of 'fedprox', but the method is "):
+    with pytest.raises(UserError, match=r"'fedprox'.*method=fedprox"):
         load_config("digits", overrides)
 
 
@@ -287,7 +287,7 @@ def test_mistakes_are_user_errors_with_one_line():
 
 
 def test_only_the_first_mistake_is_told():
-    with pytest.raises(UserError, match=r"^seed: Input should be a valid integer") as caught:
+    with pytest.raises(UserError, match=r"^seed:") as caught:
         parse({"seed": "x", "executor": "y"})
     assert "executor" not in str(caught.value)
 
@@ -296,9 +296,9 @@ def test_only_the_first_mistake_is_told():
     ("table", "said"),
     [
         ({"method": "fedprox+fedfm"}, r"method=\['fedprox', 'fedfm'\]"),
-        ({"method": {"name": "fedavg"}}, r"\[method\] has no key 'name': write method = "),
-        ({"method": "fedavgg"}, r"unknown method 'fedavgg': did you mean 'fedavg'\?$"),
-        ({"method": {"fedavg": {"mu": 1}}}, "key in method.fedavg: 'mu': known: none"),
+        ({"method": {"name": "fedavg"}}, r"\[method\].*'name'.*\[method\.fedavg\]"),
+        ({"method": "fedavgg"}, r"method 'fedavgg': did you mean 'fedavg'\?$"),
+        ({"method": {"fedavg": {"mu": 1}}}, r"method\.fedavg.*'mu'.*none"),
     ],
 )
 def test_methods_that_are_written_otherwise(table, said):

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import string
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch import Tensor
 import fedfm
 from fedfm.core.checkpoint import (
     MANIFEST,
+    Damaged,
     load_checkpoint,
     save_checkpoint,
     to_bytes,
@@ -199,9 +201,8 @@ def test_a_damaged_checkpoint_is_refused_in_words_and_left_alone(tmp_path, damag
     save(tmp_path, 1)
     damage(tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(UserError, match="is damaged") as caught:
+    with pytest.raises(Damaged, match=re.escape(str(tmp_path))):
         load_checkpoint(tmp_path)
-    assert str(tmp_path) in str(caught.value)
     assert contents(tmp_path) == before
 
 
@@ -209,7 +210,7 @@ def test_a_checkpoint_of_another_format_is_refused_with_both_numbers(tmp_path):
     save(tmp_path, 1)
     manifest = json.loads((tmp_path / MANIFEST).read_text()) | {"format": 99, "files": {}}
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=r"format 99.* reads format 1"):
+    with pytest.raises(UserError, match=r"\b99\b.*\b1$"):
         load_checkpoint(tmp_path)
 
 

@@ -7,6 +7,7 @@ import torch
 
 from fedfm import Partition, Training, UserError, compose, models, simulate
 from fedfm.config import make_config
+from fedfm.core.checkpoint import Damaged
 from fedfm.core.client_states import InMemory, OnDisk
 from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFMLite, FedProx, Moon, Scaffold
@@ -84,7 +85,7 @@ def test_the_disk_is_chosen_where_memory_would_not_do():
     many = config.model_copy(update={"training": replace(SHORT, clients=10**9)})
     assert many.keeps_states_on_disk(model)
     assert config.model_copy(update={"client_states": "disk"}).keeps_states_on_disk(model)
-    with pytest.raises(UserError, match=r"client_states: .*'auto', 'memory' or 'disk'"):
+    with pytest.raises(UserError, match=r"client_states.*'auto'.*'memory'.*'disk'"):
         make_config(Scaffold(), client_states="tape")
 
 
@@ -97,7 +98,7 @@ def test_a_piece_of_ones_own_that_keeps_something_refuses_rare_exchanges():
         def client_state(self, task):
             return {"visits": torch.zeros(())}
 
-    with pytest.raises(UserError, match="keeping needs models to be exchanged in every round"):
+    with pytest.raises(UserError, match=r"^keeping\b.*\b2\b"):
         compose([Keeping(), FedFMLite(models_every=2)])
 
 
@@ -107,7 +108,7 @@ def test_a_file_that_is_lost_or_spoilt_is_named(tmp_path):
     first.unlink()
     second.write_bytes(b"no tensors")
     for client, file in enumerate((first, second)):
-        with pytest.raises(UserError, match=f"{file.name} is damaged"):
+        with pytest.raises(Damaged, match=file.name):
             states.get(client)
 
 
@@ -115,6 +116,6 @@ def test_a_file_that_is_lost_or_spoilt_is_named(tmp_path):
 def test_pieces_that_need_every_model_refuse_rare_exchanges(piece):
     from fedfm.methods import PIECES
 
-    with pytest.raises(UserError, match=f"{piece} needs models to be exchanged in every round"):
+    with pytest.raises(UserError, match=rf"^{piece}\b.*\b2\b"):
         compose([PIECES[piece](), FedFMLite(models_every=2)])
     assert compose([PIECES[piece](), FedFMLite()]).share_every == 1

@@ -144,9 +144,7 @@ def test_the_validation_split_of_samples_in_order_of_class_has_every_class():
 @pytest.mark.parametrize(("size", "share", "kind"), [(2, 0.2, "validation"), (1, 0.9, "training")])
 def test_a_client_left_without_samples_is_named(size, share, kind):
     shards = [np.arange(20), np.arange(20, 20 + size)]
-    with pytest.raises(
-        UserError, match=f"client 1 has {size} samples, which leaves none for {kind}"
-    ):
+    with pytest.raises(UserError, match=rf"client 1\b.*\b{size}\b.*{kind}"):
         hold_out(shards, share, 0)
 
 

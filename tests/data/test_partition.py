@@ -263,14 +263,14 @@ def test_speed():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("kind", "nid1", "unknown partition kind 'nid1': did you mean 'niid1'?"),
-        ("beta", 0.0, "beta must be above 0"),
-        ("beta", float("nan"), "beta must be above 0"),
-        ("beta", float("inf"), "beta must be above 0"),
-        ("min_samples", 0, "min_samples must be at least 1"),
-        ("dominance", 0.5, "dominance must be from 1"),
-        ("dominance", float("nan"), "dominance must be from 1"),
-        ("missing", -1, "missing must be at least 0"),
+        ("kind", "nid1", r"kind 'nid1': did you mean 'niid1'\?"),
+        ("beta", 0.0, r"beta.*\b0\b.*\b0\b"),
+        ("beta", float("nan"), r"beta.*\b0\b.*nan"),
+        ("beta", float("inf"), r"beta.*\b0\b.*inf"),
+        ("min_samples", 0, r"min_samples.*\b1\b.*\b0\b"),
+        ("dominance", 0.5, r"dominance.*\b1\b.*0\.5"),
+        ("dominance", float("nan"), r"dominance.*\b1\b.*nan"),
+        ("missing", -1, r"missing.*\b0\b.*-1"),
     ],
 )
 def test_a_bad_field_is_refused(field, value, message):
@@ -283,7 +283,7 @@ def test_pydantic_reads_a_partition_and_reports_our_message():
     assert reader.validate_python({"kind": "niid2", "dominance": 9}) == Partition(
         "niid2", dominance=9.0
     )
-    with pytest.raises(ValidationError, match="beta must be above 0"):
+    with pytest.raises(ValidationError, match=r"Value error, beta.*\b0\b.*-1"):
         reader.validate_python({"beta": -1})
 
 
@@ -291,13 +291,13 @@ def test_pydantic_reads_a_partition_and_reports_our_message():
 @pytest.mark.parametrize(
     ("labels", "classes", "clients", "message"),
     [
-        ([0, 1, 2], 3, 0, "at least 1 client"),
-        ([0, 1, 2], 3, 4, "4 clients cannot share 3 samples: use at most 3"),
-        ([], 3, 1, "1 clients cannot share 0 samples"),
-        ([0, 1, 3], 3, 2, "labels run from 0 to 3, but there are 3 classes"),
-        ([0, 1, -1], 3, 2, "labels run from -1 to 1"),
-        ([0.0, 1.0, 2.0], 3, 2, "integers, not float64"),
-        ([[0, 1], [2, 0]], 3, 2, "vector of integers"),
+        ([0, 1, 2], 3, 0, r"\b1\b.*clients.*\b0\b"),
+        ([0, 1, 2], 3, 4, r"\b4 clients.*\b3 samples.*\b3\b"),
+        ([], 3, 1, r"\b1 clients.*\b0 samples"),
+        ([0, 1, 3], 3, 2, r"labels.*\b0\b.*\b3\b.*\b3 classes"),
+        ([0, 1, -1], 3, 2, r"labels.*-1\b.*\b1\b.*\b3 classes"),
+        ([0.0, 1.0, 2.0], 3, 2, "labels.*float64"),
+        ([[0, 1], [2, 0]], 3, 2, r"labels.*\(2, 2\)"),
     ],
 )
 def test_bad_labels_and_clients_are_refused(kind, labels, classes, clients, message):
@@ -316,20 +316,20 @@ def refused(message: str, sizes: list[int], clients: int, partition: Partition) 
 
 
 def test_niid1_refuses_more_than_there_is():
-    refused("need 30 samples, but there are 29", [10, 19], 3, Partition())
+    refused(r"\b30\b.*\b29\b", [10, 19], 3, Partition())
 
 
 def test_niid1_gives_up_with_advice():
-    advice = "larger beta, fewer clients or a smaller min_samples"
+    advice = r"0\.05.*\b10\b.*:.*beta.*clients.*min_samples"
     refused(advice, [50, 50], 10, Partition(beta=0.05))
 
 
 def test_niid3_refuses_to_miss_every_class():
-    refused("missing = 2, but there are 2 classes: use at most 1", [9, 9], 2, partition3(2))
+    refused(r"missing.*\b2\b.*\b2 classes.*\b1\b", [9, 9], 2, partition3(2))
 
 
 def test_niid3_names_the_classes_nobody_holds():
-    message = "no client would hold class 3, 4: .* at least 4 clients, .* a missing of at most 1"
+    message = r"class 3, 4\b.*\b4 clients.*missing.*\b1\b"
     refused(message, [9] * 5, 2, partition3(3))
 
 
@@ -338,8 +338,8 @@ def test_niid3_does_not_mind_a_class_without_samples_that_nobody_holds():
 
 
 def test_niid3_refuses_a_class_too_small_for_its_clients():
-    refused("class 0 has 1 samples for the 2 clients", [1, 1, 90, 90], 4, partition3(2))
+    refused(r"class 0\b.*\b1 samples.*\b2 clients", [1, 1, 90, 90], 4, partition3(2))
 
 
 def test_niid3_refuses_clients_without_samples():
-    refused("clients 2 would hold no samples", [9, 9, 0], 3, partition3(2))
+    refused(r"clients 2\b.*samples", [9, 9, 0], 3, partition3(2))

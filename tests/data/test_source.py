@@ -62,7 +62,7 @@ def test_a_missing_file_is_downloaded_once_and_then_read(server, tmp_path, monke
 
 def test_a_download_with_another_checksum_is_refused_and_not_kept(server, tmp_path):
     (tmp_path / "site" / "toy.bin").write_bytes(CONTENT[:-1])
-    with pytest.raises(UserError, match="sent an unexpected file") as caught:
+    with pytest.raises(UserError, match=r"^http.*/toy\.bin") as caught:
         fetch(toy(server.server_port), tmp_path)
     assert MD5 in str(caught.value)
     assert list((tmp_path / "toy").iterdir()) == []
@@ -71,7 +71,7 @@ def test_a_download_with_another_checksum_is_refused_and_not_kept(server, tmp_pa
 def test_without_a_server_the_message_says_what_to_put_where(server, tmp_path):
     server.shutdown()
     server.server_close()
-    with pytest.raises(UserError, match=r"could not download toy\.bin") as caught:
+    with pytest.raises(UserError, match=r"toy\.bin.*ConnectionError") as caught:
         fetch(toy(server.server_port), tmp_path)
     assert f"http://127.0.0.1:{server.server_port}/toy.bin" in str(caught.value)
     assert str(caught.value).endswith(str(tmp_path / "toy"))
@@ -81,7 +81,7 @@ def test_a_file_that_left_the_server_gives_the_same_advice(server, tmp_path):
     (tmp_path / "site" / "toy.bin").unlink()
     with pytest.raises(UserError, match="404") as caught:
         fetch(toy(server.server_port), tmp_path)
-    assert "by hand" in str(caught.value)
+    assert str(caught.value).endswith(str(tmp_path / "toy"))
 
 
 def test_a_server_that_hangs_up_midway_is_reported_and_nothing_is_kept(
@@ -94,7 +94,7 @@ def test_a_server_that_hangs_up_midway_is_reported_and_nothing_is_kept(
         handler.wfile.write(CONTENT[:1000])
 
     monkeypatch.setattr(Handler, "do_GET", hang_up)
-    with pytest.raises(UserError, match=r"could not download toy\.bin"):
+    with pytest.raises(UserError, match=r"toy\.bin.*Error"):
         fetch(toy(server.server_port), tmp_path)
     assert list((tmp_path / "toy").iterdir()) == []
 
@@ -108,7 +108,7 @@ def test_a_file_put_there_by_hand_needs_no_server(tmp_path):
 def test_an_altered_file_is_refused_with_both_checksums(server, tmp_path):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.bin").write_bytes(CONTENT[:-1])
-    with pytest.raises(UserError, match="Delete it") as caught:
+    with pytest.raises(UserError, match="Delete") as caught:
         fetch(toy(server.server_port), tmp_path)
     found = hashlib.md5(CONTENT[:-1]).hexdigest()
     for word in (str(tmp_path / "toy" / "toy.bin"), MD5, found):
@@ -118,7 +118,7 @@ def test_an_altered_file_is_refused_with_both_checksums(server, tmp_path):
 
 def test_download_false_never_asks_the_server(server, tmp_path, monkeypatch):
     monkeypatch.setitem(SOURCES, "toy", toy(server.server_port))
-    with pytest.raises(UserError, match=r"toy\.bin is missing.* by hand"):
+    with pytest.raises(UserError, match=r"^toy\.bin.*http.*/toy\.bin"):
         load("toy", dir=tmp_path, download=False)
     assert not (tmp_path / "toy").exists()
 

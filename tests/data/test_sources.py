@@ -37,11 +37,11 @@ def test_names_that_nobody_knows_are_refused_with_the_nearest():
 
 
 def test_options_of_another_source_are_refused(tmp_path):
-    with pytest.raises(UserError, match="'digits' takes no options, not 'size'"):
+    with pytest.raises(UserError, match=r"'digits'.*'size'"):
         load("digits", dir=tmp_path, size=8)
-    with pytest.raises(UserError, match="'csv' takes path, label, not 'size'"):
+    with pytest.raises(UserError, match=r"'csv'.*path, label.*'size'"):
         load("csv", dir=tmp_path, path=tmp_path, size=8)
-    with pytest.raises(UserError, match="'folder' needs 'path'"):
+    with pytest.raises(UserError, match=r"'folder'.*'path'"):
         load("folder", dir=tmp_path)
 
 
@@ -139,14 +139,14 @@ def test_cifar100_has_fine_labels_and_is_augmented(tmp_path, read):
 def test_a_batch_of_broken_records_is_reported(tmp_path, read, cifar10):
     cifar10["cifar-10-batches-bin/data_batch_3.bin"] += b"\0"
     tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", cifar10)
-    with pytest.raises(UserError, match=r"data_batch_3\.bin has 9220 bytes, .* of 3073"):
+    with pytest.raises(UserError, match=r"data_batch_3\.bin.*\b9220\b.*\b3073\b"):
         read("cifar10")
 
 
 def test_an_archive_without_a_batch_is_reported(tmp_path, read, cifar10):
     del cifar10["cifar-10-batches-bin/data_batch_4.bin"]
     tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", cifar10)
-    with pytest.raises(UserError, match=r"cifar-10-binary.tar.gz lacks data_batch_4\.bin"):
+    with pytest.raises(UserError, match=r"cifar-10-binary\.tar\.gz.*data_batch_4\.bin"):
         read("cifar10")
 
 
@@ -155,7 +155,7 @@ def test_an_archive_that_ends_early_is_reported(tmp_path, read, cifar10, share):
     archive = tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", cifar10)
     whole = archive.read_bytes()
     archive.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(UserError, match="download it again"):
+    with pytest.raises(UserError, match=r"(?s)cifar-10-binary\.tar\.gz.*download"):
         read("cifar10")
 
 
@@ -185,11 +185,11 @@ def test_fashion_mnist_is_read_from_idx_files(read, fashion):
     [
         (lambda whole: whole[:-5], "cannot read"),
         (lambda whole: b"no gzip file", "cannot read"),
-        (lambda whole: gzip.compress(gzip.decompress(whole)[:-1]), "but holds 2351"),
-        (lambda whole: gzip.compress(gzip.decompress(whole) + b"\0"), "but holds 2353"),
-        (lambda whole: gzip.compress(b"\0\0\x08\x01" + bytes(9)), "not an idx file of 3-dim"),
-        (lambda whole: gzip.compress(gzip.decompress(whole)[:10]), "not an idx file"),
-        (lambda whole: gzip.compress(b""), "not an idx file"),
+        (lambda whole: gzip.compress(gzip.decompress(whole)[:-1]), r"\b2352\b.*\b2351\b"),
+        (lambda whole: gzip.compress(gzip.decompress(whole) + b"\0"), r"\b2352\b.*\b2353\b"),
+        (lambda whole: gzip.compress(b"\0\0\x08\x01" + bytes(9)), "3-dim"),
+        (lambda whole: gzip.compress(gzip.decompress(whole)[:10]), "3-dim"),
+        (lambda whole: gzip.compress(b""), "3-dim"),
     ],
 )
 def test_a_damaged_idx_file_is_reported(read, fashion, damage, message):
@@ -224,7 +224,7 @@ def test_an_archive_of_other_classes_is_not_cinic10(tmp_path, read):
     image = png(pixels(1, 32, 32, 3))
     files = {f"{part}/{label}/1.png": image for part in ("train", "test") for label in "ab"}
     tar(tmp_path / "cinic10" / "CINIC-10.tar.gz", files)
-    with pytest.raises(UserError, match="has classes a, b"):
+    with pytest.raises(UserError, match=r"CINIC-10\.tar\.gz.*\ba, b\b.*airplane"):
         read("cinic10")
 
 
@@ -312,14 +312,14 @@ def test_other_formats_are_read_too(own, format):
 def test_images_of_differing_size_need_a_size(own, tmp_path):
     files = divided(6, 5, 3) | {"train/dog/5.png": png(np.full((8, 12, 3), 9, np.uint8))}
     path = tree(tmp_path / "own", files)
-    with pytest.raises(UserError, match=r"differ in size.*\(6, 5\).*5\.png has \(8, 12\).*'size'"):
+    with pytest.raises(UserError, match=r"\(6, 5\).*5\.png.*\(8, 12\).*'size'"):
         own(path)
     data = own(path, size=7)
     assert data.shape == (3, 7, 7)
     (dog,) = data.train.inputs[data.train.labels == 1]
     assert torch.equal(dog, torch.full((3, 7, 7), 9, dtype=torch.uint8))
     assert own(path, size=3).shape == (3, 3, 3)
-    with pytest.raises(UserError, match="size must be at least 1"):
+    with pytest.raises(UserError, match=r"size.*\b1\b.*\b0\b"):
         own(path, size=0)
 
 
@@ -332,12 +332,12 @@ def deep() -> bytes:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"train/cat/bad.png": b"no image"}, r"train/cat/bad\.png is not a PNG, JPEG or BMP file"),
-        ({"train/cat/bad.png": png(pixels(1, 6, 5))[:60]}, r"bad\.png cannot be read as an image"),
-        ({"train/cat/note.txt": b"hello"}, r"train/cat/note\.txt is not an image"),
-        ({"train/cat/deep.png": deep()}, r"deep\.png has more than 8 bits"),
-        ({"train/stray.png": b""}, r"train/stray\.png is in no class folder"),
-        ({"test/bird/1.png": b""}, "no training images of bird"),
+        ({"train/cat/bad.png": b"no image"}, r"train/cat/bad\.png.*PNG, JPEG"),
+        ({"train/cat/bad.png": png(pixels(1, 6, 5))[:60]}, r"train/cat/bad\.png.*\(.+\)"),
+        ({"train/cat/note.txt": b"hello"}, r"train/cat/note\.txt.*\.png"),
+        ({"train/cat/deep.png": deep()}, r"train/cat/deep\.png.*\b8\b"),
+        ({"train/stray.png": b""}, r"train/stray\.png.*class"),
+        ({"test/bird/1.png": b""}, r"training.*\bbird\b"),
     ],
 )
 def test_files_that_cannot_be_used_are_named(own, files, message):
@@ -347,9 +347,7 @@ def test_files_that_cannot_be_used_are_named(own, files, message):
 
 def test_images_of_one_class_alone_are_told_from_stray_ones(own):
     image = png(pixels(1, 6, 5))
-    with pytest.raises(
-        UserError, match=r"one class only, 'covid'.*into train/covid/ and test/covid/"
-    ):
+    with pytest.raises(UserError, match=r"'covid'.*train/covid/.*test/covid/"):
         own({"covid/0.png": image, "covid/1.png": image})
 
 
@@ -362,14 +360,14 @@ def test_a_class_folder_without_images_is_named(own, tmp_path, caplog):
 
 
 def test_paths_without_images_are_refused(own, tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="/nowhere"):
         own(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="two class folders"):
+    with pytest.raises(UserError, match=r"class folders.*\.png"):
         own({"README.txt": b""})
-    with pytest.raises(UserError, match="no images in test/"):
+    with pytest.raises(UserError, match=r"/train-only.* test/"):
         own(tree(tmp_path / "train-only", {"train/cat/1.png": png(pixels(1, 4, 4))}))
     (tmp_path / "pets.zip").write_bytes(b"PK")
-    with pytest.raises(UserError, match="neither a folder nor an archive"):
+    with pytest.raises(UserError, match=r"pets\.zip.*\.tar"):
         own(tmp_path / "pets.zip")
 
 
@@ -383,7 +381,7 @@ def test_a_tar_cut_anywhere_is_reported(tmp_path, own, mode):
         if length >= len(whole):
             continue
         archive.write_bytes(whole[:length])
-        with pytest.raises(UserError, match="download it again"):
+        with pytest.raises(UserError, match=r"(?s)pets\.tar.*download"):
             own(archive)
 
 
@@ -392,7 +390,7 @@ def test_a_tar_with_a_damaged_header_is_reported(tmp_path, own):
     whole = bytearray(archive.read_bytes())
     whole[2048] ^= 255
     archive.write_bytes(whole)
-    with pytest.raises(UserError, match="ends early or is damaged"):
+    with pytest.raises(UserError, match=r"(?s)pets\.tar.*download"):
         own(archive)
 
 
@@ -402,7 +400,7 @@ def test_links_in_a_tar_are_refused(tmp_path, own):
         link = tarfile.TarInfo("train/cat/link.png")
         link.type, link.linkname = tarfile.SYMTYPE, "../../../../etc/passwd"
         opened.addfile(link)
-    with pytest.raises(UserError, match=r"train/cat/link\.png is a link"):
+    with pytest.raises(UserError, match=r"train/cat/link\.png.*\blink\b"):
         own(archive)
 
 
@@ -521,24 +519,24 @@ def test_the_label_may_have_another_name_and_place(table):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("age;label\n1;a\n2;b\n", "one column, 'age;label': separate cells by commas"),
-        ("age;label\n1,5;a\n2,5;b\n", "not by ';', and write decimals with a point"),
-        ("s,label\n1.7e9,a\n1700000001,b\n1700000009,a\n", "column 's'.*subtract a constant"),
-        ("age,label\n1,a\ntall,b\n", r"table\.csv, row 3, column 'age': 'tall' is not a number"),
+        ("age;label\n1;a\n2;b\n", "'age;label'.*commas"),
+        ("age;label\n1,5;a\n2,5;b\n", "'age;label'.*';'.*decimals"),
+        ("s,label\n1.7e9,a\n1700000001,b\n1700000009,a\n", r"column 's'.*1\.7e\+09.*constant"),
+        ("age,label\n1,a\ntall,b\n", r"table\.csv, row 3, column 'age': 'tall'"),
         ("age,label\n1,a\n\nNaN,b\n", "row 4, column 'age': 'NaN'"),
         ("x,age,label\n1,2,a\n1,,b\n", "row 3, column 'age': ''"),
         ("age,label\n1,a\n1e39,b\n", "row 3, column 'age': '1e39'"),
         ("age,label\n-inf,a\n1,b\n", "row 2, column 'age': '-inf'"),
-        ("age,label\n1,a\n2, \n", "row 3, column 'label': the label is missing"),
-        ("age,label\n1,a\n2\n", "row 3: 1 cells, but the header has 2"),
+        ("age,label\n1,a\n2, \n", "row 3, column 'label'"),
+        ("age,label\n1,a\n2\n", r"row 3\b.*\b1\b.*\b2\b"),
         ("age,lable\n1,a\n2,b\n", "did you mean 'lable'"),
-        ("label,label\na,b\n", "two columns 'label'"),
+        ("label,label\na,b\n", "two.*'label'"),
         ("age,label\n", "no rows"),
         ("", "no rows"),
-        ("label\na\nb\n", "no columns but 'label'"),
-        ("age,label\n1,0.5\n2,0.7\n3,0.9\n", "every row is a class of its own"),
-        (b"age,label\n\xff,a\n", "cannot read .*; save it as UTF-8"),
-        ('age,label\n"1,a\n' + "x" * 200_000, "cannot read"),
+        ("label\na\nb\n", "no columns.*'label'"),
+        ("age,label\n1,0.5\n2,0.7\n3,0.9\n", "column 'label'.*every row.*label="),
+        (b"age,label\n\xff,a\n", r"table\.csv.*UTF-8"),
+        ('age,label\n"1,a\n' + "x" * 200_000, r"table\.csv.*131072"),
     ],
 )
 def test_a_table_that_cannot_be_used_says_where(table, text, message):
@@ -557,7 +555,7 @@ def test_a_table_that_cannot_be_used_says_where(table, text, message):
 )
 def test_a_quantity_is_not_taken_for_classes(table, labels, classes):
     rows = [f"{i},{label}" for i, label in enumerate(labels)]
-    with pytest.raises(UserError, match=rf"'label' has {classes} different numbers.*label=\.\.\."):
+    with pytest.raises(UserError, match=rf"'label'.*\b{classes}\b.*label="):
         table("\n".join(["x,label", *rows]))
     written = [f"{i},class {label}" for i, label in enumerate(labels)]
     assert len(table("\n".join(["x,label", *written])).classes) == classes, "as the error says"
@@ -578,7 +576,7 @@ def test_numbers_may_be_classes(table, labels):
 
 
 def test_a_table_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read .*none\.csv"):
+    with pytest.raises(UserError, match=r"none\.csv"):
         load("csv", dir=tmp_path, path=tmp_path / "none.csv")
 
 
@@ -616,7 +614,7 @@ def test_normalisation_can_be_given_for_every_source(own):
     data = own(divided(6, 5, 3), mean=(125.0, 120.0, 110.0), std=(50.0, 51.0, 52.0))
     assert (data.mean, data.std) == ((125.0, 120.0, 110.0), (50.0, 51.0, 52.0))
     assert load("digits", mean=(8.0,), std=(6.0,)).mean == (8.0,)
-    with pytest.raises(UserError, match=r"data\.mean and data\.std together"):
+    with pytest.raises(UserError, match=r"data\.mean.*data\.std"):
         load("digits", mean=(8.0,))
-    with pytest.raises(UserError, match="multiply them by 255"):
+    with pytest.raises(UserError, match=r"mean.*std.*\b255\b"):
         own(divided(6, 5, 3), mean=(0.5,) * 3, std=(0.2,) * 3)

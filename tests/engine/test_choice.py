@@ -22,6 +22,7 @@ from fedfm import (
     simulate,
     simulate_seeds,
 )
+from fedfm.core.checkpoint import Damaged
 from fedfm.engine import choice
 from fedfm.engine.choice import (
     MARGIN,
@@ -59,14 +60,12 @@ def test_executors_go_by_name():
 
 
 def test_an_unknown_executor_is_refused_with_the_known_ones():
-    with pytest.raises(
-        UserError, match="unknown executor 'zzz': known: auto, graph, loop, stacked, threads"
-    ):
+    with pytest.raises(UserError, match=r"'zzz'.*auto, graph, loop, stacked, threads"):
         chosen("zzz")
 
 
 def test_graphs_without_a_gpu_are_refused_with_what_to_do():
-    with pytest.raises(UserError, match=r"executor graph needs an NVIDIA GPU"):
+    with pytest.raises(UserError, match=r"executor graph.*device=cuda.*executor=stacked"):
         chosen("graph")
 
 
@@ -78,12 +77,12 @@ def test_a_cpu_has_fp32(name):
 
 @pytest.mark.parametrize("name", ["bf16", "tf32"])
 def test_a_cpu_has_nothing_lower(name):
-    with pytest.raises(UserError, match=f"precision {name} needs a GPU.*fp32"):
+    with pytest.raises(UserError, match=f"precision {name}.*fp32"):
         chosen("stacked", name)
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(UserError, match="unknown precision 'bf61': did you mean 'bf16'"):
+    with pytest.raises(UserError, match="precision 'bf61': did you mean 'bf16'"):
         chosen("loop", "bf61")
 
 
@@ -258,5 +257,5 @@ def test_a_damaged_record_of_the_machine_is_said(tmp_path, text):
     with pytest.raises(Stop):
         run(tmp_path / "run", watch=stop)
     (tmp_path / "run" / "machine.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(UserError, match=r"machine\.json is damaged .* start again"):
+    with pytest.raises(Damaged, match=r"machine\.json"):
         run(tmp_path / "run", resume=True)

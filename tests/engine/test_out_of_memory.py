@@ -97,7 +97,7 @@ def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, ca
         raise torch.OutOfMemoryError(FULL)
 
     monkeypatch.setattr(BoundNetwork, "__call__", nothing)
-    with pytest.raises(UserError, match="one sample needs more memory"):
+    with pytest.raises(UserError, match="one sample"):
         fed.executor.measure(model, fed.samples, FedFM().statistic)
 
 
@@ -154,7 +154,7 @@ def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room, error, r
     room(0, error)
     module = worlds.make_network("mlp", hidden=[8])
     fed = worlds.make_federation(module, worlds.make_images(), FedAvg())
-    with pytest.raises(UserError, match=f"one client .* {reason}: use a smaller batch_size or"):
+    with pytest.raises(UserError, match=f"one client.*{reason}.*batch_size"):
         rounds_of(fed)
 
 
@@ -191,7 +191,7 @@ def test_a_cpu_without_memory_for_one_client_is_an_error_with_what_to_do(monkeyp
         raise CPU_FULL
 
     monkeypatch.setattr(Cohort, "train", nothing)
-    with pytest.raises(UserError, match=r"one client needs more memory.*use a smaller batch_size"):
+    with pytest.raises(UserError, match=r"one client.*4000 bytes.*batch_size"):
         rounds_of(fed)
 
 

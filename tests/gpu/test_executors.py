@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import re
 from dataclasses import replace
 
 import pytest
@@ -186,7 +187,7 @@ def test_a_batch_of_another_shape_is_refused_after_capture():
     assert isinstance(fed.executor, GraphExecutor)
     step = next(iter(fed.executor.cohorts[-1].steps.values()))
     assert isinstance(step, CapturedStep)
-    with pytest.raises(ValueError, match="captured for batches"):
+    with pytest.raises(ValueError, match=re.escape(str(tuple(step.indices.shape)))):
         step(step.indices[:, :1], None)
 
 

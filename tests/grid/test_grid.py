@@ -1,5 +1,6 @@
 """The grid runner: what is missing runs once, in order, in time, and survives interruptions."""
 
+import re
 import time
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from rich.progress import TimeElapsedColumn
 
+from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError
 from fedfm.grid import progress, worker
 from fedfm.grid.budget import Budget
@@ -259,7 +261,7 @@ def test_a_run_without_its_model_cannot_be_measured(tmp_path):
 def test_a_half_written_run_has_no_summary(tmp_path):
     job = jobs_of(recipe())[0]
     run_job(job, tmp_path, Budget(), stop=lambda: True)
-    with pytest.raises(UserError, match="no finished run"):
+    with pytest.raises(UserError, match="--resume"):
         read_summary(job.folder(tmp_path, 0))
 
 
@@ -267,7 +269,7 @@ def test_a_damaged_summary_is_named(tmp_path):
     job = jobs_of(recipe())[0]
     run_job(job, tmp_path, Budget())
     (job.folder(tmp_path, 0) / "summary.json").write_text("{}")
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(Damaged, match=re.escape(str(job.folder(tmp_path, 0)))):
         read_summary(job.folder(tmp_path, 0))
 
 

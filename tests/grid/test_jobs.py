@@ -36,7 +36,7 @@ def test_only_picks_cells_by_label():
     assert titles("FedFM", "E = 1") == ["FedFME = 1"]
     assert titles("FedFM", "FedAvg", "E = 1") == ["FedAvgE = 1", "FedFME = 1"]
     assert len(titles("Fed")) == 4
-    with pytest.raises(UserError, match="no label is like that"):
+    with pytest.raises(UserError, match=r"--only moon.*FedAvg"):
         titles("moon")
 
 

@@ -197,15 +197,17 @@ def test_a_run_that_cannot_be_measured_is_kept(tmp_path, monkeypatch, caplog):
 def test_an_archive_that_was_cut_short_is_named(whole, tmp_path):
     archive = collect_results(whole, tmp_path / "home.tgz")
     archive.write_bytes(archive.read_bytes()[:-500])
-    with pytest.raises(UserError, match=r"cannot read .*home.tgz"):
+    with pytest.raises(UserError, match=r"home\.tgz"):
         merge(archive, tmp_path / "here")
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "no file"), (b"no tar", "cannot read")])
-def test_a_bad_archive_is_named(tmp_path, content, said):
+@pytest.mark.parametrize(
+    ("content", "pattern"), [(None, r"home\.tgz$"), (b"no tar", r"(?s)home\.tgz.*download")]
+)
+def test_a_bad_archive_is_named(tmp_path, content, pattern):
     if content:
         (tmp_path / "home.tgz").write_bytes(content)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=pattern):
         merge(tmp_path / "home.tgz", tmp_path / "here")
 
 

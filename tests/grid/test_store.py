@@ -151,8 +151,8 @@ def test_a_folder_without_a_finished_run_is_not_copied(machines, tmp_path, caplo
 
 
 def test_a_folder_without_results_is_refused(tmp_path):
-    with pytest.raises(UserError, match="holds no results"):
+    with pytest.raises(UserError, match=r"/nothing.*results\.jsonl"):
         merge(tmp_path / "nothing", tmp_path)
     Store(tmp_path).append([ONE])
-    with pytest.raises(UserError, match="into itself"):
+    with pytest.raises(UserError, match="itself"):
         merge(tmp_path, tmp_path)

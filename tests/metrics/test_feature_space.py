@@ -13,6 +13,7 @@ from torch import nn
 
 from fedfm import FedAvg, Partition, Training, data, models, simulate
 from fedfm.config import load_config, make_config
+from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
 from fedfm.grid.feature_points import write_measures
@@ -166,9 +167,9 @@ def test_features_that_have_collapsed_are_measured_and_told(caplog):
 
 def test_what_cannot_be_measured_is_refused():
     features, labels = clusters(50)
-    with pytest.raises(UserError, match="there are 1 classes and 50 samples"):
+    with pytest.raises(UserError, match=r"\b1\b.*\b50\b"):
         measure(features, np.zeros(50, int), seed=0)
-    with pytest.raises(UserError, match="there are 50 classes and 50 samples"):
+    with pytest.raises(UserError, match=r"\b50\b.*\b50\b"):
         measure(features, np.arange(50), seed=0)
     with pytest.raises(UserError, match="finite"):
         measure(features * np.nan, labels, seed=0)
@@ -184,7 +185,7 @@ def test_the_measures_are_kept_in_the_runs_folder(run):
 
 
 def test_a_folder_without_a_run(tmp_path):
-    with pytest.raises(UserError, match=r"it has no config.toml"):
+    with pytest.raises(UserError, match=r"config\.toml"):
         load_finished_config(tmp_path)
 
 
@@ -192,16 +193,16 @@ def test_a_run_of_another_making_is_told_from_a_damaged_one(tmp_path):
     training = Training(clients=2, rounds=1, epochs=1)
     model = models.build("mlp", shape=DIGITS.shape, classes=10, hidden=[4])
     simulate(model, DIGITS, FedAvg(), partition=Partition("iid"), training=training, out=tmp_path)
-    with pytest.raises(UserError, match="was given its model and data in Python"):
+    with pytest.raises(UserError, match=r"docs/own-data-and-model\.md"):
         load_features(tmp_path, DIGITS)
     (tmp_path / "config.toml").write_text("nonsense = 1\n")
-    with pytest.raises(UserError, match="unknown key 'nonsense'"):
+    with pytest.raises(UserError, match=r"config\.toml.*'nonsense'"):
         load_features(tmp_path, DIGITS)
 
 
 def test_a_model_that_does_not_fit_the_data(run):
     fewer = replace(DIGITS, classes=(*DIGITS.classes, "another"))
-    with pytest.raises(UserError, match=r"does not fit its config.toml on these data: .*head"):
+    with pytest.raises(UserError, match=r"model\.safetensors.*config\.toml.*head"):
         load_features(run, fewer)
 
 
@@ -211,7 +212,7 @@ def test_a_model_that_is_gone_or_damaged(run, tmp_path, content):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     if content:
         (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=r"model.safetensors is damaged"):
+    with pytest.raises(Damaged, match=r"model\.safetensors"):
         load_features(tmp_path, DIGITS)
 
 

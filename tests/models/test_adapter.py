@@ -133,17 +133,16 @@ def test_feature_dim_is_measured_where_the_head_sees_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "message"),
+    ("head", "pattern"),
     [
-        ("tail.33", "unknown linear layer of Net 'tail.33': did you mean 'tail.3'?"),
-        ("", "known: spare, tail.0, tail.3"),
-        ("zzz", "known: spare, tail.0, tail.3"),
+        ("tail.33", r"Net 'tail\.33': did you mean 'tail\.3'\?"),
+        ("", r"\bspare, tail\.0, tail\.3$"),
+        ("zzz", r"'zzz'.*\bspare, tail\.0, tail\.3$"),
     ],
 )
-def test_a_head_that_does_not_exist_is_refused(head: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_a_head_that_does_not_exist_is_refused(head: str, pattern: str) -> None:
+    with pytest.raises(UserError, match=pattern):
         WithFeatures(Net(), head)
-    assert message in str(caught.value)
 
 
 def test_a_shared_head_is_known_by_each_of_its_names(x: Tensor) -> None:
@@ -153,18 +152,17 @@ def test_a_shared_head_is_known_by_each_of_its_names(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "head", "message"),
+    ("way", "head", "pattern"),
     [
-        ("plain", "spare", "Net.forward never called its layer 'spare'"),
-        ("twice", "tail.3", "called its layer 'tail.3' 2 times"),
-        ("list", "tail.3", "must return logits [B, C], here [2, C], but it returned a list"),
-        ("flat", "tail.3", "but it returned shape (2,)"),
-        ("cut", "tail.3", "but it returned shape (1, 3)"),
+        ("plain", "spare", r"Net\.forward never.*'spare'"),
+        ("twice", "tail.3", r"Net\.forward.*'tail\.3'.*\b2\b"),
+        ("list", "tail.3", r"\[B, C\].*\[2, C\].*\blist\b"),
+        ("flat", "tail.3", r"\[2, C\].*\(2,\)"),
+        ("cut", "tail.3", r"\[2, C\].*\(1, 3\)"),
     ],
 )
 def test_a_forward_that_gives_no_features_or_logits_is_refused(
-    x: Tensor, way: str, head: str, message: str
+    x: Tensor, way: str, head: str, pattern: str
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=pattern):
         WithFeatures(Net(way), head)(x)
-    assert message in str(caught.value)

@@ -259,40 +259,39 @@ def test_mlp_without_hidden_layers_is_softmax_regression() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "options", "message"),
+    ("name", "shape", "options", "pattern"),
     [
-        ("resnet81", (3, 8, 8), {}, "unknown model 'resnet81': did you mean 'resnet18'?"),
-        ("cnn", (3, 8, 8), {"feature": 3}, "'feature': did you mean 'features'?"),
-        ("cnn", (3, 8, 8), {"stem": "cifar"}, "its options: channels, features, norm, groups"),
-        ("mlp", (3, 8, 8), {"groups": 4}, "its options: hidden, norm"),
-        ("resnet18", (3, 8, 8), {"hidden": 4}, "its options: stem, norm, groups, width"),
-        ("resnet18", (3, 8, 8), {"stem": "cifer"}, "model stem 'cifer': did you mean 'cifar'?"),
-        ("resnet18", (3, 8, 8), {"norm": "none"}, "unknown model norm 'none'"),
-        ("mlp", (3, 8, 8), {"norm": "group"}, "unknown model norm 'group'"),
-        ("cnn", (3, 8, 8), {"norm": 5}, "unknown model norm '5'"),
-        ("resnet18", (20,), {}, "inputs have shape (20,): use the model 'mlp'"),
-        ("cnn", (8, 8), {}, "inputs have shape (8, 8): use the model 'mlp'"),
-        ("cnn", (1, 0, 8), {}, "model shape = (1, 0, 8)"),
-        ("cnn", (1, 8, 8), {"features": "64"}, "model features = '64'"),
-        ("cnn", (1, 8, 8), {"features": True}, "model features = True"),
-        ("cnn", (1, 8, 8), {"channels": 16}, "model channels = 16: must be a list"),
-        ("mlp", (8,), {"hidden": [4, 0]}, "model hidden = [4, 0]"),
-        ("resnet18", (3, 8, 8), {"width": 8, "norm": "group"}, "8 channels do not split into 32"),
+        ("resnet81", (3, 8, 8), {}, r"model 'resnet81': did you mean 'resnet18'\?"),
+        ("cnn", (3, 8, 8), {"feature": 3}, r"'feature': did you mean 'features'\?"),
+        ("cnn", (3, 8, 8), {"stem": "cifar"}, "'cnn'.*'stem'.*channels, features, norm, groups"),
+        ("mlp", (3, 8, 8), {"groups": 4}, "'mlp'.*'groups'.*hidden, norm"),
+        ("resnet18", (3, 8, 8), {"hidden": 4}, "'hidden'.*stem, norm, groups, width"),
+        ("resnet18", (3, 8, 8), {"stem": "cifer"}, r"stem 'cifer': did you mean 'cifar'\?"),
+        ("resnet18", (3, 8, 8), {"norm": "none"}, "norm 'none'"),
+        ("mlp", (3, 8, 8), {"norm": "group"}, "norm 'group'"),
+        ("cnn", (3, 8, 8), {"norm": 5}, "norm '5'"),
+        ("resnet18", (20,), {}, r"\(20,\).*'mlp'"),
+        ("cnn", (8, 8), {}, r"\(8, 8\).*'mlp'"),
+        ("cnn", (1, 0, 8), {}, r"shape.*\(1, 0, 8\)"),
+        ("cnn", (1, 8, 8), {"features": "64"}, "features.*'64'"),
+        ("cnn", (1, 8, 8), {"features": True}, "features.*True"),
+        ("cnn", (1, 8, 8), {"channels": 16}, r"channels.*\b16\b.*list"),
+        ("mlp", (8,), {"hidden": [4, 0]}, r"hidden.*\[4, 0\]"),
+        ("resnet18", (3, 8, 8), {"width": 8, "norm": "group"}, r"'group'.*\b8\b.*\b32\b"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_the_reason(
-    name: str, shape: tuple[int, ...], options: dict[str, Any], message: str
+    name: str, shape: tuple[int, ...], options: dict[str, Any], pattern: str
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=pattern):
         models.build(name, shape=shape, classes=10, **options)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("name", "shape"), [("resnet50", (3, 8, 8)), ("cnn", (1, 8, 8)), ("mlp", (4,))]
 )
 def test_no_classes_are_refused(name: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="model classes = 0"):
+    with pytest.raises(UserError, match=r"classes.*\b0\b"):
         models.build(name, shape=shape, classes=0)
 
 
@@ -320,9 +319,9 @@ def test_feature_dim_leaves_the_model_alone() -> None:
 
 def test_feature_dim_refuses_what_it_cannot_know() -> None:
     bare = nn.Sequential(nn.Linear(4, 3))
-    with pytest.raises(UserError, match="give feature_dim the shape of one input"):
+    with pytest.raises(UserError, match=r"Sequential.*feature_dim"):
         models.feature_dim(bare)
     with pytest.raises(UserError, match="WithFeatures"):
         models.feature_dim(bare, (4,))
-    with pytest.raises(UserError, match=r"MLP does not take inputs of shape \(5,\)"):
+    with pytest.raises(UserError, match=r"MLP.*\(5,\)"):
         models.feature_dim(MLP((4,), 2), (5,))

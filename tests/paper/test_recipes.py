@@ -170,12 +170,12 @@ def test_an_unknown_recipe_is_named_with_the_nearest():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("title = ", "not valid TOML"),
-        ('title = "t"', "needs the key 'axes'"),
+        ("title = ", "mine.*TOML"),
+        ('title = "t"', "mine.*'axes'"),
         ('titel = "t"', "did you mean 'title'"),
-        ('title = "t"\nrows = ["a"]\ncolumns = []\n[axes.b.c]', "the axes"),
+        ('title = "t"\nrows = ["a"]\ncolumns = []\n[axes.b.c]', r"\['a'\].*\['b'\]"),
         ('title = "t"\nrows = ["method"]\ncolumns = []\n[axes]\nmethod = ["FedAvgg"]', "FedAvg"),
-        ('title = "t"\noutput = "x"\nrows = ["a"]\ncolumns = []\n[axes.a.b]', "unknown output"),
+        ('title = "t"\noutput = "x"\nrows = ["a"]\ncolumns = []\n[axes.a.b]', "output.*mine.*'x'"),
     ],
 )
 def test_a_bad_recipe_file_is_explained(tmp_path, text, said):
@@ -221,8 +221,8 @@ def test_merging_keeps_what_is_not_mentioned():
 @pytest.mark.parametrize(
     ("skipped", "said"),
     [
-        ('metod = "A"', r"unknown axis in \[\[skipped\]\] of recipe mine: 'metod': did you mean"),
-        ('method = ["A", "C"]', r"method in .* of recipe mine: 'C': known: A, B"),
+        ('metod = "A"', "axis.*skipped.*mine.*'metod': did you mean 'method'"),
+        ('method = ["A", "C"]', "method.*skipped.*mine.*'C'.*A, B"),
     ],
 )
 def test_what_is_skipped_must_be_there(tmp_path, skipped, said):

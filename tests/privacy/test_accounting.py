@@ -120,16 +120,21 @@ def test_the_line_for_humans_rounds_up_and_says_under_what():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "rounds"),
-    [(0.0, 1e-5, 1), (math.nan, 1e-5, 1), (1.0, 0.0, 1), (1, 0.1, -1)],
+    ("epsilon", "delta", "rounds", "pattern"),
+    [
+        (0.0, 1e-5, 1, r"epsilon.*\b0\.0$"),
+        (math.nan, 1e-5, 1, "epsilon.*nan$"),
+        (1.0, 0.0, 1, r"delta.*\b0\.0$"),
+        (1, 0.1, -1, "rounds.*0"),
+    ],
 )
-def test_the_noise_for_nonsense_is_refused(epsilon, delta, rounds):
-    with pytest.raises(UserError, match="must be"):
+def test_the_noise_for_nonsense_is_refused(epsilon, delta, rounds, pattern):
+    with pytest.raises(UserError, match=pattern):
         noise_for(epsilon, delta, rounds)
 
 
 def test_negative_rounds_are_refused():
-    with pytest.raises(UserError, match="rounds must be >= 0"):
+    with pytest.raises(UserError, match=r"rounds.*0"):
         compute_epsilon(Privacy(), -1)
 
 

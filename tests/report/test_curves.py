@@ -114,7 +114,7 @@ def test_pyplot_is_left_alone_and_other_suffixes_are_refused(tmp_path):
     before = "matplotlib.pyplot" in sys.modules
     draw_against_traffic(RUNS, "No pyplot", tmp_path / "p.png")
     assert ("matplotlib.pyplot" in sys.modules) == before
-    with pytest.raises(UserError, match=r"ends in \.png or \.svg, not '\.pdf'"):
+    with pytest.raises(UserError, match=r"\.png.*\.svg.*'\.pdf'"):
         draw_against_traffic(RUNS, "", tmp_path / "p.pdf")
 
 

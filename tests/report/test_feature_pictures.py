@@ -137,7 +137,7 @@ def test_pyplot_is_left_alone(tmp_path):
 
 
 def test_errors(tmp_path):
-    with pytest.raises(UserError, match=r"ends in \.png or \.svg, not '\.gif'"):
+    with pytest.raises(UserError, match=r"\.png.*\.svg.*'\.gif'"):
         draw_methods([panel("one")], list("abc"), tmp_path / "p.gif")
-    with pytest.raises(UserError, match="nothing to draw"):
+    with pytest.raises(UserError, match="nothing"):
         draw_methods([], list("abc"), tmp_path / "p.png")

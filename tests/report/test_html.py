@@ -367,12 +367,12 @@ def test_accuracies_that_are_all_alike_are_drawn(tmp_path):
 
 def test_no_run_at_all_is_an_error_that_says_why(tmp_path, runs):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"no finished run in .*empty"):
+    with pytest.raises(UserError, match=r"/empty.*`fedfm run`"):
         discover_runs([tmp_path / "empty"])
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match=r"/nowhere$"):
         discover_runs([tmp_path / "nowhere"])
     (runs / "fedfm-0" / "summary.json").unlink()
-    with pytest.raises(UserError, match="not finished"):
+    with pytest.raises(UserError, match=r"fedfm-0:.*summary\.json"):
         discover_runs([runs / "fedfm-0"])
 
 

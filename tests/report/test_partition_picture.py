@@ -46,7 +46,7 @@ def test_pyplot_is_left_alone(tmp_path):
 
 
 def test_errors(tmp_path):
-    with pytest.raises(UserError, match="2 class names for a table of 3 classes"):
+    with pytest.raises(UserError, match=r"\b2\b.*\b3\b"):
         draw_partition(skewed(2, 3), ["a", "b"], "", tmp_path / "p.png")
-    with pytest.raises(UserError, match=r"ends in \.png or \.svg, not '\.gif'"):
+    with pytest.raises(UserError, match=r"\.png.*\.svg.*'\.gif'"):
         draw_partition(skewed(2, 2), ["a", "b"], "", tmp_path / "p.gif")

@@ -1,6 +1,7 @@
 """A simulation: what is held out, which round is reported, what stops a run."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -73,9 +74,9 @@ def simulation(training=SHORT, method=None) -> Simulation:
 @pytest.mark.parametrize(
     ("samples", "changes", "helps"),
     [
-        (160, {"batch_size": 1}, "use a larger batch_size, or"),
-        (160, {"batch_size": 31, "keep_last": True}, "keep_last=false or another batch_size, or"),
-        (8, {"validation": 0.5}, "use more than one training sample for each client"),
+        (160, {"batch_size": 1}, "larger batch_size"),
+        (160, {"batch_size": 31, "keep_last": True}, "keep_last=false.*batch_size"),
+        (8, {"validation": 0.5}, "more than one"),
     ],
 )
 def test_a_batch_of_one_that_batch_norm_cannot_train_on_is_refused_at_once(
@@ -84,7 +85,7 @@ def test_a_batch_of_one_that_batch_norm_cannot_train_on_is_refused_at_once(
     monkeypatch.setattr("fedfm.run.simulation.choose_executor", None)  # nothing is tried before
     norm = models.build("mlp", shape=(6,), classes=4, norm="batch")
     training, partition = replace(SHORT, **changes), Partition("iid")
-    named = "client 0, client 1, client 2, client 3: a batch of one sample, .*"
+    named = "client 0, client 1, client 2, client 3: .*"
     with pytest.raises(UserError, match=named + helps):
         simulate(norm, blobs(samples), FedAvg(), training=training, partition=partition)
 
@@ -95,7 +96,7 @@ def test_a_batch_of_one_is_fine_where_batch_norm_sees_several_values_of_it():
     check = partial(check_single_samples, shape=shape, samples=samples, training=training)
     check(nn.BatchNorm2d(1))
     pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(1))
-    with pytest.raises(UserError, match=r"^ann, eve: .* another batch_size and more than one"):
+    with pytest.raises(UserError, match=r"^ann, eve: .*batch_size.*more than one"):
         check(pooled)
 
 
@@ -168,7 +169,7 @@ def test_how_much_a_client_counts_must_not_depend_on_its_data_under_privacy():
         privacy=Privacy(noise=1.0),
     )
     made = Simulation(network(), blobs(), config)
-    with pytest.raises(UserError, match="weighs clients by their own work"):
+    with pytest.raises(UserError, match=r"\[privacy\]"):
         made.advance(Progress(made.start))
 
 
@@ -223,7 +224,7 @@ def test_a_seed_that_diverges_does_not_take_the_others_with_it(tmp_path):
         return model
 
     options: Any = {"partition": Partition("iid"), "training": SHORT, "executor": "stacked"}
-    with pytest.raises(UserError, match="seed 1, round 1: the training of every client diverged"):
+    with pytest.raises(UserError, match=r"^seed 1, round 1\b.*clients 0, 1, 2, 3\b"):
         simulate_seeds(build, blobs(), FedAvg(), out=tmp_path, **options)
     for seed in (0, 2):
         alone = simulate(network(seed), blobs(), FedAvg(), seed=seed, **options)
@@ -234,7 +235,7 @@ def test_a_seed_that_diverges_does_not_take_the_others_with_it(tmp_path):
 def test_a_numpy_seed_is_the_seed(tmp_path):
     given = [run(seed=seed, out=tmp_path / str(type(seed))) for seed in (1, np.int64(1))]
     assert len({result.rounds[-1].train_loss for result in given}) == 1
-    with pytest.raises(UserError, match="at least one seed"):
+    with pytest.raises(UserError, match=r"simulate_seeds.*one seed"):
         simulate_seeds(network, blobs(), FedAvg(), seeds=())
 
 
@@ -283,11 +284,11 @@ def of(outputs=4, **options):
     ("given", "said"),
     [
         ({"method": "fedfn"}, "did you mean 'fedfm'"),
-        ({"method": [FedAvg(), "fedfm"]}, "not of both"),
-        ({"data": 3}, "data: Input should be a valid dictionary"),
-        ({"partition": "niid1"}, "partition: Input should be a dictionary"),
+        ({"method": [FedAvg(), "fedfm"]}, "both"),
+        ({"data": 3}, "^data:"),
+        ({"partition": "niid1"}, "^partition:"),
         ({"training": {"round": 3}}, "did you mean 'rounds'"),
-        ({"model": nn.Linear}, "not its class"),
+        ({"model": nn.Linear}, r"torch\.nn\.Module.*class"),
     ],
 )
 def test_parts_of_a_run_that_make_no_sense_are_refused(given, said):
@@ -298,12 +299,12 @@ def test_parts_of_a_run_that_make_no_sense_are_refused(given, said):
 
 def test_data_of_one_class_are_refused():
     one = blobs(classes=1)
-    with pytest.raises(UserError, match="only one class"):
+    with pytest.raises(UserError, match="one class"):
         simulate(of(1), one, FedAvg(), partition=Partition("iid"), training=SHORT)
 
 
 def test_a_model_where_a_function_of_the_seed_is_wanted_is_refused():
-    with pytest.raises(UserError, match="a function of the seed, not a model"):
+    with pytest.raises(UserError, match=r"simulate_seeds.*function"):
         simulate_seeds(network(), blobs(), FedAvg())
 
 
@@ -322,14 +323,14 @@ def test_inputs_are_normalised_as_training_sees_them():
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (Idle, "does not depend on spare.weight, spare.bias: set requires_grad=False"),
-        (lambda: of(3), "MLP has 3 outputs, but the data have 4 classes"),
-        (lambda: of(7), "MLP has 7 outputs, but the data have 4 classes"),
-        (lambda: of().requires_grad_(False), "no trainable parameter"),
-        (lambda: of().bfloat16(), "must be float32"),
+        (Idle, r"spare\.weight, spare\.bias.*requires_grad=False"),
+        (lambda: of(3), r"MLP.*\b3\b.*\b4\b"),
+        (lambda: of(7), r"MLP.*\b7\b.*\b4\b"),
+        (lambda: of().requires_grad_(False), "MLP.*requires_grad=True"),
+        (lambda: of().bfloat16(), "MLP.*float32"),
         (
             lambda: Halves(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4)),
-            "track_running_stats=True or group norm",
+            "track_running_stats=True",
         ),
     ],
 )
@@ -398,8 +399,7 @@ def test_the_given_model_is_left_as_it_was():
 
 
 def test_a_run_stops_when_every_client_diverged_and_names_round_and_clients():
-    said = r"round 1: the training of every client diverged \(clients 0, 1, 2, 3\)"
-    with pytest.raises(Diverged, match=said):
+    with pytest.raises(Diverged, match=r"^round 1\b.*clients 0, 1, 2, 3\b"):
         run(training=Training(clients=4, rounds=3, epochs=2, lr=1e30, batch_size=8))
 
 
@@ -421,22 +421,22 @@ def test_a_client_that_is_not_finite_never_reaches_the_average(piece, monkeypatc
 
 
 def test_rounds_that_end_inside_a_cycle_are_refused():
-    with pytest.raises(UserError, match="multiple of models_every = 3, not 4"):
+    with pytest.raises(UserError, match=r"models_every.*\b3\b.*\b4\b"):
         run(FedFMLite(models_every=3))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"clients": 0}, "clients must be at least 1"),
-        ({"rounds": 0}, "rounds must be at least 1"),
-        ({"participation": 0.0}, "participation must be in"),
-        ({"participation": 1.5}, "participation must be in"),
-        ({"validation": 1.0}, "validation must be in"),
-        ({"lr": 0.0}, "lr must be positive"),
-        ({"momentum": 1.0}, "momentum must be in"),
-        ({"weight_decay": -1.0}, "weight_decay must be >= 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"clients": 0}, r"clients.*\b1\b.*\b0$"),
+        ({"rounds": 0}, r"rounds.*\b1\b.*\b0$"),
+        ({"participation": 0.0}, r"participation.*\b0\.0$"),
+        ({"participation": 1.5}, r"participation.*\b1\.5$"),
+        ({"validation": 1.0}, r"validation.*\b1\.0$"),
+        ({"lr": 0.0}, r"lr.*\b0\.0$"),
+        ({"momentum": 1.0}, r"momentum.*\b1\.0$"),
+        ({"weight_decay": -1.0}, r"weight_decay.*\b0\b.*-1\.0$"),
+        ({"batch_size": 0}, r"batch_size.*\b1\b.*\b0$"),
     ],
 )
 def test_settings_out_of_range_are_refused(change, said):
@@ -452,9 +452,9 @@ def test_more_clients_than_samples_are_refused():
 @pytest.mark.parametrize(
     ("inputs", "labels", "said"),
     [
-        (torch.tensor([[0.0], [torch.nan]]), [0, 1], "number 1"),
-        (torch.zeros(2, 1), [0, 2], "labels run from 0 to 2"),
-        (torch.zeros(3, 1), [0, 1], "3 inputs but 2 labels"),
+        (torch.tensor([[0.0], [torch.nan]]), [0, 1], r"NaN.*\b1\)"),
+        (torch.zeros(2, 1), [0, 2], r"labels.*\b0\b.*\b2\b.*\b2 classes"),
+        (torch.zeros(3, 1), [0, 1], r"\b3 inputs.*\b2 labels"),
         (torch.zeros(0, 1), [], "no samples"),
     ],
 )
@@ -515,15 +515,15 @@ def rarely():
 @pytest.mark.parametrize(
     ("make", "given", "said"),
     [
-        (Training, {"rounds": "3"}, "rounds must be a whole number, not '3'"),
-        (Training, {"clients": 2.5}, "clients must be a whole number, not 2.5"),
-        (Training, {"epochs": True}, "epochs must be a whole number, not True"),
-        (Partition, {"missing": 1.5}, "missing must be a whole number"),
-        (Partition, {"beta": "x"}, "beta must be a number, not 'x'"),
-        (FedFM, {"strength": "5"}, "strength must be a number, not '5'"),
-        (Split, {"inputs": [[1.0]], "labels": torch.tensor([0])}, "must be a torch.Tensor"),
-        (partial(replace, blobs()), {"classes": 3}, "classes must be a list of names, not 3"),
-        (partial(replace, blobs()), {"test": (1, 2)}, r"give a Split\(inputs, labels\)"),
+        (Training, {"rounds": "3"}, "rounds.*whole.*'3'"),
+        (Training, {"clients": 2.5}, r"clients.*whole.*2\.5"),
+        (Training, {"epochs": True}, "epochs.*whole.*True"),
+        (Partition, {"missing": 1.5}, r"missing.*whole.*1\.5"),
+        (Partition, {"beta": "x"}, "beta.*'x'"),
+        (FedFM, {"strength": "5"}, "strength.*'5'"),
+        (Split, {"inputs": [[1.0]], "labels": torch.tensor([0])}, r"inputs.*torch\.Tensor.*list"),
+        (partial(replace, blobs()), {"classes": 3}, r"classes.*\b3$"),
+        (partial(replace, blobs()), {"test": (1, 2)}, r"Split\(inputs, labels\)"),
     ],
 )
 def test_settings_and_data_that_are_something_else_are_refused(make, given, said):
@@ -544,7 +544,7 @@ def test_numbers_and_names_of_other_libraries_become_pythons(tmp_path):
 
 @pytest.mark.parametrize("seed", [1.5, -1, "0"])
 def test_a_seed_is_a_whole_number(seed):
-    with pytest.raises(UserError, match="a seed is a whole number from 0 on"):
+    with pytest.raises(UserError, match=rf"seed.*{re.escape(repr(seed))}$"):
         simulate(network(), blobs(), FedAvg(), training=SHORT, seed=seed)
 
 
@@ -564,7 +564,7 @@ def test_a_server_step_that_is_not_finite_ends_the_run():
         def step(self, server, delta, total, turnout):
             return server, {name: leaf / 0 for name, leaf in delta.items()}
 
-    with pytest.raises(UserError, match=r"round 1: the server's step diverged"):
+    with pytest.raises(Diverged, match=r"^round 1\b.*server"):
         simulate(network(), blobs(), Leap(), partition=Partition("iid"), training=SHORT)
 
 

@@ -38,7 +38,7 @@ def test_unknown_services_are_named(tmp_path):
 
 def test_mlflow_wants_to_know_its_server(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(UserError, match="set MLFLOW_TRACKING_URI"):
+    with pytest.raises(UserError, match="MLFLOW_TRACKING_URI"):
         tracking(["mlflow"], CONFIG, tmp_path).__enter__()
 
 

@@ -1,3 +1,4 @@
+import re
 from itertools import pairwise
 
 import pytest
@@ -137,9 +138,10 @@ def test_unfit_arguments_are_refused():
         (x.half(), weight),
         (x, weight[:, :, 1:]),
     ):
-        with pytest.raises(ValueError, match="do not fit"):
+        shapes = (re.escape(str(tuple(tensor.shape))) for tensor in (fits, bad))
+        with pytest.raises(ValueError, match=".*".join([*shapes, str(bad.dtype)])):
             stacked_conv2d(bad, fits, (1, 1), (1, 1))
-    with pytest.raises(ValueError, match="exceed"):
+    with pytest.raises(ValueError, match=r"3x3.*1x"):
         stacked_conv2d(x[..., :1, :], weight, (1, 1), (0, 0))
 
 

@@ -150,7 +150,7 @@ def test_batch_norm_looks_at_each_client(kind, shape, affine, tracked, training)
     if affine or tracked:
         assert_stacks(layer, *shape, training=training)
     else:
-        with pytest.raises(Unstackable, match="neither weights nor statistics"):
+        with pytest.raises(Unstackable, match=rf"\({kind.__name__}\).*statistics"):
             stack_module(layer)
 
 
@@ -262,21 +262,17 @@ def test_a_transformers_block_stacks():
 @pytest.mark.parametrize(
     ("layer", "why"),
     [
-        (nn.Conv2d(3, 5, 3, padding="same"), "layer '0' has padding='same'"),
-        (nn.Conv2d(3, 5, 3, padding="valid"), "layer '0' has padding='valid'"),
-        (
-            nn.Conv2d(3, 5, 3, padding=1, padding_mode="circular"),
-            "padding_mode='circular'",
-        ),
-        (nn.MultiheadAttention(8, 2), "(MultiheadAttention) has weights"),
-        (nn.RReLU(), "(RReLU) draws random numbers"),
+        (nn.Conv2d(3, 5, 3, padding="same"), "'0'.*padding='same'"),
+        (nn.Conv2d(3, 5, 3, padding="valid"), "'0'.*padding='valid'"),
+        (nn.Conv2d(3, 5, 3, padding=1, padding_mode="circular"), "padding_mode='circular'"),
+        (nn.MultiheadAttention(8, 2), r"\(MultiheadAttention\).*weights"),
+        (nn.RReLU(), r"\(RReLU\).*random"),
     ],
     ids=str,
 )
 def test_what_has_no_stacked_form_is_refused_by_name(layer, why):
-    with pytest.raises(Unstackable) as caught:
+    with pytest.raises(Unstackable, match=why):
         stack_module(nn.Sequential(layer))
-    assert why in str(caught.value)
 
 
 def test_the_network_itself_is_left_as_it_is():

@@ -101,7 +101,7 @@ def test_what_would_not_be_kept_is_not_chosen_between(tmp_path):
     training.lr = 0.01
     """
     (tmp_path / "lr.toml").write_text(text)
-    with pytest.raises(UserError, match="'slow' sets training, but a choice is between settings"):
+    with pytest.raises(UserError, match=r"recipe lr.*'slow'.*training"):
         load_recipe(str(tmp_path / "lr.toml"))
 
 
@@ -120,10 +120,12 @@ def test_texts_and_lists_in_files_of_settings(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("text", "said"), [(None, "there is no file"), ("a =", "not valid TOML")])
-def test_bad_files_are_named(tmp_path, text, said):
+@pytest.mark.parametrize(
+    ("text", "pattern"), [(None, r"settings\.toml$"), ("a =", r"settings\.toml.*TOML")]
+)
+def test_bad_files_are_named(tmp_path, text, pattern):
     path = Path(tmp_path / "settings.toml")
     if text:
         path.write_text(text)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=pattern):
         read_settings([path])
