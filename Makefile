@@ -14,7 +14,7 @@ demo: $(READY)
 # Some tests wait for other processes, so one worker more than there are cores
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/test_tutorial.py
 
 # What needs an NVIDIA GPU; PYTEST lets it run in an environment of your own: make test-gpu PYTEST=pytest
 PYTEST ?= $(BIN)/python -m pytest
@@ -30,8 +30,9 @@ FEDERATIONS ?= tests/deploy/processes
 test-deployment: $(READY)
 	FEDFM_DEPLOYMENT=1 $(BIN)/python -m pytest -rs $(FEDERATIONS)
 
-# The documentation site, in build/site; warnings are errors
+# The tutorial, executed; and the documentation site, in build/site: warnings are errors
 docs: $(READY)
+	$(BIN)/python -m pytest tests/test_tutorial.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # A wheel and an sdist, in dist
