@@ -69,14 +69,14 @@ def test_small_models_are_shown_in_small_units(command):
 def test_the_table_shows_whole_numbers_however_narrow_the_terminal_is(command, monkeypatch):
     for columns in ("80", "20"):
         monkeypatch.setenv("COLUMNS", columns)
-        answer = command("cost", "--model", "resnet18", "--classes", "10", "--clients", "20")
+        answer = command("cost", "--model", "resnet50", "--classes", "100", "--clients", "20")
         assert answer.code == 0
         lines = answer.out.splitlines()
         table = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
-        assert table["fedavg"].count("11,181,642") == 3
-        assert table["fedfm"].count("11,186,762") == 3
-        assert " 224 " in table["fedavg"]
-        assert " 224 " in table["fedfm"]
+        assert table["fedavg"].count("23,705,252") == 3
+        assert table["fedfm"].count("23,910,052") == 3
+        assert " 474 " in table["fedavg"]
+        assert " 478 " in table["fedfm"]
         assert "…" not in answer.out
 
 
