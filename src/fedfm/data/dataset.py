@@ -25,10 +25,12 @@ class Split:
     """[N, ...]: uint8 images [N, C, H, W], or floats of any shape."""
     labels: Tensor
     """[N] class indices, int64."""
+    clients: Tensor | None = None
+    """[N] the client that each sample belongs to, int64, where the data say so."""
 
     def __post_init__(self) -> None:
         """Refuse anything but tensors."""
-        for name in ("inputs", "labels"):
+        for name in ("inputs", "labels", *(["clients"] if self.clients is not None else [])):
             value = getattr(self, name)
             require(
                 isinstance(value, Tensor),
@@ -44,7 +46,7 @@ class Split:
         """Describe the samples without their values."""
         return f"Split({len(self)} samples of shape {tuple(self.inputs.shape[1:])})"
 
-    def check(self, where: str, classes: int) -> None:
+    def check(self, where: str, classes: int, clients: int = 0) -> None:
         """Refuse samples that cannot be trained on."""
         require(len(self) > 0, f"{where}: no samples")
         require(
@@ -56,11 +58,14 @@ class Split:
             f"{where}: labels must be class indices (torch.int64), not {self.labels.dtype}; FedFM "
             "classifies, it has no regression",
         )
-        low, high = int(self.labels.min()), int(self.labels.max())
-        require(
-            low >= 0 and high < classes,
-            f"{where}: labels run from {low} to {high}, but there are {classes} classes",
-        )
+        _check_range(where, "labels", self.labels, classes, "classes")
+        if self.clients is not None:
+            require(
+                len(self.clients) == len(self) and self.clients.dtype == torch.int64,
+                f"{where}: clients must have an index (torch.int64) for each of {len(self)} "
+                f"samples, not {len(self.clients)} of {self.clients.dtype}",
+            )
+            _check_range(where, "clients", self.clients, clients, "names of clients")
         if self.inputs.is_floating_point():
             self._check_finite(where)
 
@@ -82,7 +87,8 @@ class Split:
         Returns:
             The M samples.
         """
-        return Split(self.inputs[indices], self.labels[indices])
+        clients = None if self.clients is None else self.clients[indices]
+        return Split(self.inputs[indices], self.labels[indices], clients)
 
     def sort_by_content(self) -> "Split":
         """Return the samples in an order that depends on their values alone, not on their files.
@@ -96,6 +102,14 @@ class Split:
         ]
         order = sorted(range(len(self)), key=hashes.__getitem__)
         return self.subset(torch.tensor(order))
+
+
+def _check_range(where: str, what: str, values: Tensor, count: int, of: str) -> None:
+    low, high = int(values.min()), int(values.max())
+    require(
+        low >= 0 and high < count,
+        f"{where}: {what} run from {low} to {high}, but there are {count} {of}",
+    )
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
@@ -134,6 +148,8 @@ class Dataset:
     """One number for each channel (or feature), or one for all."""
     std: tuple[float, ...] = (1.0,)
     """The standard deviations that belong to `mean`."""
+    clients: tuple[str, ...] = field(default=(), kw_only=True)
+    """The names of the clients that samples belong to; empty if the data do not say."""
     augment: bool = field(default=False, kw_only=True)
     """Whether training batches are cropped, flipped and rotated (data/augment.py)."""
     keep_order: bool = field(default=False, kw_only=True)
@@ -149,7 +165,12 @@ class Dataset:
         for part, split in (("training", self.train), ("test", self.test)):
             where = f"data '{self.name}', {part} split"
             require(isinstance(split, Split), f"{where}: give a Split(inputs, labels)")
-            split.check(where, len(self.classes))
+            split.check(where, len(self.classes), len(self.clients))
+        require(
+            self.train.clients is not None or not self.clients,
+            f"data '{self.name}': there are names of clients, but no client for each training "
+            "sample: give Split(inputs, labels, clients)",
+        )
         require(
             self.train.inputs.shape[1:] == self.test.inputs.shape[1:],
             f"data '{self.name}': training inputs have shape {tuple(self.train.inputs.shape[1:])}, "
@@ -181,12 +202,14 @@ class Dataset:
 
     def _to_python_types(self) -> None:
         """Convert names and numbers to Python's types."""
-        is_list = isinstance(self.classes, Iterable) and not isinstance(self.classes, str)
-        require(
-            is_list and all(isinstance(name, str) for name in self.classes),
-            f"data '{self.name}': classes must be a list of names, not {self.classes!r}",
-        )
-        object.__setattr__(self, "classes", tuple(map(str, self.classes)))
+        for what in ("classes", "clients"):
+            names = getattr(self, what)
+            is_list = isinstance(names, Iterable) and not isinstance(names, str)
+            require(
+                is_list and all(isinstance(name, str) for name in names),
+                f"data '{self.name}': {what} must be a list of names, not {names!r}",
+            )
+            object.__setattr__(self, what, tuple(map(str, names)))
         for name in ("mean", "std"):
             object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
 
@@ -218,6 +241,6 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of all inputs and labels."""
-        splits = (self.train, self.test)
-        return fingerprint(tensor for split in splits for tensor in (split.inputs, split.labels))
+        """A digest of all inputs and labels, and of whom they belong to."""
+        parts = [(s.inputs, s.labels, s.clients) for s in (self.train, self.test)]
+        return fingerprint(tensor for part in parts for tensor in part if tensor is not None)
