@@ -23,6 +23,8 @@ def load_data(config: Config, download: bool = True) -> Dataset:
     for key in ("dir", "path"):
         if key in options:
             options[key] = Path(options[key]).expanduser()
+    if config.data.augment is not None:
+        options["augment"] = config.data.augment  # dumped as a table
     return data.load(config.data.name, download=download, **options)
 
 

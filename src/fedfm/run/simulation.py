@@ -65,7 +65,8 @@ class Simulation:
             samples=samples,
             training=LocalTraining.from_config(training),
             participation=training.participation,
-            augmented=data.augment,
+            sampling=training.sampling,
+            augmentation=data.augmentation,
             seed=seed,
             guard=config.guard(),
         )

@@ -128,7 +128,7 @@ def make_federation(
         samples=samples or split_samples(),
         training=LocalTraining(epochs, batch_size, keep_last, sgd),
         participation=participation,
-        augmented=False,
+        augmentation=None,
         seed=seed,
     )
 
