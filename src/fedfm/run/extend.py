@@ -5,13 +5,12 @@ import json
 import os
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import tomli_w
 
 from fedfm.config import Config
-from fedfm.core.checkpoint import Damaged, load_checkpoint, write_atomically
+from fedfm.core.checkpoint import Damaged, load_checkpoint, partial_path, write_atomically
 from fedfm.core.errors import require
 from fedfm.core.trees import leaves
 from fedfm.data.dataset import fingerprint
@@ -71,20 +70,26 @@ def _check_total(config: Config, done: int) -> None:
 
 def copy_run(parent: Path, out: Path, config: Config) -> RunFolder:
     """Make the folder of a run that goes on from a finished one: whole, or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
-        new = Path(temporary) / "run"
-        new.mkdir()
-        for name in COPIED:
-            if (parent / name).is_dir():
-                shutil.copytree(parent / name, new / name)
-            elif (parent / name).exists():
-                shutil.copy2(parent / name, new / name)
+    new = partial_path(out)
+    try:
+        shutil.rmtree(new, ignore_errors=True)  # a crash may have left it
+        for file in _files_to_copy(parent):
+            copy = new / file.relative_to(parent)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(copy, file.read_bytes())
         text = json.dumps(_list_ancestors(parent, new, out), indent=2) + "\n"
         write_atomically(new / ANCESTRY, text.encode())
         write_atomically(new / "config.toml", tomli_w.dumps(config.as_toml()).encode())
         new.replace(out)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     return RunFolder(out)
+
+
+def _files_to_copy(parent: Path) -> list[Path]:
+    files = (file for name in COPIED for file in (parent / name, *(parent / name).rglob("*")))
+    return [file for file in files if file.is_file()]
 
 
 def _list_ancestors(parent: Path, copied: Path, out: Path) -> list[dict[str, Any]]:
