@@ -27,6 +27,10 @@ Format = Annotated[
     Literal["text", "json"],
     typer.Option("--format", help="Print text for people, or JSON for programs."),
 ]
+TableFormat = Annotated[
+    Literal["text", "markdown", "latex", "csv", "json"],
+    typer.Option("--format", help="Format of the table."),
+]
 With = Annotated[
     list[Path] | None,
     typer.Option(
