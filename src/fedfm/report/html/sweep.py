@@ -22,6 +22,10 @@ LETTER = 7.0
 """The width of a letter of a tick, at most."""
 
 
+FRAMED, BARS = "; the best is framed", ", with one standard deviation to either side"
+"""What the captions of the charts say."""
+
+
 class Tried(NamedTuple):
     """One setting of a sweep, and its validation accuracies in percent over seeds."""
 
@@ -44,6 +48,11 @@ class SweptSettings:
     name: str
     keys: tuple[str, ...]
     tried: tuple[Tried, ...]
+
+    @property
+    def framed(self) -> bool:
+        """Whether the chart frames the best; a line shows it anyway."""
+        return len(self.keys) > 1 or self.numbers(0) is None
 
     def numbers(self, place: int) -> list[float] | None:
         """Return the values of a key as numbers; None if some are not."""
@@ -87,6 +96,7 @@ def _describe(sweep: SweptSettings, number: int) -> dict[str, Any]:
         "title": f"Sweep over {' and '.join(sweep.keys)}",
         "name": f"sweep-{number}",
         "chart": draw_sweep(sweep, f"sweep-{number}-chart"),
+        "caption": f"Mean over seeds{FRAMED if sweep.framed else BARS}.",
         "heads": (*sweep.keys, "seeds", "validation accuracy, %"),
         "rows": [(*each.values, str(each.seeds), each.text) for each in sweep.tried],
     }
@@ -101,7 +111,7 @@ def draw_sweep(sweep: SweptSettings, name: str) -> Markup | None:
     about = f"Best of {len(sweep.tried)}: {setting} with {best.text} %."
     title = "Validation accuracy over settings"
     numeric = [sweep.numbers(place) is not None for place in range(len(sweep.keys))]
-    if len(sweep.keys) == 1 and all(numeric):
+    if not sweep.framed:
         return _draw_line(svg.new_picture(name, "chart", title, about), sweep)
     cells = np.prod([len(sweep.texts(place)) for place in range(len(sweep.keys))])
     if all(numeric) and 2 * len(sweep.tried) <= cells:
