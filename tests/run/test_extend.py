@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.run.test_folder import METHODS, Stop
 SHORT, LONG = 4, 8
 TRAINING = Training(clients=4, rounds=SHORT, participation=0.5, epochs=1, batch_size=8)
 LITE = FedFMLite(start_round=1, models_every=2)
-CHANGES: dict[str, dict] = {
+CHANGES: dict[str, dict[str, Any]] = {
     "client states on disk": {"client_states": "disk"},
     "a checkpoint every three rounds": {"checkpoint_every": 3},
     "an evaluation every two rounds": {"training": replace(TRAINING, evaluate_every=2)},
@@ -32,10 +33,10 @@ def run(out: Path, rounds: int = SHORT, method: Piece = LITE, extend: Path | Non
     training = replace(options.pop("training", TRAINING), rounds=rounds)
     known = {"data": "digits", "method": method, "executor": "stacked", **options}
     return simulate({"name": "mlp", "hidden": [8]}, partition={"kind": "iid"}, training=training,
-                    out=out, extend=extend, **known)  # type: ignore[arg-type]  # fmt: skip
+                    out=out, extend=extend, **known)  # fmt: skip
 
 
-def without_ancestry(folder: Path) -> dict:
+def without_ancestry(folder: Path) -> dict[str, Any]:
     return {name: part for name, part in timeless(folder).items() if name != ANCESTRY}
 
 
@@ -104,7 +105,7 @@ def test_an_extended_run_that_was_stopped_is_resumed_as_usual(tmp_path):
 @pytest.mark.parametrize("problem", [FullDisk, PowerFailure])
 def test_a_folder_is_made_whole_or_not_at_all(tmp_path, monkeypatch, problem):
     parent = tmp_path / "parent"
-    options: dict = {"method": Scaffold(), "client_states": "disk", "data": make_images()}
+    options: dict[str, Any] = {"method": Scaffold(), "client_states": "disk", "data": make_images()}
     run(parent, **options)
     run(tmp_path / "whole", LONG, **options)
     before, step, made = contents(parent), 0, False
@@ -178,7 +179,7 @@ def test_another_run_is_not_an_extension(tmp_path, options, words):
 
 
 def test_a_last_evaluation_that_a_longer_run_would_not_make_is_refused(tmp_path):
-    sparse = {"training": replace(TRAINING, evaluate_every=3)}
+    sparse: dict[str, Any] = {"training": replace(TRAINING, evaluate_every=3)}
     run(tmp_path / "parent", **sparse)
     with pytest.raises(UserError, match="evaluate_every"):
         run(tmp_path / "new", LONG, extend=tmp_path / "parent", **sparse)

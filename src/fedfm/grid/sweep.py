@@ -83,9 +83,10 @@ def split_values(text: str) -> list[str]:
 def _parse_span(text: str) -> Span | None:
     """Return the range that 'low..high' means; None if it is no range of numbers."""
     ends = re.fullmatch(r"(.+?)\.\.(.+)", text)
-    low, high = (plain_value(end) for end in ends.groups()) if ends else ("", "")
-    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+    numbers = [plain_value(end) for end in ends.groups()] if ends else []
+    if not numbers or not all(type(number) in (int, float) for number in numbers):
         return None
+    low, high = numbers
     require(low < high, f"a range is low..high, not {text}")
     return Span(low, high)
 
