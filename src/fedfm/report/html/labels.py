@@ -10,7 +10,7 @@ from fedfm.core.tables import flatten_keys
 from fedfm.methods import PIECES
 from fedfm.report.html.load import LoadedRun, identify
 
-SHARED = ("clients", "rounds", "epochs", "participation", "sampling", "validation")
+SHARED = ("clients", "rounds", "epochs", "participation", "validation")
 """Keys of [training] that belong to the setting; the others may be a method's own."""
 RELEVANT = {"niid1": "beta", "niid2": "dominance", "niid3": "missing"}
 Item = TypeVar("Item")
