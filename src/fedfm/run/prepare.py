@@ -45,7 +45,7 @@ class Described(Protocol):
 def build_model(config: Config, dataset: Described) -> torch.nn.Module:
     """Build the model that a config names; its weights depend on the seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(config.seed, "model"))
+        torch.default_generator.manual_seed(torch_seed(config.seed, "model"))
         return models.build(
             config.model.name,
             shape=dataset.shape,
