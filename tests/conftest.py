@@ -36,3 +36,13 @@ def one_thread():
     import torch  # not in the process that only distributes tests
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def own_plugins():
+    """Let no test leave a plugin behind for the programs that later tests start."""
+    before = os.environ.get("FEDFM_METHODS")
+    yield
+    os.environ.pop("FEDFM_METHODS", None)
+    if before is not None:
+        os.environ["FEDFM_METHODS"] = before
