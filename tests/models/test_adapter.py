@@ -125,11 +125,11 @@ def test_split_flattens_the_body_and_applies_the_head(x: Tensor) -> None:
 def test_feature_dim_of_an_adapted_model(head: str, dim: int) -> None:
     model = WithFeatures(Net(), head)
     assert models.feature_dim(model) == dim
-    assert models.feature_dim(model, (1, 4, 4)) == dim
+    assert models.feature_dim(model, torch.zeros(1, 1, 4, 4)) == dim
 
 
 def test_feature_dim_is_measured_where_the_head_sees_tokens() -> None:
-    assert models.feature_dim(WithFeatures(Keyword(), "fc"), (8,)) == 8
+    assert models.feature_dim(WithFeatures(Keyword(), "fc"), torch.zeros(1, 8)) == 8
 
 
 @pytest.mark.parametrize(

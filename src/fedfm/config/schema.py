@@ -52,11 +52,21 @@ class DataConfig(BaseModel):
     dir: str | None = None
     """Where downloaded files are kept; by default `$FEDFM_DATA` or the user's cache folder."""
     path: str | None = None
-    """With name = "folder" or "csv": where your data are."""
+    """With name = "folder", "csv" or "text": where your data are."""
     size: int | None = Field(default=None, ge=1)
     """With name = "folder": scale images to size x size."""
     label: str | None = None
-    """With name = "csv": the column of the classes; by default "label"."""
+    """With name = "csv" or "text": the column of the classes; by default "label"."""
+    test_path: str | None = None
+    """With name = "text": the table of the test samples; by default a fifth of every class."""
+    text: str | None = None
+    """With name = "text": the column of the texts; by default "text"."""
+    header: bool | None = None
+    """With name = "text": false if the first row is a sample; columns are then "1", "2", ..."""
+    vocabulary: int | None = Field(default=None, ge=1)
+    """With name = "text": how many of the most frequent training words get an id; 20,000."""
+    length: int | None = Field(default=None, ge=1)
+    """With name = "text": the ids of a text, which is cut or padded; 64."""
     mean: tuple[float, ...] | None = None
     """Of each channel or column, in units of the stored values; by default the source's own."""
     std: tuple[float, ...] | None = None

@@ -17,6 +17,7 @@ from fedfm.data.fashion import FASHION_MNIST
 from fedfm.data.folder import FOLDER
 from fedfm.data.source import File, Source, data_folder, fetch
 from fedfm.data.table import CSV
+from fedfm.data.text import TEXT
 
 __all__ = [
     "SOURCES",
@@ -30,7 +31,7 @@ __all__ = [
 
 SOURCES: dict[str, Source] = {
     source.name: source
-    for source in (DIGITS, FASHION_MNIST, CIFAR10, CIFAR100, CINIC10, FOLDER, CSV)
+    for source in (DIGITS, FASHION_MNIST, CIFAR10, CIFAR100, CINIC10, FOLDER, CSV, TEXT)
 }
 """The sources by name."""
 
@@ -42,6 +43,11 @@ def load(
     path: Path | None = None,
     size: int | None = None,
     label: str | None = None,
+    test_path: Path | None = None,
+    text: str | None = None,
+    header: bool | None = None,
+    vocabulary: int | None = None,
+    length: int | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     augment: bool | Augmentation | None = None,
@@ -50,11 +56,18 @@ def load(
     """Load the data set `name`, downloading its files if they are missing.
 
     Args:
-        name: One of `SOURCES`: "digits", "cifar10", ..., or "folder" and "csv" for your own data.
+        name: One of `SOURCES`: "digits", "cifar10", ..., or "folder", "csv" and "text" for your own
+            data.
         dir: The folder of downloaded files; by default $FEDFM_DATA or the user's cache folder.
-        path: With "folder" and "csv": where your data are.
+        path: With "folder", "csv" and "text": where your data are.
         size: With "folder": scale images to size x size.
-        label: With "csv": the column of the classes.
+        label: With "csv" and "text": the column of the classes.
+        test_path: With "text": the table of the test samples; by default a fifth of every class.
+        text: With "text": the column of the texts.
+        header: With "text": whether the first row names the columns; if not, they are called "1",
+            "2" and so on.
+        vocabulary: With "text": how many of the most frequent training words get an id.
+        length: With "text": the number of ids of a text; longer ones are cut, shorter ones padded.
         mean: One number for each channel (or column), or one for all, instead of the source's own;
             in units of the stored values, 0 to 255 for images.
         std: The standard deviations that belong to `mean`.
@@ -77,7 +90,10 @@ def load(
     if name not in SOURCES:
         raise unknown("data", name, SOURCES)
     source = SOURCES[name]
-    given = {"path": path, "size": size, "label": label}
+    given = {
+        **{"path": path, "size": size, "label": label, "test_path": test_path, "text": text},
+        **{"header": header, "vocabulary": vocabulary, "length": length},
+    }
     options = {option: value for option, value in given.items() if value is not None}
     source.check(options)
     data = source.read(fetch(source, data_folder(dir), download=download), **options)

@@ -3,6 +3,7 @@
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,19 +25,14 @@ Row = tuple[int, list[str]]
 def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     """Read the table at `path`: numbers under a header, classes in the column `label`."""
     path = Path(path).expanduser()
-    header, rows = _read_table(path)
-    if label not in header:
-        raise unknown(f"label column (in {path})", label, header)
-    require(header.count(label) == 1, f"{path} has two columns '{label}': rename one")
-    column = header.index(label)
+    header, rows = read_table(path)
+    column = find_column(path, header, label, "label")
     features = [index for index in range(len(header)) if index != column]
     require(len(features) > 0, f"{path} has no columns but '{label}'")
     numbers = _read_numbers(path, header, rows, features)
     _check_precision(path, [header[index] for index in features], numbers)
-    for line, cells in rows:
-        require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
-    names = [cells[column] for _, cells in rows]
-    _check_labels(f"{path}, column '{label}'", names)
+    names = read_labels(path, header, rows, column)
+    check_labels(f"{path}, column '{label}'", names)
     classes, labels = encode_labels(names)
     train, test = split_off_test(torch.from_numpy(numbers.astype(np.float32)), labels)
     std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
@@ -45,26 +41,49 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     return Dataset("csv", train, test, classes, *scale, keep_order=True)
 
 
-def _read_table(path: Path) -> tuple[list[str], list[Row]]:
-    """Return the header and the rows of a CSV file."""
+def read_table(path: Path, header: bool = True) -> tuple[list[str], list[Row]]:
+    """Return the names of the columns and the rows of a CSV or TSV file.
+
+    Without a header, columns are called by their numbers from 1 on. Cells of a file `*.tsv` are
+    separated by tabs, and quotes mean nothing in them.
+    """
+    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            header = [name.strip() for name in next(reader, [])]
+            reader = csv.reader(stream, **(style if path.suffix == ".tsv" else {}))
             rows = [(reader.line_num, list(map(str.strip, cells))) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         hint = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
         raise UserError(f"cannot read {path.resolve()} as a CSV table: {error}{hint}") from error
+    first = rows[0][1] if rows else []
+    names = first if header else [str(number) for number in range(1, len(first) + 1)]
     require(
-        len(header) != 1 or ";" not in header[0],
-        f"{path} has one column, '{''.join(header)}': separate cells by commas, not by ';', and "
+        len(first) != 1 or ";" not in first[0],
+        f"{path} has one column, '{''.join(first)}': separate cells by commas, not by ';', and "
         "write decimals with a point",
     )
-    require(len(rows) > 0, f"{path} has no rows below its header")
+    rows = rows[1:] if header else rows
+    require(len(rows) > 0, f"{path} has no rows{' below its header' if header else ''}")
     for line, cells in rows:
-        difference = f"{len(cells)} cells, but the header has {len(header)}"
-        require(len(cells) == len(header), f"{path}, row {line}: {difference}")
-    return header, rows
+        difference = f"{len(cells)} cells, but the first row has {len(names)}"
+        require(len(cells) == len(names), f"{path}, row {line}: {difference}")
+    return names, rows
+
+
+def find_column(path: Path, header: list[str], name: str, kind: str) -> int:
+    """Return where the column `name` is; `kind` says in messages what it is for."""
+    if name not in header:
+        raise unknown(f"{kind} column (in {path})", name, header)
+    require(header.count(name) == 1, f"{path} has two columns '{name}': rename one")
+    return header.index(name)
+
+
+def read_labels(path: Path, header: list[str], rows: list[Row], column: int) -> list[str]:
+    """Return the labels of the rows; refuse missing ones."""
+    where = f"column '{header[column]}'"
+    for line, cells in rows:
+        require(cells[column] != "", f"{path}, row {line}, {where}: the label is missing")
+    return [cells[column] for _, cells in rows]
 
 
 def _read_numbers(
@@ -94,7 +113,7 @@ def _check_precision(path: Path, names: list[str], values: NDArray[np.float64]) 
         )
 
 
-def _check_labels(where: str, names: list[str]) -> None:
+def check_labels(where: str, names: list[str]) -> None:
     """Refuse labels that are a quantity, and classes of one sample each."""
     classes = set(names)
     numbers = [_to_number(name) for name in classes]

@@ -1,9 +1,8 @@
 """Load the data and build the model that a config names, and find its device."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -20,7 +19,7 @@ SMALL = 50_000
 def load_data(config: Config, download: bool = True) -> Dataset:
     """Load the data set that a config names."""
     options = config.data.model_dump(exclude={"name"}, exclude_none=True)
-    for key in ("dir", "path"):
+    for key in ("dir", "path", "test_path"):
         if key in options:
             options[key] = Path(options[key]).expanduser()
     if config.data.augment is not None:
@@ -28,30 +27,11 @@ def load_data(config: Config, download: bool = True) -> Dataset:
     return data.load(config.data.name, download=download, **options)
 
 
-class Described(Protocol):
-    """Anything with the shape of its inputs and the names of its classes."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        ...
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """The names of the classes."""
-        ...
-
-
-def build_model(config: Config, dataset: Described) -> torch.nn.Module:
+def build_model(config: Config, dataset: models.Described) -> torch.nn.Module:
     """Build the model that a config names; its weights depend on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(config.seed, "model"))
-        return models.build(
-            config.model.name,
-            shape=dataset.shape,
-            classes=len(dataset.classes),
-            **config.model.options,
-        )
+        return models.build_for(dataset, config.model.name, **config.model.options)
 
 
 @contextmanager
