@@ -50,7 +50,7 @@ def test_every_source_describes_itself_in_a_line():
         assert source.name == name
         assert source.description
         assert "\n" not in source.description
-        assert bool(source.files) == (name not in ("digits", "folder", "csv"))
+        assert bool(source.files) == (name not in ("digits", "folder", "csv", "text"))
 
 
 def test_importing_needs_no_package_that_reads_or_downloads():

@@ -18,9 +18,23 @@ def trainable_parameters(module: nn.Module) -> dict[str, Tensor]:
 
 
 def untrained_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that are sent but not trained: buffers and frozen parameters."""
+    """Return the tensors that are sent but not trained: buffers and frozen parameters.
+
+    Buffers that a state dict leaves out (`persistent=False`) are constants and stay where they are.
+    """
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-    return frozen | dict(module.named_buffers())
+    constant = _constant_buffers(module)
+    return frozen | {n: buffer for n, buffer in module.named_buffers() if n not in constant}
+
+
+def _constant_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that a state dict leaves out, such as the positions of tokens."""
+    names = {
+        f"{path}.{name}".removeprefix(".")
+        for path, owner in module.named_modules()
+        for name in owner._non_persistent_buffers_set
+    }
+    return {name: buffer for name, buffer in module.named_buffers() if name in names}
 
 
 def copy_model(module: nn.Module) -> Model:
@@ -67,6 +81,7 @@ class BoundNetwork:
             name: _places(self.module, p) for name, p in trainable_parameters(self.module).items()
         }
         self._buffers = untrained_tensors(self.module)
+        self._constants = [(b, b.clone()) for b in _constant_buffers(self.module).values()]
         self._holders = [
             (owner, name, buffer)
             for owner in self.module.modules()
@@ -86,6 +101,8 @@ class BoundNetwork:
             leaves.append(leaf)
         for name, buffer in self._buffers.items():
             buffer.data = self._weights(model.buffers[name])
+        for constant, value in self._constants:
+            constant.data.copy_(value)
         return leaves
 
     def unbind(self) -> None:

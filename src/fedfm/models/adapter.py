@@ -104,13 +104,14 @@ class WithFeatures(nn.Module):
         return head_inputs[0]
 
     def _check_features(self, features: Tensor) -> Tensor:
-        """Return the features [B, d]; refuse a sequence of vectors [B, T, d]."""
-        head, linear = self.head_name.removeprefix("module."), _names(self.module, nn.Linear)
+        """Return the features [B, d]; refuse a head of several layers on tokens [B, T, d]."""
+        head = self.get_submodule(self.head_name)
+        inner = [f"{self.head_name.removeprefix('module.')}.{n}" for n in _names(head, nn.Linear)]
         require(
-            features.ndim != 3,
-            f"layer '{head}' of {type(self.module).__name__} gets a sequence of vectors for each "
-            f"sample, of shape {tuple(features.shape[1:])}, but features are one vector: name a "
-            f"layer that gets one, such as '{linear[-1] if linear else head}'",
+            features.ndim != 3 or not inner,
+            f"'{self.head_name.removeprefix('module.')}' of {type(self.module).__name__} has "
+            f"several layers and gets {features.shape[1]} vectors for each sample, but features "
+            f'are one vector: name its last linear layer, head="{(inner or [""])[-1]}"',
         )
         return torch.flatten(features, 1)
 

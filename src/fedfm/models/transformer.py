@@ -56,6 +56,8 @@ class Transformer(nn.Module):
         require(width % heads == 0, f"model width = {width} does not split into {heads} heads")
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(shape[0], width)
+        nn.init.normal_(self.tokens.weight, std=width**-0.5)
+        nn.init.normal_(self.positions.weight, std=width**-0.5 / 4)
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(EncoderLayer(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
