@@ -78,8 +78,8 @@ def test_a_table_may_have_no_header_and_other_columns(table, tmp_path):
     data = load("text", path=named, test_path=named, text="review", label="stars", length=4)
     assert data.classes == ("1", "5")
     bare = table([("good , very good", "5"), ("bad film", "1"), ("bad", "1")], header="")
-    options = {"header": False, "text": "1", "label": "2", "length": 4}
-    assert load("text", path=bare, test_path=bare, **options).digest == data.digest
+    same = load("text", path=bare, test_path=bare, header=False, text="1", label="2", length=4)
+    assert same.digest == data.digest
 
 
 def test_few_words_are_enough_if_wanted(table):

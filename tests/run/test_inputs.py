@@ -74,7 +74,7 @@ def test_text_needs_only_a_config(config, tmp_path):
 
 
 def make_pairs(count: int, seed: int) -> Split:
-    """Return pairs of a number and ids whose label is whether the ids hold it."""
+    """Return ids, a mask and numbers; the numbers tell the class."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 2
     ids = torch.randint(1, 8, (count, 6), generator=rng)
@@ -97,11 +97,11 @@ class Both(nn.Module):
 
 
 def make_data(kind: type = dict, shift: int = 0) -> Dataset:
-    splits = []
-    for split in (make_pairs(120, 0), make_pairs(40, 1)):
+    def convert(split: Split) -> Split:
         parts = split.inputs | {"ids": split.inputs["ids"] + shift}
-        splits.append(Split(parts if kind is dict else tuple(parts.values()), split.labels))
-    return Dataset("pairs", *splits, ("no", "yes"))
+        return Split(parts if kind is dict else tuple(parts.values()), split.labels)
+
+    return Dataset("pairs", convert(make_pairs(120, 0)), convert(make_pairs(40, 1)), ("no", "yes"))
 
 
 FEW = Training(clients=3, rounds=4, epochs=2, batch_size=8, lr=0.1)
@@ -112,8 +112,8 @@ FEW = Training(clients=3, rounds=4, epochs=2, batch_size=8, lr=0.1)
 def test_samples_are_passed_as_keywords_or_positions(kind, method):
     torch.manual_seed(0)
     model = models.WithFeatures(Both(), head="classify")
-    settings = {"partition": Partition("niid1", beta=1.0), "training": FEW}
-    result = simulate(model, make_data(kind), method, **settings)
+    dealt = Partition("niid1", beta=1.0)
+    result = simulate(model, make_data(kind), method, partition=dealt, training=FEW)
     assert result.test_accuracy > 0.9
     best = result.best.model
     model.load_state_dict(best.params | best.buffers)

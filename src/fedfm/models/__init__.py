@@ -73,21 +73,21 @@ class Described(Protocol):
 
 def build_for(data: Described, name: str, **options: object) -> nn.Module:
     """Return a new model for such data, as `build` does."""
-    classes, vocabulary = len(data.classes), len(data.vocabulary)
-    return build(name, shape=data.shape, classes=classes, vocabulary=vocabulary, **options)
+    check_options(name, options)
+    if needs_vocabulary(name):
+        options[VOCABULARY] = len(data.vocabulary)
+    return build(name, shape=data.shape, classes=len(data.classes), **options)
 
 
-def build(
-    name: str, *, shape: Any, classes: int, vocabulary: int = 0, **options: object
-) -> nn.Module:
+def build(name: str, *, shape: Any, classes: int, **options: object) -> nn.Module:
     """Return a new model with weights from torch's random state.
 
     Args:
         name: One of `MODELS`.
         shape: The shape of one input, without the batch.
         classes: C, the number of classes.
-        vocabulary: The number of token ids, if inputs are token ids.
-        options: The options of that model, as in `[model]` of a config.
+        options: The options of that model, as in `[model]` of a config; for a model for token ids
+            also `vocabulary`, their number.
 
     Returns:
         A module with forward(x [B, *shape]) -> (features [B, d], logits [B, C]).
@@ -100,9 +100,9 @@ def build(
         >>> features.shape, logits.shape
         (torch.Size([5, 32]), torch.Size([5, 10]))
     """
-    check_options(name, options)
-    known = {VOCABULARY: vocabulary} if needs_vocabulary(name) else {}
-    return MODELS[name](shape, classes, **known, **options)
+    of_data = [VOCABULARY] if name in MODELS and needs_vocabulary(name) else []
+    check_options(name, [option for option in options if option not in of_data])
+    return MODELS[name](shape, classes, **options)
 
 
 def check_options(name: str, options: Iterable[str]) -> None:

@@ -44,7 +44,7 @@ class Transformer(nn.Module):
         shape: Sequence[int],
         classes: int,
         *,
-        vocabulary: int,
+        vocabulary: int = 0,
         width: int = 64,
         layers: int = 2,
         heads: int = 4,
@@ -108,11 +108,13 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, filled: Tensor) -> Tensor:
         """Tokens [B, T, d], whether they are no padding [B, T] -> tokens [B, T, d]."""
         x = x + self.dropout(self._attend(self.attention_norm(x), filled))
-        return x + self.dropout(self.narrow(F.gelu(self.widen(self.perceptron_norm(x)))))
+        change: Tensor = self.dropout(self.narrow(F.gelu(self.widen(self.perceptron_norm(x)))))
+        return x + change
 
     def _attend(self, x: Tensor, filled: Tensor) -> Tensor:
         by_head = self.queries_keys_values(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, h, e]
         queries, keys, values = by_head.permute(2, 0, 3, 1, 4)
         mask = filled[:, None, None, :]
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-        return self.attended(attended.transpose(1, 2).flatten(2))
+        together: Tensor = self.attended(attended.transpose(1, 2).flatten(2))
+        return together
