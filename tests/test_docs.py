@@ -103,10 +103,13 @@ def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys)
     ]
     (tmp_path / "patients.csv").write_text("age,pressure,diagnosis\n" + "\n".join(rows) + "\n")
     said = run_blocks(ROOT / "docs/own-data-and-model.md", capsys)
-    assert re.fullmatch(r"(\d+%\n){3}torch.Size\(\[60, 16\]\) torch.Size\(\[60, 3\]\)\n", said)
+    assert re.fullmatch(
+        r"(\d+%\n){3}torch.Size\(\[60, 16\]\) torch.Size\(\[60, 3\]\)\n(\d+%\n){2}", said
+    )
     MODELS.pop("mine")
-    (text,) = blocks(ROOT / "docs/own-data-and-model.md", "toml")
-    assert parse(tomllib.loads(text)).data.path == "scans"
+    images, text = map(tomllib.loads, blocks(ROOT / "docs/own-data-and-model.md", "toml"))
+    assert parse(images).data.path == "scans"
+    assert parse(text).model.options.keys() == {"width", "layers", "heads", "dropout"}
 
 
 def test_the_recipe_of_ones_own_has_its_six_cells(tmp_path):
