@@ -64,15 +64,15 @@ class DeviceData:
 
     def fetch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[InputTree, Tensor]:
         """Fetch inputs [S, B, ...] and labels [S, B]; draws [S, B, 4] augment the inputs."""
-        indices = indices.to(self.labels.device)
+        indices, device = indices.to(self.labels.device), self.device
 
         def fetch_leaf(leaf: Tensor) -> Tensor:
-            raw = leaf[indices].to(self.device)
+            raw = leaf[indices].to(device)
             if draws is not None:
                 raw = augment.apply(raw, draws)
             return raw.to(self.scale.dtype) * self.scale + self.shift if is_quantity(raw) else raw
 
-        return map_inputs(fetch_leaf, self.inputs), self.labels[indices].to(self.device)
+        return map_inputs(fetch_leaf, self.inputs), self.labels[indices].to(device)
 
     def fetch_first(self, *shape: int) -> InputTree:
         """Fetch the inputs [*shape, ...] of the first samples, again from the first if too few."""
