@@ -104,7 +104,7 @@ def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys)
     (tmp_path / "patients.csv").write_text("age,pressure,diagnosis\n" + "\n".join(rows) + "\n")
     said = run_blocks(ROOT / "docs/own-data-and-model.md", capsys)
     assert re.fullmatch(
-        r"(\d+%\n){3}torch.Size\(\[60, 16\]\) torch.Size\(\[60, 3\]\)\n(\d+%\n){2}", said
+        r"(\d+%\n){3}torch.Size\(\[60, 16\]\) torch.Size\(\[60, 3\]\)\n(\d+%\n){3}", said
     )
     MODELS.pop("mine")
     images, text = map(tomllib.loads, blocks(ROOT / "docs/own-data-and-model.md", "toml"))
