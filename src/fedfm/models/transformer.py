@@ -67,8 +67,8 @@ class Transformer(nn.Module):
     def _check(shape: Sequence[int], vocabulary: int, dropout: float) -> None:
         require(
             vocabulary > 0,
-            "the model 'transformer' is for token ids: use the data source 'text', or a Dataset "
-            "with a vocabulary",
+            "the model 'transformer' is for token ids and needs their number, vocabulary: the data "
+            "source 'text', or a Dataset with a vocabulary, gives it",
         )
         check_sizes(shape=shape)
         require(
