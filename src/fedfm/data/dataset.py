@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -28,6 +28,8 @@ class Split:
     """[N] class indices, int64."""
     clients: Tensor | None = None
     """[N] the client that each sample belongs to, int64, where the data say so."""
+    positions: Tensor | None = None
+    """[N] where each sample stood before it was sorted: found out, never set."""
 
     def __post_init__(self) -> None:
         """Refuse anything but tensors."""
@@ -80,7 +82,7 @@ class Split:
         )
 
     def subset(self, indices: Tensor) -> "Split":
-        """Return some of the samples.
+        """Return some of the samples; their order is then taken for the given one.
 
         Args:
             indices: [M], in the order that is wanted.
@@ -101,8 +103,8 @@ class Split:
             hashlib.blake2b(sample.tobytes(), digest_size=16, salt=str(label).encode()).digest()
             for sample, label in zip(inputs, self.labels.tolist(), strict=True)
         ]
-        order = sorted(range(len(self)), key=hashes.__getitem__)
-        return self.subset(torch.tensor(order))
+        order = torch.tensor(sorted(range(len(self)), key=hashes.__getitem__))
+        return replace(self.subset(order), positions=order)
 
 
 def _check_range(where: str, what: str, values: Tensor, count: int, of: str) -> None:
