@@ -17,7 +17,7 @@ from fedfm import __version__
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.folder import encode_labels
+from fedfm.data.splits import encode_labels
 from fedfm.deploy.normalisation import compute_normalisation, expand
 from fedfm.deploy.validation import ClientName, Declaration, Floats, Labels, Shape, Version
 
