@@ -101,5 +101,5 @@ def _default_config(methods: tuple[str, ...], model: str) -> dict[str, Any]:
     """Return a config with these methods and this model, and all else at its default."""
     try:
         return parse({"method": {name: {} for name in methods}, "model": {"name": model}}).as_toml()
-    except UserError:  # an unknown method: all of its settings count
-        return {}
+    except UserError:  # an unknown method or model: all of its settings count
+        return {k: v for k, v in parse({}).as_toml().items() if k not in ("method", "model")}

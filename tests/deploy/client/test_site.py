@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_mistakes_in_a_site_file_are_explained(tmp_path, changes, pattern):
 def test_a_clients_table_may_have_gaps_columns_to_drop_and_labels_to_merge(tmp_path):
     rows = [f"{i},{'?' if i % 5 else i},{i},{i % 4}" for i in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["id,age,weight,label", *rows]))
-    table = {"source": "csv", "path": "t.csv", "drop": ["id"], "fill": "mean"}
+    table: dict[str, Any] = {"source": "csv", "path": "t.csv", "drop": ["id"], "fill": "mean"}
     table["merge"] = {"ill": ["1", "2", "3"]}
     site = parse_site({"name": "a", "data": table}, tmp_path)
     own = site.load_data(Config())
