@@ -82,6 +82,35 @@ def test_a_table_may_have_no_header_and_other_columns(table, tmp_path):
     assert same.digest == data.digest
 
 
+def test_without_a_header_the_first_column_is_the_text_and_the_last_the_label(table):
+    bare = table(ROWS, header="")
+    named = load("text", path=table(ROWS, "named.tsv"), test_path=table(ROWS, "named.tsv"))
+    data = load("text", path=bare, test_path=bare, header=False)
+    assert data.digest == named.digest
+
+
+def test_texts_may_belong_to_clients(table):
+    rows = [(f"word{i}", "ab"[i % 2], ["ann", "bob"][i // 20]) for i in range(40)]
+    path = table(rows, header="text\tlabel\tuser")
+    data = load("text", path=path, client="user")
+    assert data.clients == ("ann", "bob")
+    assert data.train.clients is not None
+    assert data.train.clients.bincount().tolist() == [16, 16]
+    test = load("text", path=path, test_path=path, client="user").test
+    assert test.clients is not None
+    assert test.clients.bincount().tolist() == [20, 20]
+
+
+def test_a_folder_has_a_table_for_each_client(table, tmp_path):
+    (tmp_path / "users").mkdir()
+    for name in ("ann", "bob"):
+        table(ROWS, f"users/{name}.tsv")
+    data = load("text", path=tmp_path / "users")
+    assert data.clients == ("ann", "bob")
+    with pytest.raises(UserError, match="whose the test samples are"):
+        load("text", path=tmp_path / "users", test_path=table(ROWS))
+
+
 def test_few_words_are_enough_if_wanted(table):
     data = load("text", path=table(ROWS), test_path=table(ROWS, "test.tsv"), vocabulary=1)
     assert data.vocabulary == ("<pad>", "<unk>", "good")

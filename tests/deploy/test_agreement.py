@@ -16,7 +16,7 @@ from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.folder import channel_statistics
+from fedfm.data.splits import channel_statistics
 from fedfm.deploy.agreement import (
     Agreement,
     Introduction,

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,8 @@ class Split:
     """[N] class indices, int64."""
     clients: Tensor | None = None
     """[N] the client that each sample belongs to, int64, where the data say so."""
+    positions: Tensor | None = None
+    """[N] where each sample stood before it was sorted: found out, never set."""
 
     def __post_init__(self) -> None:
         """Refuse anything but tensors."""
@@ -96,7 +98,7 @@ class Split:
         )
 
     def subset(self, indices: Tensor) -> "Split":
-        """Return some of the samples.
+        """Return some of the samples; their order is then taken for the given one.
 
         Args:
             indices: [M], in the order that is wanted.
@@ -118,8 +120,8 @@ class Split:
             hashlib.blake2b(sample.tobytes(), digest_size=16, salt=str(label).encode()).digest()
             for sample, label in zip(contents, self.labels.tolist(), strict=True)
         ]
-        order = sorted(range(len(self)), key=hashes.__getitem__)
-        return self.subset(torch.tensor(order))
+        order = torch.tensor(sorted(range(len(self)), key=hashes.__getitem__))
+        return replace(self.subset(order), positions=order)
 
 
 def _to_bytes(leaf: Tensor) -> np.ndarray:

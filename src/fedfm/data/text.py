@@ -7,6 +7,7 @@ padding, id 1 stands for every other word.
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +15,12 @@ import torch
 from torch import Tensor
 
 from fedfm.core.errors import require
+from fedfm.data.cells import read_text_files
+from fedfm.data.columns import TableOptions
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.folder import encode_labels, split_off_test
 from fedfm.data.source import Source
-from fedfm.data.table import check_labels, find_column, read_labels, read_table
+from fedfm.data.splits import draw_test, encode_clients, encode_labels
+from fedfm.data.table import check_labels, name_clients, read_labels
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 """A word, with inner apostrophes, or a punctuation mark, in a text in lower case."""
@@ -26,10 +29,11 @@ PADDING, UNKNOWN = "<pad>", "<unk>"
 
 
 class Texts(NamedTuple):
-    """Words and label of every row of a table."""
+    """What the rows of tables say: words, labels, and clients if the data say so."""
 
     words: list[list[str]]
     labels: list[str]
+    clients: list[str]
 
 
 def read_text(
@@ -37,8 +41,9 @@ def read_text(
     *,
     path: Path,
     test_path: Path | None = None,
-    text: str = "text",
-    label: str = "label",
+    text: str | None = None,
+    label: str | None = None,
+    client: str | None = None,
     header: bool = True,
     vocabulary: int = 20_000,
     length: int = 64,
@@ -46,23 +51,23 @@ def read_text(
     """Read the table at `path`, and the test samples at `test_path` if given."""
     for option, value in (("vocabulary", vocabulary), ("length", length)):
         require(value > 0, f"{option} must be at least 1, not {value}")
-    texts = _read_texts(Path(path), text, label, header)
-    check_labels(f"{path}, column '{label}'", texts.labels)
-    if test_path is None:
-        rows = torch.arange(len(texts.words))
-        classes, labels = encode_labels(texts.labels)
-        train, test = split_off_test(rows, labels)
-    else:
-        tests = _read_texts(Path(test_path), text, label, header)
-        _check_classes(Path(test_path), texts.labels, tests.labels)
-        classes, labels = encode_labels(texts.labels + tests.labels)
-        rows, count = torch.arange(len(labels)), len(texts.labels)
-        train, test = (Split(rows[part], labels[part]) for part in (rows < count, rows >= count))
-        texts = Texts(texts.words + tests.words, texts.labels + tests.labels)
-    words = make_vocabulary((texts.words[row] for row in train.inputs.tolist()), vocabulary)
-    ids = encode_words(texts.words, words, length)
-    train, test = (Split(ids[split.inputs], split.labels) for split in (train, test))
-    return Dataset("text", train, test, classes, vocabulary=words)
+    paths = [Path(each).expanduser() for each in (path, test_path) if each]
+    tables = [_read_texts(each, text, label, client, header) for each in paths]
+    texts = Texts(*([*chain(*column)] for column in zip(*tables, strict=True)))
+    require(
+        len({bool(table.clients) for table in tables}) == 1,
+        f"{paths[-1]}: say whose the test samples are as {path} does, by a table for each client",
+    )
+    check_labels(str(path), tables[0].labels)
+    _check_classes(paths[-1], tables[0].labels, tables[-1].labels)
+    classes, labels = encode_labels(texts.labels)
+    names, owners = encode_clients(str(path), texts.clients) if texts.clients else ((), None)
+    test = torch.arange(len(labels)) >= len(tables[0].labels)
+    test = test if test_path else draw_test(labels, owners)
+    words = make_vocabulary(compress(texts.words, (~test).tolist()), vocabulary)
+    every = Split(encode_words(texts.words, words, length), labels, owners)
+    parts = every.subset(~test), every.subset(test)
+    return Dataset("text", *parts, classes, clients=names, vocabulary=words)
 
 
 def split_words(text: str) -> list[str]:
@@ -125,15 +130,16 @@ def encode_words(texts: Sequence[Sequence[str]], vocabulary: Sequence[str], leng
     return ids
 
 
-def _read_texts(path: Path, text: str, label: str, header: bool) -> Texts:
-    path = path.expanduser()
-    names, rows = read_table(path, header)
-    column = find_column(path, names, text, "text")
-    labels = read_labels(path, names, rows, find_column(path, names, label, "label"))
-    words = [split_words(cells[column]) for _, cells in rows]
-    for (line, _), found in zip(rows, words, strict=True):
-        require(len(found) > 0, f"{path}, row {line}, column '{text}': there is no word")
-    return Texts(words, labels)
+def _read_texts(
+    path: Path, text: str | None, label: str | None, client: str | None, header: bool
+) -> Texts:
+    cells = read_text_files(path, header)
+    column = cells.find(text or ("text" if header else cells.header[0]), "text")
+    options = TableOptions(label or ("label" if header else cells.header[-1]), client)
+    words = [split_words(cell) for cell in cells.column(column)]
+    for row, found in enumerate(words):
+        require(len(found) > 0, f"{cells.locate(row, column)}: there is no word")
+    return Texts(words, read_labels(cells, options), name_clients(cells, options))
 
 
 def _check_classes(path: Path, training: Sequence[str], test: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from fedfm.core.errors import require
 from fedfm.core.inputs import describe_inputs
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.folder import encode_labels
+from fedfm.data.splits import encode_labels
 from fedfm.deploy.normalisation import compute_normalisation, expand
 from fedfm.deploy.validation import ClientName, Declaration, Floats, Labels, Shape, Version
 

@@ -50,7 +50,7 @@ class Simulation:
         sibling: "Simulation | None" = None,
     ) -> None:
         training, seed, classes = config.training, config.seed, len(data.classes)
-        shards = partitions.deal(data, training.clients, config.partition, seed)
+        data, shards = partitions.divide(data, training.clients, config.partition, seed)
         samples, validation = (
             [torch.from_numpy(part) for part in parts]
             for parts in hold_out(shards, training.validation, seed)
