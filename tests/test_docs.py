@@ -1,8 +1,11 @@
 """What the documents show is true: code runs, configs parse, links lead somewhere."""
 
+import json
 import re
 import tomllib
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from fedfm.methods import PIECES
 from fedfm.models import MODELS
 from fedfm.paper.catalogue import load_recipe
 from fedfm.run.prepare import build_model, load_data
+from fedfm.run.runner import run_configs
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
@@ -103,10 +107,53 @@ def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys)
     ]
     (tmp_path / "patients.csv").write_text("age,pressure,diagnosis\n" + "\n".join(rows) + "\n")
     said = run_blocks(ROOT / "docs/own-data-and-model.md", capsys)
-    assert re.fullmatch(r"(\d+%\n){3}torch.Size\(\[60, 16\]\) torch.Size\(\[60, 3\]\)\n", said)
+    assert re.fullmatch(
+        r"(\d+%\n){3}torch.Size\(\[60, 16\]\) torch.Size\(\[60, 3\]\)\n(\d+%\n){3}", said
+    )
     MODELS.pop("mine")
-    (text,) = blocks(ROOT / "docs/own-data-and-model.md", "toml")
-    assert parse(tomllib.loads(text)).data.path == "scans"
+    images, text = map(tomllib.loads, blocks(ROOT / "docs/own-data-and-model.md", "toml"))
+    assert parse(images).data.path == "scans"
+    assert parse(text).model.options.keys() == {"width", "layers", "heads", "dropout"}
+
+
+def test_the_examples_of_clients_with_their_own_data_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDFM_DATA", str(tmp_path / "cache"))
+    make_client_data(tmp_path)
+    page = ROOT / "docs/client-data.md"
+    sections = [tomllib.loads(text) for text in blocks(page, "toml")]
+    assert sections[0] == {"partition": {"kind": "natural"}}
+    clients = []
+    for section in sections[1:]:
+        (result,) = run_configs([parse(section | {"executor": "loop"})])
+        clients.append(len(result.best.client_accuracies))
+    assert clients == [4, 3, 2, 2, 2]
+    assert run_blocks(page, capsys) == "3\n2\n2\n3\n"
+
+
+def make_client_data(folder: Path) -> None:
+    """Write the files that the page about clients with their own data names."""
+    rng = np.random.default_rng(0)
+    (folder / "hospitals").mkdir()
+    for name in ("cleveland", "hungarian", "switzerland", "virginia"):
+        numbers = rng.integers(0, 5, (40, 14)).astype(str)
+        numbers[::7, 4] = "?"
+        rows = "\n".join(",".join(row) for row in numbers)
+        (folder / "hospitals" / f"{name}.csv").write_text(rows)
+    sites = [f"{i},{i % 9},{'nsw'[i % 3]},{'yes' if i % 2 else 'no'}" for i in range(90)]
+    (folder / "patients.csv").write_text("\n".join(["id,age,site,diagnosis", *sites]))
+    for name, part, label in product(("north", "south"), ("train", "test"), ("healthy", "ill")):
+        (folder / "scans" / name / part / label).mkdir(parents=True)
+        for i in range(6):
+            pixels = rng.integers(0, 256, (20, 20), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "scans" / name / part / label / f"{i}.png")
+    arrays: dict[str, Any] = {}
+    for part, n in (("train", 40), ("val", 10), ("test", 20)):
+        arrays[f"{part}_images"] = rng.integers(0, 256, (n, 16, 16), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.arange(n)[:, None] % 2
+        arrays[f"{part}_clients"] = np.arange(n) // 2 % 2
+    np.savez(folder / "cells.npz", **arrays)
+    (folder / "clients.json").write_text(json.dumps([[*range(50)], [*range(60, 100)]]))
 
 
 def test_the_recipe_of_ones_own_has_its_six_cells(tmp_path):

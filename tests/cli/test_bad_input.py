@@ -170,7 +170,8 @@ def test_a_cell_of_a_table_that_is_no_number_is_named(command, cell):
     said = refused(
         command, "run", "digits", *sets("data.name=csv", "data.path=table.csv", "model.name=mlp")
     )
-    assert f"table.csv, row 20, column 'height': '{cell}' is not a number, or not one that" in said
+    problem = "a missing value" if cell in ("nan", "") else "not a number, or not one that"
+    assert f"table.csv, row 20, column 'height': '{cell}' is {problem}" in said
 
 
 def test_a_file_that_is_no_archive_is_named(command):

@@ -76,6 +76,16 @@ def test_the_whole_process_in_hundreds_of_millions_of_floats(command, clients, f
     assert found["fedfm"]["whole_process"] / 1e8 == pytest.approx(fedfm, abs=0.05)
 
 
+def test_a_model_for_token_ids_is_told_their_number(command):
+    network = ("--model", "transformer", "--shape", "64", "--classes", "2")
+    found = rows(command, *network, "--option", "vocabulary=1000")
+    assert found["fedavg"]["floats_up"] == 168_322
+    assert found["fedfm"]["floats_up"] == 168_322 + 2 * 64
+    answer = command("cost", *network)
+    assert answer.code == 2
+    assert "vocabulary" in answer.err
+
+
 def test_small_models_are_shown_in_small_units(command):
     small = ("--model", "mlp", "--shape", "6", "--classes", "3", "--option", "hidden=[32,16]")
     answer = command("cost", *small, "--clients", "5", "--rounds", "20")

@@ -49,3 +49,31 @@ def test_a_picture_of_another_kind_is_refused(command, tmp_path, name):
     assert answer.code == 2
     assert "a picture ends in .png or .svg" in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "shards", "quantity", "feature"])
+def test_every_kind_that_is_drawn_has_a_picture(command, kind):
+    answer = command("partition", "digits", *sets(f"kind={kind}", "clients=5"), "--format", "json")
+    assert answer.code == 0
+    found = json.loads(answer.out)
+    assert np.array(found["counts"]).shape == (5, 10)
+    assert np.array(found["counts"]).sum() == 1438
+    assert Path("partition.png").exists()
+
+
+def test_natural_and_own_clients_have_their_names_in_the_picture(command):
+    rows = [f"{i},{('north', 'south')[i % 2]},{'ab'[i // 2 % 2]}" for i in range(40)]
+    Path("sites.csv").write_text("\n".join(["x,site,label", *rows]))
+    table = sets("data.name=csv", "data.path=sites.csv")
+    natural = sets("data.client=site", "kind=natural")
+    Path("own.json").write_text(json.dumps({"north": [0, 2, 4], "south": [1, 3]}))
+    own = sets("data.drop=['site']", "kind=own", "file=own.json")
+    for changes, sizes in ((natural, [16, 16]), (own, [3, 2])):
+        arguments = ["partition", "digits", *table, *changes, "--out", "deal.svg"]
+        answer = command(*arguments, "--format", "json")
+        assert answer.code == 0
+        found = json.loads(answer.out)
+        assert found["clients"] == ["north", "south"]
+        assert np.array(found["counts"]).sum(1).tolist() == sizes
+        assert command(*arguments).out.startswith("csv, ")
+        assert "2 clients" in command(*arguments).out

@@ -9,14 +9,23 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from fedfm.core.errors import UserError
-from fedfm.data import partition as module
 from fedfm.data.margins import Ints
-from fedfm.data.partition import Kind, Partition, count_classes, deal_labels
+from fedfm.data.partition import Kind, Partition, count_classes, deal_labels, dirichlet
 
-KINDS: tuple[Kind, ...] = ("iid", "niid1", "niid2", "niid3")
+KINDS: tuple[Kind, ...] = (
+    *("iid", "niid1", "niid2", "niid3"),
+    *("dirichlet", "shards", "quantity", "feature"),
+)
 CLASS_SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)
 SEEDS = st.integers(0, 2**40)
 quick = settings(max_examples=80, deadline=None)
+
+
+class OneForAll(np.random.Generator):
+    """Gives everything to the first of those that share."""
+
+    def dirichlet(self, alpha, size=None):
+        return np.tile(np.eye(len(alpha))[0], (size, 1))
 
 
 def labels_of(sizes: list[int]) -> Ints:
@@ -135,6 +144,54 @@ def test_the_labels_may_have_any_whole_number_type():
         assert all(map(np.array_equal, shards, expected))
 
 
+@quick
+@given(CLASS_SIZES, st.integers(1, 30), st.floats(0.01, 100), SEEDS)
+def test_dirichlet_mixtures_have_equal_sizes_and_use_everything(sizes, clients, beta, seed):
+    assume(clients <= sum(sizes))
+    table = table_of(sizes, clients, Partition("dirichlet", beta=beta), seed)
+    assert_all_used(table, sizes)
+    assert_equal_clients(table)
+
+
+@quick
+@given(CLASS_SIZES, st.integers(1, 30), st.floats(0.01, 100), SEEDS)
+def test_refilled_mixtures_have_equal_sizes_and_no_class_without_samples(
+    sizes, clients, beta, seed
+):
+    assume(clients <= sum(sizes))
+    labels, partition = labels_of(sizes), Partition("dirichlet", beta=beta, refill=True)
+    shards = deal_labels(labels, len(sizes), clients, partition, seed)
+    table = count_classes(labels, len(sizes), shards)
+    assert_equal_clients(table)
+    assert table.sum() == sum(sizes)
+    for client, shard in enumerate(shards):
+        assert (np.diff(shard) >= 0).all()
+        _, copies = np.unique(shard, return_counts=True)
+        for label in labels[np.unique(shard)[copies > 1]]:
+            assert table[client, label] > sizes[label], "a sample comes twice only if it must"
+
+
+@quick
+@given(CLASS_SIZES, st.integers(1, 30), st.integers(1, 5), SEEDS)
+def test_shards_are_equal_pieces_of_the_sorted_samples(sizes, clients, shards, seed):
+    assume(clients * shards <= sum(sizes))
+    table = table_of(sizes, clients, Partition("shards", shards=shards), seed)
+    assert_all_used(table, sizes)
+    assert np.ptp(table.sum(1)) <= shards
+
+
+@quick
+@given(CLASS_SIZES, st.integers(1, 6), st.floats(0.3, 100), SEEDS)
+def test_quantities_differ_and_everything_is_used(sizes, clients, beta, seed):
+    partition = Partition("quantity", beta=beta, min_samples=2)
+    try:
+        table = table_of(sizes, clients, partition, seed)
+    except UserError:
+        reject()
+    assert_all_used(table, sizes)
+    assert table.sum(1).min() >= 2
+
+
 # --- exact tables ---------------------------------------------------------------------------------
 
 
@@ -208,12 +265,8 @@ def test_niid1_is_more_uneven_for_a_smaller_beta():
 
 
 def test_niid1_gives_a_full_client_nothing_even_if_it_alone_was_drawn():
-    class OneForAll(np.random.Generator):
-        def dirichlet(self, alpha, size=None):
-            return np.tile(np.eye(len(alpha))[0], (size, 1))
-
     rng = OneForAll(np.random.PCG64(0))
-    table = module._dirichlet_draw(np.array([40, 40, 40]), 3, 0.5, rng)
+    table = dirichlet.draw_shares(np.array([40, 40, 40]), 3, 0.5, rng)
     assert table.tolist() == [[40, 0, 0], [0, 20, 20], [0, 20, 20]]
 
 
@@ -223,6 +276,50 @@ def test_counts():
     assert table.tolist() == [[1, 0, 2, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
 
 
+def test_shards_of_whole_classes_give_every_client_two_of_them():
+    table = table_of([50] * 10, 5, Partition("shards"))
+    assert sorted(table.sum(1)) == [100] * 5
+    assert set(table.flatten()) == {0, 50}
+    halves = table_of([50] * 10, 10, Partition("shards"))
+    assert set(halves.flatten()) <= {0, 25, 50}, "two pieces may be of one class"
+
+
+def test_small_beta_gives_few_classes_and_large_beta_the_whole_mixture():
+    for refill in (False, True):
+        labels = labels_of([500] * 10)
+        tables = {}
+        for beta in (0.05, 1e4, 1e308):
+            partition = Partition("dirichlet", beta=beta, refill=refill)
+            shards = deal_labels(labels, 10, 10, partition, 0)
+            tables[beta] = count_classes(labels, 10, shards)
+        assert np.median(tables[0.05].max(1)) > 250
+        assert abs(tables[1e4] - 50).max() < 40
+        assert abs(tables[1e308] - 50).max() < 40
+
+
+def test_without_refilling_the_last_client_gets_what_is_left():
+    rng = OneForAll(np.random.PCG64(0))
+    table = dirichlet.mix_classes(np.array([30, 30, 30]), 3, Partition("dirichlet"), rng)
+    assert table[0].tolist() == [30, 0, 0]
+    assert table[1:, 0].tolist() == [0, 0]
+    assert table.sum(0).tolist() == table.sum(1).tolist() == [30, 30, 30]
+
+
+def test_refilling_repeats_samples_and_leaves_others_out():
+    labels = labels_of([500] * 10)
+    shards = deal_labels(labels, 10, 10, Partition("dirichlet", beta=0.05, refill=True), 0)
+    used, copies = np.unique(np.concatenate(shards), return_counts=True)
+    assert copies.max() > 1
+    assert len(used) < len(labels)
+
+
+def test_quantities_are_uneven_while_classes_are_alike():
+    table = table_of([1000] * 4, 5, Partition("quantity", beta=0.5))
+    assert table.sum(1).max() > 3 * table.sum(1).min()
+    shares = table[table.sum(1) > 200] / table.sum(1, keepdims=True)[table.sum(1) > 200]
+    assert abs(shares - 0.25).max() < 0.12
+
+
 # --- the same on every machine --------------------------------------------------------------------
 
 DIGESTS = {
@@ -230,6 +327,10 @@ DIGESTS = {
     "niid1": "b58aade12218ec6f298d5f774b4eb43abf76a8d7fdb74521ad6d83f91be38ee2",
     "niid2": "1d2b8f119ca3e5b50720acd5d1fb291f23a4981d5404fb7c02799e3bc83ffb3a",
     "niid3": "cfa183b75c63fc1f5bce071759a0ab4332065ff8224e57ac77d2b526a81f53cb",
+    "dirichlet": "6f9a2e96f31deca11ecd6900d5883b25655290cfc9415ea4c73cdf239e064e2a",
+    "shards": "5d2f60bbe5de3090b0556bbfa33664a570808fe38cc1b25fdf9d56f9ca31bf1c",
+    "quantity": "1129c5c3d6069220f959590bd27b26972f9370c267433a24c82eb909827bfb8a",
+    "feature": "971a6b7caf43772248d5473e2b9b1f2675210446bc31f47af9bf3510a5ca499d",
 }
 
 
@@ -271,6 +372,10 @@ def test_speed():
         ("dominance", 0.5, r"dominance.*\b1\b.*0\.5"),
         ("dominance", float("nan"), r"dominance.*\b1\b.*nan"),
         ("missing", -1, r"missing.*\b0\b.*-1"),
+        ("shards", 0, r"shards.*\b1\b.*\b0\b"),
+        ("severity", -1.0, r"severity.*\b0\b.*-1"),
+        ("severity", float("nan"), r"severity.*\b0\b.*nan"),
+        ("transform", "rotate", r"transform 'rotate': did you mean 'rotation'\?"),
     ],
 )
 def test_a_bad_field_is_refused(field, value, message):
@@ -322,6 +427,14 @@ def test_niid1_refuses_more_than_there_is():
 def test_niid1_gives_up_with_advice():
     advice = r"0\.05.*\b10\b.*:.*beta.*clients.*min_samples"
     refused(advice, [50, 50], 10, Partition(beta=0.05))
+
+
+def test_shards_need_a_sample_each():
+    refused(r"\b5 clients.*\b10 samples.*\b9\b", [9], 5, Partition("shards"))
+
+
+def test_quantities_refuse_more_than_there_is():
+    refused(r"\b30\b.*\b29\b", [10, 19], 3, Partition("quantity"))
 
 
 def test_niid3_refuses_to_miss_every_class():

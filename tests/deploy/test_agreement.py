@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedfm import __version__
+from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.folder import channel_statistics
+from fedfm.data.splits import channel_statistics
 from fedfm.deploy.agreement import (
     Agreement,
     Introduction,
@@ -24,6 +25,7 @@ from fedfm.deploy.agreement import (
     explain_misfit,
     introduce,
 )
+from fedfm.deploy.checks import check_deployable
 from fedfm.deploy.normalisation import (
     compute_declared_moments,
     compute_moments,
@@ -262,6 +264,17 @@ def test_what_is_told_survives_json():
 def test_inputs_of_another_type_are_refused_at_the_client():
     with pytest.raises(UserError, match=r"uint8\b.*\bfloat32\b.*\bfloat64"):
         introduce("a", dataset(torch.zeros(2, 3, dtype=torch.float64)))
+    with pytest.raises(UserError, match=r"uint8\b.*\bfloat32\b.*\bint64"):
+        introduce("a", dataset(torch.zeros(2, 3, dtype=torch.int64)))
+    trees = [Split({"x": torch.zeros(2, 3)}, torch.tensor([0, 1]))] * 2
+    with pytest.raises(UserError, match=r"one tensor, not \['x'\] shape \(3,\)"):
+        introduce("a", Dataset("d", trees[0], trees[1], ("a", "b")))
+
+
+def test_a_model_for_token_ids_is_refused_before_the_federation_begins():
+    config = parse({"model": {"name": "transformer"}, "data": {"name": "text", "path": "x.tsv"}})
+    with pytest.raises(UserError, match=r"'transformer' is for token ids.*simulate"):
+        check_deployable(config)
 
 
 # --- normalisation --------------------------------------------------------------------------------

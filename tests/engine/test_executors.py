@@ -170,7 +170,7 @@ def test_a_users_network_is_stacked_where_it_can_be():
 def test_what_cannot_be_stacked_runs_in_the_loop_and_says_so_once(module, why, caplog):
     data = worlds.make_images(shape=(12,))
     with pytest.raises(Unstackable, match=why):
-        stack_network(module, (12,))
+        stack_network(module, torch.zeros(2, 3, 12))
     with caplog.at_level(logging.WARNING):
         chosen = make_executor("stacked", module, worlds.make_device_data(data, module))
     assert type(chosen) is LoopExecutor

@@ -1,6 +1,7 @@
 """A user's own network, adapted: the features are the input of the head that was named."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,11 +126,11 @@ def test_split_flattens_the_body_and_applies_the_head(x: Tensor) -> None:
 def test_feature_dim_of_an_adapted_model(head: str, dim: int) -> None:
     model = WithFeatures(Net(), head)
     assert models.feature_dim(model) == dim
-    assert models.feature_dim(model, (1, 4, 4)) == dim
+    assert models.feature_dim(model, torch.zeros(1, 1, 4, 4)) == dim
 
 
 def test_feature_dim_is_measured_where_the_head_sees_tokens() -> None:
-    assert models.feature_dim(WithFeatures(Keyword(), "fc"), (8,)) == 8
+    assert models.feature_dim(WithFeatures(Keyword(), "fc"), torch.zeros(1, 8)) == 8
 
 
 @pytest.mark.parametrize(
@@ -166,3 +167,56 @@ def test_a_forward_that_gives_no_features_or_logits_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=pattern):
         WithFeatures(Net(way), head)(x)
+
+
+class Classifier(nn.Module):
+    """A network that is called by keywords or positions, and returns an object with logits."""
+
+    def __init__(self, returns: str = "object") -> None:
+        super().__init__()
+        self.tokens, self.classifier = nn.Embedding(10, 4), nn.Linear(4, 3)
+        self.returns = returns
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> object:
+        weights = attention_mask.unsqueeze(-1).float()
+        pooled = (self.tokens(input_ids) * weights).sum(1) / weights.sum(1)
+        logits = self.classifier(pooled)
+        forms = {"object": SimpleNamespace(logits=logits), "mapping": {"logits": logits}}
+        return forms.get(self.returns, logits)
+
+
+@pytest.mark.parametrize("returns", ["object", "mapping", "tensor"])
+@pytest.mark.parametrize("named", [True, False])
+def test_logits_are_found_in_what_a_network_returns(returns: str, named: bool) -> None:
+    inputs = {
+        "input_ids": torch.arange(6).view(2, 3),
+        "attention_mask": torch.ones(2, 3, dtype=torch.bool),
+    }
+    model = WithFeatures(Classifier(returns), "classifier")
+    features, logits = model(**inputs) if named else model(*inputs.values())
+    torch.testing.assert_close(model.get_submodule("module.classifier")(features), logits)
+    example = inputs if named else tuple(inputs.values())
+    assert models.check_model(model, example, classes=3) == 4
+
+
+def test_a_keyword_that_the_network_lacks_is_refused_in_a_line() -> None:
+    model = WithFeatures(Classifier(), "classifier")
+    ids = {"input_ids": torch.arange(6).view(2, 3), "mask": torch.ones(2, 3)}
+    with pytest.raises(UserError, match=r"WithFeatures.*unexpected keyword argument 'mask'"):
+        models.check_model(model, ids, classes=3)
+
+
+def test_a_head_of_several_layers_on_tokens_is_refused_with_its_last_layer() -> None:
+    class Pool(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.out(self.dense(tokens[:, 0]))
+
+    network = nn.Sequential(nn.Embedding(10, 4), Pool())
+    ids = torch.arange(6).view(2, 3)
+    with pytest.raises(UserError, match=r'3 vectors for each sample.*head="1\.out"'):
+        WithFeatures(network, "1")(ids)
+    assert WithFeatures(network, "1.out")(ids)[0].shape == (2, 4)

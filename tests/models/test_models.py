@@ -175,12 +175,12 @@ def test_features_are_all_that_comes_before_the_last_linear_layer(
 ) -> None:
     model = models.build(name, shape=shape, classes=6, **options)
     features, logits = model(torch.randn(3, *shape))
-    assert features.shape == (3, models.feature_dim(model, shape))
+    assert features.shape == (3, models.feature_dim(model, torch.zeros(1, *shape)))
     assert logits.shape == (3, 6)
     head = list(model.modules())[-1]
     assert head is model.get_submodule(str(model.head_name))
     torch.testing.assert_close(head(features), logits)
-    assert models.feature_dim(model) == models.feature_dim(model, shape)
+    assert models.feature_dim(model) == models.feature_dim(model, torch.zeros(1, *shape))
 
 
 @pytest.mark.parametrize(("name", "shape", "options"), EVERY)
@@ -312,7 +312,7 @@ def test_parameter_count_takes_frozen_weights_but_no_buffers() -> None:
 def test_feature_dim_leaves_the_model_alone() -> None:
     model = models.build("cnn", shape=(1, 8, 8), classes=3, norm="batch").train()
     before = copy.deepcopy(model.state_dict())
-    assert models.feature_dim(model, (1, 8, 8)) == 64
+    assert models.feature_dim(model, torch.zeros(1, 1, 8, 8)) == 64
     assert all(part.training for part in model.modules())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
@@ -322,6 +322,6 @@ def test_feature_dim_refuses_what_it_cannot_know() -> None:
     with pytest.raises(UserError, match=r"Sequential.*feature_dim"):
         models.feature_dim(bare)
     with pytest.raises(UserError, match="WithFeatures"):
-        models.feature_dim(bare, (4,))
+        models.feature_dim(bare, torch.zeros(1, 4))
     with pytest.raises(UserError, match=r"MLP.*\(5,\)"):
-        models.feature_dim(MLP((4,), 2), (5,))
+        models.feature_dim(MLP((4,), 2), torch.zeros(1, 5))

@@ -58,7 +58,7 @@ def by_hand(piece: Piece, model: nn.Module) -> Cost:
 
 
 def measure(method: Method, model: nn.Module) -> Cost:
-    return measure_cost(method, model, CLASSES, models.feature_dim(model, SHAPE))
+    return measure_cost(method, model, CLASSES, models.feature_dim(model, torch.zeros(1, *SHAPE)))
 
 
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS.keys())

@@ -92,8 +92,8 @@ def test_a_batch_of_one_that_batch_norm_cannot_train_on_is_refused_at_once(
 
 def test_a_batch_of_one_is_fine_where_batch_norm_sees_several_values_of_it():
     training = LocalTraining(1, 8, True, Sgd(0.01, 0.9, 0.0))
-    shape, samples = (1, 8, 8), {"ann": 9, "bob": 10, "eve": 1}
-    check = partial(check_single_samples, shape=shape, samples=samples, training=training)
+    example, samples = torch.zeros(2, 1, 8, 8), {"ann": 9, "bob": 10, "eve": 1}
+    check = partial(check_single_samples, example=example, samples=samples, training=training)
     check(nn.BatchNorm2d(1))
     pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(1))
     with pytest.raises(UserError, match=r"^ann, eve: .*batch_size.*more than one"):

@@ -49,10 +49,11 @@ def cost(
     from fedfm.methods import compose
     from fedfm.rounds.costs import measure_cost
 
-    size = _parse_shape(shape)
+    size, options = _parse_shape(shape), _parse_options(option or [])
     with torch.device("meta"):
-        network = models.build(model, shape=size, classes=classes, **_parse_options(option or []))
-    rows, features = [], models.feature_dim(network, size)
+        network = models.build(model, shape=size, classes=classes, **options)
+        dtype = torch.int64 if models.VOCABULARY in options else torch.float32
+        rows, features = [], models.feature_dim(network, torch.zeros(1, *size, dtype=dtype))
     for label, piece in _pieces():
         counted = measure_cost(compose(piece), network, classes, features)
         whole = {"whole_process": counted.whole_process(clients, rounds)} if clients else {}

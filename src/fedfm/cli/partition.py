@@ -22,17 +22,20 @@ def partition(
     from fedfm.config import load_config
     from fedfm.data.partition import tabulate
     from fedfm.report.partition_picture import draw_partition
-    from fedfm.run.prepare import load_data
+    from fedfm.run.prepare import follow_data, load_data
 
     config = load_config(source, overrides or [])
-    dataset, clients = load_data(config), config.training.clients
+    config, dataset = follow_data(config, load_data(config))
+    clients = config.training.clients
     counts = tabulate(dataset, clients, config.partition, config.seed)
+    names = dataset.clients if config.partition.given else tuple(map(str, range(clients)))
     title = (
         f"{dataset.name}, {config.partition.kind}, {plural(clients, 'client')}, seed {config.seed}"
     )
-    picture = draw_partition(counts, dataset.classes, title, out)
+    picture = draw_partition(counts, dataset.classes, title, out, names)
     if format == "json":
-        print(json.dumps({"picture": str(picture), "counts": counts.tolist()}))
+        facts = {"picture": str(picture), "clients": names, "counts": counts.tolist()}
+        print(json.dumps(facts))
         return
     sizes = counts.sum(1)
     print(

@@ -90,9 +90,11 @@ def run_and_show(
 ) -> list[Result]:
     """Run configs that differ in their seeds together; show their rounds and track them."""
     from fedfm.run.console import show_rounds
+    from fedfm.run.prepare import follow_all
     from fedfm.run.runner import run_configs
     from fedfm.run.tracking import tracking
 
+    configs, data = follow_all(configs)
     first = configs[0]
     title = title or f"{first.composed.name}, {plural(first.training.clients, 'client')}"
     titles = [title if len(configs) == 1 else f"{title}, seed {c.seed}" for c in configs]
@@ -104,7 +106,9 @@ def run_and_show(
                 for watch, config, out in zip(watchers, configs, outs, strict=True)
                 if out
             ]
-        return run_configs(configs, outs=outs, watchers=watchers, resume=resume, parents=parents)
+        return run_configs(
+            configs, outs=outs, watchers=watchers, data=data, resume=resume, parents=parents
+        )
 
 
 def _call_both(show: Watcher, track: Watcher) -> Watcher:

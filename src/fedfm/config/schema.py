@@ -1,6 +1,7 @@
 """The spec of a run: every key of a config, and what is checked before anything runs."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -52,11 +53,36 @@ class DataConfig(BaseModel):
     dir: str | None = None
     """Where downloaded files are kept; by default `$FEDFM_DATA` or the user's cache folder."""
     path: str | None = None
-    """With name = "folder" or "csv": where your data are."""
+    """With your own data: where they are; a folder of tables has one for each client."""
     size: int | None = Field(default=None, ge=1)
     """With name = "folder": scale images to size x size."""
     label: str | None = None
-    """With name = "csv": the column of the classes; by default "label"."""
+    """With a table: the column of the classes; by default "label", or the last without header."""
+    client: str | None = None
+    """Whose a sample is: the column of a table, or "folder" with name = "folder"."""
+    drop: tuple[str, ...] | None = None
+    """With a table: columns to leave out."""
+    header: bool | None = None
+    """With "csv" and "text": whether the first row names the columns, else "1", "2" and so on."""
+    missing: tuple[str, ...] | None = None
+    """With a table: further cells that stand for a missing value, beside "", "?", "NA", "NaN"..."""
+    fill: Literal["mean", "indicate"] | None = None
+    """With a table: fill missing numbers by the training mean; "indicate" adds a column of 0/1.
+
+    Without it missing values are refused.
+    """
+    categories: tuple[str, ...] | None = None
+    """With a table: columns of categories; by default those without any number."""
+    merge: dict[str, tuple[str, ...]] | None = None
+    """With a table: classes that stand for several labels, such as ill = ["1", "2"]."""
+    test_path: str | None = None
+    """With name = "text": the table of the test samples; by default a fifth of every class."""
+    text: str | None = None
+    """With name = "text": the column of the texts; by default "text", without header the first."""
+    vocabulary: int | None = Field(default=None, ge=1)
+    """With name = "text": how many of the most frequent training words get an id; 20,000."""
+    length: int | None = Field(default=None, ge=1)
+    """With name = "text": the ids of a text, which is cut or padded; 64."""
     mean: tuple[float, ...] | None = None
     """Of each channel or column, in units of the stored values; by default the source's own."""
     std: tuple[float, ...] | None = None
@@ -68,6 +94,10 @@ class DataConfig(BaseModel):
     """
     digest: str | None = None
     """The digest of data that were given from Python: recorded, never set."""
+
+    def __hash__(self) -> int:
+        """Return a hash of all keys; one of them is a table."""
+        return hash(self.model_dump_json())
 
     @staticmethod
     def of(data: Dataset) -> "DataConfig":
@@ -266,6 +296,12 @@ class Config(BaseModel):
     def with_seed(self, seed: int) -> "Config":
         """Return the same with another seed."""
         return self.model_copy(update={"seed": seed})
+
+    def with_clients(self, clients: int) -> "Config":
+        """Return the same with as many clients as the data have."""
+        config = self.model_copy(update={"training": replace(self.training, clients=clients)})
+        config._check_secrecy()
+        return config
 
     def as_toml(self) -> dict[str, Any]:
         """Return everything resolved, as plain values."""

@@ -1,8 +1,9 @@
 """Errors for the user: the command line prints their message and exits with code 2."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
+from itertools import islice
 from numbers import Integral, Real
 from typing import Any
 
@@ -54,6 +55,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: "1 client", "2 clients"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def list_some(items: Collection[object]) -> str:
+    """Return the first few items as text."""
+    shown = ", ".join(str(item) for item in islice(items, 10))
+    return shown + (", ..." if len(items) > 10 else "")
 
 
 def not_installed(what: str, extra: str) -> UserError:

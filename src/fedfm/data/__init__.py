@@ -4,6 +4,7 @@ To add one, write a module with `read(folder, *, options...) -> Dataset`, descri
 (data/source.py), and add that to `SOURCES` below.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,13 @@ from fedfm.data.dataset import Dataset, Split
 from fedfm.data.digits import DIGITS
 from fedfm.data.fashion import FASHION_MNIST
 from fedfm.data.folder import FOLDER
+from fedfm.data.hugging_face import from_hugging_face
+from fedfm.data.join import join
+from fedfm.data.npz import NPZ
+from fedfm.data.partition.given import assign
 from fedfm.data.source import File, Source, data_folder, fetch
-from fedfm.data.table import CSV
+from fedfm.data.table import CSV, PARQUET
+from fedfm.data.text import TEXT
 
 __all__ = [
     "SOURCES",
@@ -25,12 +31,18 @@ __all__ = [
     "File",
     "Source",
     "Split",
+    "assign",
+    "from_hugging_face",
+    "join",
     "load",
 ]
 
 SOURCES: dict[str, Source] = {
     source.name: source
-    for source in (DIGITS, FASHION_MNIST, CIFAR10, CIFAR100, CINIC10, FOLDER, CSV)
+    for source in (
+        *(DIGITS, FASHION_MNIST, CIFAR10, CIFAR100, CINIC10),
+        *(FOLDER, CSV, PARQUET, NPZ, TEXT),
+    )
 }
 """The sources by name."""
 
@@ -42,6 +54,17 @@ def load(
     path: Path | None = None,
     size: int | None = None,
     label: str | None = None,
+    client: str | None = None,
+    drop: Sequence[str] | None = None,
+    header: bool | None = None,
+    missing: Sequence[str] | None = None,
+    fill: str | None = None,
+    categories: Sequence[str] | None = None,
+    merge: Mapping[str, Sequence[str]] | None = None,
+    test_path: Path | None = None,
+    text: str | None = None,
+    vocabulary: int | None = None,
+    length: int | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     augment: bool | Augmentation | None = None,
@@ -50,11 +73,31 @@ def load(
     """Load the data set `name`, downloading its files if they are missing.
 
     Args:
-        name: One of `SOURCES`: "digits", "cifar10", ..., or "folder" and "csv" for your own data.
+        name: One of `SOURCES`: "digits", "cifar10", ..., or "folder", "csv", "parquet", "npz"
+            and "text" for your own data.
         dir: The folder of downloaded files; by default $FEDFM_DATA or the user's cache folder.
-        path: With "folder" and "csv": where your data are.
+        path: With your own data: where they are; a folder of tables has one for each client.
         size: With "folder": scale images to size x size.
-        label: With "csv": the column of the classes.
+        label: With a table: the column of the classes; by default "label", or the last column of a
+            table without header.
+        client: Whose a sample is: the column of a table, or "folder" for a folder of images with a
+            folder for each client.
+        drop: With a table: columns to leave out.
+        header: With "csv" and "text": whether the first row names the columns; else they are "1",
+            "2", ...
+        missing: With a table: further cells that stand for a missing value, beside "", "?", "NA",
+            "N/A", "NaN" and "null".
+        fill: With a table: what to do with missing values: "mean" fills numbers by the training
+            mean, and makes one more category; "indicate" also adds a column of 0 and 1 for each
+            column of numbers with missing values. By default they are refused.
+        categories: With a table: the columns of categories, each of which becomes a column of 0
+            and 1; by default the columns without any number.
+        merge: With a table: classes that stand for several labels, such as {"ill": ["1", "2"]}.
+        test_path: With "text": the table of the test samples; by default a fifth of every class.
+        text: With "text": the column of the texts; by default "text", or the first column of a
+            table without header.
+        vocabulary: With "text": how many of the most frequent training words get an id.
+        length: With "text": the number of ids of a text; longer ones are cut, shorter ones padded.
         mean: One number for each channel (or column), or one for all, instead of the source's own;
             in units of the stored values, 0 to 255 for images.
         std: The standard deviations that belong to `mean`.
@@ -77,7 +120,12 @@ def load(
     if name not in SOURCES:
         raise unknown("data", name, SOURCES)
     source = SOURCES[name]
-    given = {"path": path, "size": size, "label": label}
+    given = {
+        **{"path": path, "size": size, "label": label, "client": client, "drop": drop},
+        **{"header": header, "missing": missing, "fill": fill, "categories": categories},
+        **{"merge": merge, "test_path": test_path, "text": text, "vocabulary": vocabulary},
+        "length": length,
+    }
     options = {option: value for option, value in given.items() if value is not None}
     source.check(options)
     data = source.read(fetch(source, data_folder(dir), download=download), **options)

@@ -139,6 +139,7 @@ class Decoded:
     train: Split
     test: Split
     classes: tuple[str, ...]
+    clients: tuple[str, ...] = ()
 
 
 def cache_key(path: Path, *options: object) -> str:
@@ -167,13 +168,14 @@ def _load(file: Path) -> Decoded | None:
     try:
         with safe_open(file, framework="pt") as cache:
             tensors = {key: cache.get_tensor(key) for key in cache.keys()}  # noqa: SIM118 - no mapping
-            classes = tuple(json.loads(cache.metadata()["classes"]))
+            names = {key: tuple(json.loads(text)) for key, text in cache.metadata().items()}
     except (SafetensorError, OSError):
         return None
     train, test = (
-        Split(tensors[f"{part}.inputs"], tensors[f"{part}.labels"]) for part in ("train", "test")
+        Split(*(tensors.get(f"{part}.{key}") for key in ("inputs", "labels", "clients")))  # type: ignore[arg-type]  # only clients may be None
+        for part in ("train", "test")
     )
-    return Decoded(train, test, classes)
+    return Decoded(train, test, **names)
 
 
 def _save(file: Path, images: Decoded) -> None:
@@ -182,7 +184,13 @@ def _save(file: Path, images: Decoded) -> None:
     splits = {"train": images.train, "test": images.test}
     tensors = {f"{name}.inputs": split.inputs for name, split in splits.items()}
     tensors |= {f"{name}.labels": split.labels for name, split in splits.items()}
+    names = {"classes": images.classes}
+    if images.clients:
+        owners = {f"{name}.clients": split.clients for name, split in splits.items()}
+        tensors |= {name: owner for name, owner in owners.items() if owner is not None}
+        names["clients"] = images.clients
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-        save_file(tensors, Path(scratch) / "new", {"classes": json.dumps(images.classes)})
+        metadata = {key: json.dumps(value) for key, value in names.items()}
+        save_file(tensors, Path(scratch) / "new", metadata)
         os.replace(Path(scratch) / "new", file)  # noqa: PTH105 - the atomic one, by name

@@ -1,14 +1,27 @@
-"""A classification data set in memory: raw inputs (uint8 for images), labels, class names."""
+"""A classification data set in memory: raw inputs (core/inputs.py), labels, class names."""
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedfm.core.errors import require
+from fedfm.core.inputs import (
+    InputTree,
+    describe_inputs,
+    holds_ids,
+    input_leaves,
+    input_shape,
+    is_quantity,
+    make_inputs,
+    map_inputs,
+    name_leaves,
+)
 from fedfm.data.augment import PAPERS, Augmentation
 
 
@@ -22,16 +35,22 @@ class Split:
         Split(6 samples of shape (3, 8, 8))
     """
 
-    inputs: Tensor
-    """[N, ...]: uint8 images [N, C, H, W], or floats of any shape."""
+    inputs: InputTree
+    """[N, ...]: uint8 images [N, C, H, W], floats, token ids or masks of any shape.
+
+    A dict of such tensors is passed to the network as keywords, a tuple as positions.
+    """
     labels: Tensor
     """[N] class indices, int64."""
     clients: Tensor | None = None
     """[N] the client that each sample belongs to, int64, where the data say so."""
+    positions: Tensor | None = None
+    """[N] where each sample stood before it was sorted: found out, never set."""
 
     def __post_init__(self) -> None:
         """Refuse anything but tensors."""
-        for name in ("inputs", "labels", *(["clients"] if self.clients is not None else [])):
+        object.__setattr__(self, "inputs", make_inputs(self.inputs))
+        for name in ("labels", *(["clients"] if self.clients is not None else [])):
             value = getattr(self, name)
             require(
                 isinstance(value, Tensor),
@@ -45,15 +64,13 @@ class Split:
 
     def __repr__(self) -> str:
         """Describe the samples without their values."""
-        return f"Split({len(self)} samples of shape {tuple(self.inputs.shape[1:])})"
+        return f"Split({len(self)} samples of shape {input_shape(self.inputs)})"
 
     def check(self, where: str, classes: int, clients: int = 0) -> None:
         """Refuse samples that cannot be trained on."""
         require(len(self) > 0, f"{where}: no samples")
-        require(
-            len(self.inputs) == len(self),
-            f"{where}: {len(self.inputs)} inputs but {len(self)} labels",
-        )
+        for name, leaf in name_leaves(self.inputs).items():
+            require(len(leaf) == len(self), f"{where}: {len(leaf)} {name} but {len(self)} labels")
         require(
             self.labels.dtype == torch.int64,
             f"{where}: labels must be class indices (torch.int64), not {self.labels.dtype}; FedFM "
@@ -67,11 +84,12 @@ class Split:
                 f"samples, not {len(self.clients)} of {self.clients.dtype}",
             )
             _check_range(where, "clients", self.clients, clients, "names of clients")
-        if self.inputs.is_floating_point():
-            self._check_finite(where)
+        for leaf in input_leaves(self.inputs):
+            if leaf.is_floating_point():
+                self._check_finite(where, leaf)
 
-    def _check_finite(self, where: str) -> None:
-        bad = (~torch.isfinite(self.inputs)).flatten(1).any(1).nonzero()
+    def _check_finite(self, where: str, leaf: Tensor) -> None:
+        bad = (~torch.isfinite(leaf)).unsqueeze(-1).flatten(1).any(1).nonzero()
         first = int(bad[0]) if len(bad) else 0
         require(
             len(bad) == 0,
@@ -80,7 +98,7 @@ class Split:
         )
 
     def subset(self, indices: Tensor) -> "Split":
-        """Return some of the samples.
+        """Return some of the samples; their order is then taken for the given one.
 
         Args:
             indices: [M], in the order that is wanted.
@@ -89,20 +107,27 @@ class Split:
             The M samples.
         """
         clients = None if self.clients is None else self.clients[indices]
-        return Split(self.inputs[indices], self.labels[indices], clients)
+        inputs = map_inputs(lambda leaf: leaf[indices], self.inputs)
+        return Split(inputs, self.labels[indices], clients)
 
     def sort_by_content(self) -> "Split":
         """Return the samples in an order that depends on their values alone, not on their files.
 
         The order is that of a hash of label and input, so neighbours have nothing in common.
         """
-        inputs = self.inputs.cpu().contiguous().numpy().reshape(len(self), -1)
+        contents = np.hstack([_to_bytes(leaf) for leaf in input_leaves(self.inputs)])
         hashes = [
             hashlib.blake2b(sample.tobytes(), digest_size=16, salt=str(label).encode()).digest()
-            for sample, label in zip(inputs, self.labels.tolist(), strict=True)
+            for sample, label in zip(contents, self.labels.tolist(), strict=True)
         ]
-        order = sorted(range(len(self)), key=hashes.__getitem__)
-        return self.subset(torch.tensor(order))
+        order = torch.tensor(sorted(range(len(self)), key=hashes.__getitem__))
+        return replace(self.subset(order), positions=order)
+
+
+def _to_bytes(leaf: Tensor) -> np.ndarray:
+    """Return the values [N, ...] as bytes [N, b]."""
+    flat = leaf.cpu().contiguous().flatten().view(torch.uint8)
+    return flat.numpy().reshape(len(leaf), -1)
 
 
 def _check_range(where: str, what: str, values: Tensor, count: int, of: str) -> None:
@@ -127,7 +152,8 @@ class Dataset:
     """A training and a test split, the class names and the normalisation.
 
     Inputs stay as they were read. A network sees (inputs - mean) / std, per channel (or feature),
-    in the units of the raw inputs.
+    in the units of the raw inputs. Token ids and masks reach it unchanged, and so do the floats of
+    inputs that are a dict or a tuple: normalise these yourself.
 
     Examples:
         >>> import torch
@@ -151,6 +177,8 @@ class Dataset:
     """The standard deviations that belong to `mean`."""
     clients: tuple[str, ...] = field(default=(), kw_only=True)
     """The names of the clients that samples belong to; empty if the data do not say."""
+    vocabulary: tuple[str, ...] = field(default=(), kw_only=True)
+    """The words of inputs that are token ids [N, T], by id; empty if the data do not say."""
     augment: bool | Augmentation = field(default=False, kw_only=True)
     """Whether training images are cropped, flipped and rotated, and how often."""
     keep_order: bool = field(default=False, kw_only=True)
@@ -172,23 +200,49 @@ class Dataset:
             f"data '{self.name}': there are names of clients, but no client for each training "
             "sample: give Split(inputs, labels, clients)",
         )
+        training, test = describe_inputs(self.train.inputs), describe_inputs(self.test.inputs)
         require(
-            self.train.inputs.shape[1:] == self.test.inputs.shape[1:],
-            f"data '{self.name}': training inputs have shape {tuple(self.train.inputs.shape[1:])}, "
-            f"test inputs {tuple(self.test.inputs.shape[1:])}",
+            training == test,
+            f"data '{self.name}': training inputs have {training}, test inputs {test}: give both "
+            "one form (cut, pad or convert them)",
         )
+        self._check_vocabulary()
+        self._check_normalisation()
         require(
             self.augmentation is None or len(self.shape) == 3,
             f"data '{self.name}': only images [C, H, W] can be augmented, not inputs of shape "
             f"{self.shape}: set augment to false",
         )
-        self._check_normalisation()
         if not self.keep_order:
             for part in ("train", "test"):
                 object.__setattr__(self, part, getattr(self, part).sort_by_content())
             object.__setattr__(self, "keep_order", True)  # a copy need not be sorted again
 
+    def _check_vocabulary(self) -> None:
+        """Refuse ids outside the vocabulary."""
+        for split in (self.train, self.test) if self.vocabulary else ():
+            ids, words = split.inputs, len(self.vocabulary)
+            require(
+                isinstance(ids, Tensor) and holds_ids(ids),
+                f"data '{self.name}': with a vocabulary, inputs are one tensor of token ids "
+                f"(torch.int64), not {describe_inputs(ids)}",
+            )
+            low, high = int(ids.min()), int(ids.max())
+            require(
+                low >= 0 and high < words,
+                f"data '{self.name}': token ids run from {low} to {high}, but the vocabulary has "
+                f"{words} words, 0 to {words - 1}: give unknown words the id of one of them",
+            )
+
     def _check_normalisation(self) -> None:
+        inputs = self.train.inputs
+        if not (isinstance(inputs, Tensor) and is_quantity(inputs)):
+            require(
+                (self.mean, self.std, self.augmentation) == ((0.0,), (1.0,), None),
+                f"data '{self.name}': mean, std and augment are for inputs that are one tensor of "
+                "images or numbers: leave them out, and normalise floats yourself",
+            )
+            return
         channels, given = (*self.shape, 1)[0], (len(self.mean), len(self.std))
         require(
             set(given) <= {1, channels},
@@ -199,7 +253,7 @@ class Dataset:
             min(self.std) > 0,
             f"data '{self.name}': std must be above 0: use 1 for a constant channel",
         )
-        bytes_ = self.train.inputs.dtype == torch.uint8 and int(self.train.inputs.max()) > 1
+        bytes_ = inputs.dtype == torch.uint8 and int(inputs.max()) > 1
         require(
             not bytes_ or max(self.std) > 1 or max(self.mean) > 1 or self.mean == (0.0,),
             f"data '{self.name}': mean and std are in units of the stored values, 0 to 255 here, "
@@ -208,12 +262,12 @@ class Dataset:
 
     def _to_python_types(self) -> None:
         """Convert names and numbers to Python's types."""
-        for what in ("classes", "clients"):
+        for what in ("classes", "clients", "vocabulary"):
             names = getattr(self, what)
             is_list = isinstance(names, Iterable) and not isinstance(names, str)
             require(
                 is_list and all(isinstance(name, str) for name in names),
-                f"data '{self.name}': {what} must be a list of names, not {names!r}",
+                f"data '{self.name}': {what} must be a list of names, not {names!r:.100}",
             )
             object.__setattr__(self, what, tuple(map(str, names)))
         for name in ("mean", "std"):
@@ -234,20 +288,33 @@ class Dataset:
         )
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return tuple(self.train.inputs.shape[1:])
+    def shape(self) -> Any:
+        """The shape of one input; a dict or tuple of shapes if it is one."""
+        return input_shape(self.train.inputs)
 
-    def normalise(self, inputs: Tensor) -> Tensor:
+    @cached_property
+    def example(self) -> InputTree:
+        """Some samples as a network sees them, to try it on: leaves [M, ...].
+
+        They are the first of each split, and those with the smallest and the largest ids.
+        """
+        parts = [split.subset(_pick_extremes(split)).inputs for split in (self.train, self.test)]
+        return self.normalise(map_inputs(lambda *leaves: torch.cat(leaves), *parts))
+
+    def normalise(self, inputs: InputTree) -> Any:
         """Return inputs as a network sees them: (inputs - mean) / std.
 
         Args:
             inputs: [N, ...], raw.
 
         Returns:
-            [N, ...] in float32.
+            [N, ...] in float32; token ids and masks as they are.
         """
-        trailing = (1,) * (len(self.shape) - 1)
+        return map_inputs(lambda leaf: self._normalise(leaf) if is_quantity(leaf) else leaf, inputs)
+
+    def _normalise(self, inputs: Tensor) -> Tensor:
+        one_tensor = isinstance(self.train.inputs, Tensor)
+        trailing = (1,) * (len(self.shape) - 1) if one_tensor else ()
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.std))
         centred = inputs - mean.reshape(-1, *trailing).to(inputs.device)
         return (centred / std.reshape(-1, *trailing).to(inputs.device)).float()
@@ -255,5 +322,14 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """A digest of all inputs and labels, and of whom they belong to."""
-        parts = [(s.inputs, s.labels, s.clients) for s in (self.train, self.test)]
+        parts = [(*input_leaves(s.inputs), s.labels, s.clients) for s in (self.train, self.test)]
         return fingerprint(tensor for part in parts for tensor in part if tensor is not None)
+
+
+def _pick_extremes(split: Split) -> Tensor:
+    """Return the first sample and those with the smallest and the largest ids, as indices."""
+    rows = {0}
+    for leaf in input_leaves(split.inputs):
+        if holds_ids(leaf) and leaf.numel():
+            rows |= {int(place) // leaf[0].numel() for place in (leaf.argmin(), leaf.argmax())}
+    return torch.tensor(sorted(rows))

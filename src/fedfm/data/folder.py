@@ -3,8 +3,8 @@
 import io
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfm.core.errors import UserError, require
-from fedfm.core.rng import generator
 from fedfm.data.archives import Decoded, cache_key, load_or_make, walk
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.source import Source
+from fedfm.data.splits import channel_statistics, encode_clients, encode_labels, split_off_test
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +25,26 @@ _GREY = ("1", "L", "LA")
 _DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
-def read_folder(folder: Path, *, path: Path, size: int | None = None) -> Dataset:
-    """Read the images at `path`, scaled to `size` x `size` if given."""
+def read_folder(
+    folder: Path, *, path: Path, size: int | None = None, client: str | None = None
+) -> Dataset:
+    """Read the images at `path`, scaled to `size` x `size` if given.
+
+    With client = "folder" the class folders are in a folder for each client.
+    """
     require(size is None or size > 0, f"size must be at least 1, not {size}")
-    images = read_images(path, folder, size=size)
-    _warn_of_empty(Path(path).expanduser(), images.classes)
-    mean, std = channel_statistics(images.train.inputs)
-    return Dataset("folder", images.train, images.test, images.classes, mean, std)
+    require(
+        client in (None, "folder"),
+        f"data 'folder' has no columns: write data.client = 'folder', not '{client}', if there is "
+        "a folder for each client",
+    )
+    images = read_images(path, folder, size=size, by_client=client is not None)
+    if client is None:
+        _warn_of_empty(Path(path).expanduser(), images.classes)
+    scale = channel_statistics(images.train.inputs)
+    return Dataset(
+        "folder", images.train, images.test, images.classes, *scale, clients=images.clients
+    )
 
 
 def _warn_of_empty(path: Path, classes: Sequence[str]) -> None:
@@ -43,51 +56,98 @@ def _warn_of_empty(path: Path, classes: Sequence[str]) -> None:
         logger.warning("%s: no images in %s, which are ignored", base, ", ".join(empty))
 
 
-def read_images(path: Path, cache: Path, size: int | None = None, mode: str = "") -> Decoded:
+def read_images(
+    path: Path, cache: Path, size: int | None = None, mode: str = "", by_client: bool = False
+) -> Decoded:
     """Read the images in the class folders of the folder or tar at `path`; decode them once.
 
     The layout is train/CLASS/* and test/CLASS/* (other splits are ignored), or CLASS/*: then a
-    fixed fifth of every class is for testing. `mode` is Pillow's; "" detects it.
+    fixed fifth of every class is for testing. `by_client`: each client has such a folder. `mode`
+    is Pillow's; "" detects it.
     """
     path = Path(path).expanduser()
     require(path.exists(), f"{path} does not exist")
     readable = path.is_dir() or path.name.endswith(ARCHIVES)
     require(readable, f"{path} is neither a folder nor an archive ({', '.join(ARCHIVES)})")
-    key = cache_key(path, "images, version 2", size, mode)
-    return load_or_make(cache / f"{key}.safetensors", lambda: _decode_all(path, size, mode))
+    key = cache_key(path, "images, version 2", size, mode, *(["by client"] if by_client else []))
+    file = cache / f"{key}.safetensors"
+    return load_or_make(file, lambda: _decode_all(path, size, mode, by_client))
 
 
-def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
-    plan = assign_classes(path, (name for name, _ in walk(path)))
+def _decode_all(path: Path, size: int | None, mode: str, by_client: bool) -> Decoded:
+    plan = assign_classes(path, (name for name, _ in walk(path)), by_client)
     names = sorted(plan)
     images = {n: _decode(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
-    classes, labels = encode_labels([plan[name][1] for name in names])
+    classes, labels = encode_labels([plan[name].label for name in names])
+    clients, owners = _find_clients(path, [plan[name].client for name in names])
     inputs = _stack({path / name: images[name] for name in names})
-    parts = [plan[name][0] for name in names]
-    every = Split(inputs, labels)
+    parts = [plan[name].part for name in names]
+    every = Split(inputs, labels, owners)
     if "train" not in parts:
         every = every.sort_by_content()  # so that the test split does not depend on file names
-        return Decoded(*split_off_test(every.inputs, every.labels), classes)
+        split = split_off_test(every.inputs, every.labels, every.clients)
+        return Decoded(*split, classes, clients)
     train = torch.tensor([part == "train" for part in parts])
-    return Decoded(every.subset(train), every.subset(~train), classes)
+    return Decoded(every.subset(train), every.subset(~train), classes, clients)
 
 
-def assign_classes(path: Path, names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return for every image "train" or "test" ("" when undivided), and its class."""
+def _find_clients(path: Path, names: list[str]) -> tuple[tuple[str, ...], Tensor | None]:
+    """Return the clients' names and the client [N] of each image, if images have clients."""
+    return encode_clients(str(path), names) if any(names) else ((), None)
+
+
+class Place(NamedTuple):
+    """Where an image belongs."""
+
+    part: str
+    """"train" or "test"; "" when undivided."""
+    label: str
+    """Its class."""
+    client: str = ""
+    """Its client, if there is a folder for each."""
+
+
+def assign_classes(path: Path, names: Iterable[str], by_client: bool = False) -> dict[str, Place]:
+    """Return where every image belongs."""
     parts = {name: PurePosixPath(name).parts for name in names}
     parts = _below_root({n: p for n, p in parts.items() if not any(map(_hidden, p))})
-    divided = any(p[0] == "train" and len(p) > 1 for p in parts.values())
-    plan: dict[str, tuple[str, str]] = {}
-    for name, p in parts.items():
-        part, *rest = p if divided else ("", *p)
-        image = name.lower().endswith(IMAGES)
-        if part in ("", "train", "test") and len(rest) > 1:
-            require(image, f"{path / name} is not an image ({', '.join(IMAGES)}): remove it")
-            plan[name] = (part, rest[0])
-        elif part in ("", "train", "test"):
-            require(not image, _describe_misplaced(path, name, p))
-    _check_classes(path, plan)
-    return plan
+    if by_client:
+        plan = _assign_clients(path, parts)
+    else:
+        divided = any(p[0] == "train" and len(p) > 1 for p in parts.values())
+        plan = {name: _place(path, name, p, divided) for name, p in parts.items()}
+    images = {name: place for name, place in plan.items() if place is not None}
+    _check_classes(path, images)
+    return images
+
+
+def _assign_clients(path: Path, parts: dict[str, tuple[str, ...]]) -> dict[str, Place | None]:
+    """Return where every image belongs if the first folder is the client's."""
+    below = {p[0] for p in parts.values() if len(p) > 1}
+    divided = any(len(p) > 2 and p[1] == "train" for p in parts.values())
+    require(
+        "train" not in below,
+        f"{path} has train/ at its top: data.client = 'folder' needs a folder for each of at least "
+        "two clients, with train/ in it",
+    )
+    return {name: _place(path, name, p[1:], divided, p[0]) for name, p in parts.items()}
+
+
+def _place(
+    path: Path, name: str, below: tuple[str, ...], divided: bool, client: str = ""
+) -> Place | None:
+    """Return where a file belongs, given its folders; None for one that is no image."""
+    part, *rest = below if divided and below else ("", *below)
+    image = name.lower().endswith(IMAGES)
+    if part not in ("", "train", "test"):
+        stray = client and image and len(rest) < 2
+        require(not stray, f"{path / name} is in no class folder of train/ or test/: move it")
+        return None
+    if len(rest) > 1:
+        require(image, f"{path / name} is not an image ({', '.join(IMAGES)}): remove it")
+        return Place(part, rest[0], client)
+    require(not image, _describe_misplaced(path, name, (*([client] if client else []), *below)))
+    return None
 
 
 def _describe_misplaced(path: Path, name: str, below_root: tuple[str, ...]) -> str:
@@ -113,12 +173,12 @@ def _below_root(parts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
     return _below_root({name: p[1:] for name, p in parts.items() if len(p) > 1})
 
 
-def _check_classes(path: Path, plan: dict[str, tuple[str, str]]) -> None:
+def _check_classes(path: Path, plan: dict[str, Place]) -> None:
     require(
         len(plan) > 0, f"{path} needs at least two class folders with images ({', '.join(IMAGES)})"
     )
-    train = {label for part, label in plan.values() if part != "test"}
-    test = {label for part, label in plan.values() if part != "train"}
+    train = {place.label for place in plan.values() if place.part != "test"}
+    test = {place.label for place in plan.values() if place.part != "train"}
     require(len(test) > 0, f"{path} has train/ but no images in test/: add them")
     require(test <= train, f"{path}: no training images of {', '.join(sorted(test - train))}")
 
@@ -153,36 +213,6 @@ def _stack(images: dict[Path, NDArray[np.uint8]]) -> Tensor:
     for row, image in zip(stacked, images.values(), strict=True):
         row[:] = image if image.ndim == 2 else image.transpose(2, 0, 1)
     return torch.from_numpy(stacked)
-
-
-def encode_labels(names: list[str]) -> tuple[tuple[str, ...], Tensor]:
-    """Return the sorted classes in `names` (as integers if all are) and the labels [N]."""
-    classes = sorted(set(names))
-    with suppress(ValueError):
-        classes.sort(key=int)
-    index = {name: label for label, name in enumerate(classes)}
-    return tuple(classes), torch.tensor([index[name] for name in names])
-
-
-def split_off_test(inputs: Tensor, labels: Tensor, share: float = 0.2) -> tuple[Split, Split]:
-    """Split off a test split with `share` of every class; the same on every call."""
-    test = torch.zeros(len(labels), dtype=torch.bool)
-    for label in sorted(set(labels.tolist())):
-        where = (labels == label).nonzero().flatten().numpy()
-        count = max(round(share * len(where)), min(1, len(where) - 1))
-        test[generator(0, "test split", label).permutation(where)[:count]] = True
-    every = Split(inputs, labels)
-    return every.subset(~test), every.subset(test)
-
-
-def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the standard deviation of each channel of uint8 images [N, C, H, W]."""
-    values = torch.arange(256, dtype=torch.float64)
-    counts = [images[:, c].flatten().bincount(minlength=256) for c in range(images.shape[1])]
-    shares = torch.stack(counts).double() / counts[0].sum()
-    mean = shares @ values
-    std = ((values - mean[:, None]) ** 2 * shares).sum(1).sqrt()
-    return tuple(mean.tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
 
 
 FOLDER = Source("folder", "your images: a folder or tar of class folders (needs path)", read_folder)

@@ -33,7 +33,7 @@ def hold_out_client(
         require(
             count > 0,
             f"client {client} has {len(shard)} samples, which leaves none for {kind}: "
-            "use fewer clients or another validation share",
+            "give it more, use fewer clients or another validation share",
         )
     order = generator(seed, "validation", client).permutation(shard)
     return np.sort(order[size:]), np.sort(order[:size])

@@ -42,9 +42,8 @@ class Source:
 
     Examples:
         >>> import fedfm
-        >>> csv = fedfm.data.SOURCES["csv"]
-        >>> csv.options  # whether it needs them
-        {'path': True, 'label': False}
+        >>> fedfm.data.SOURCES["folder"].options  # whether it needs them
+        {'path': True, 'size': False, 'client': False}
     """
 
     name: str

@@ -1,103 +1,134 @@
-"""The user's own table: a CSV file of numbers with a column of classes."""
+"""The user's own tables: CSV, TSV or Parquet files with a column of classes."""
 
-import csv
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from fedfm.core.errors import UserError, require, unknown
-from fedfm.data.dataset import Dataset
-from fedfm.data.folder import encode_labels, split_off_test
+from fedfm.core.errors import require
+from fedfm.data.cells import Cells, read_parquet_files, read_text_files, to_number
+from fedfm.data.columns import TableOptions, encode_columns, find_missing
+from fedfm.data.dataset import Dataset, Split
 from fedfm.data.source import Source
+from fedfm.data.splits import draw_test, encode_clients, encode_labels, fit_normalisation
 
-MAX_OFFSET = 1e6
-"""A column's mean may be this many standard deviations from zero: float32 has seven digits."""
 MANY_CLASSES, TOO_MANY_CLASSES = 20, 100
 """From how many different numbers on a label column may be, and must be, a quantity."""
-Row = tuple[int, list[str]]
-"""A row's line number and its cells."""
 
 
-def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
-    """Read the table at `path`: numbers under a header, classes in the column `label`."""
-    path = Path(path).expanduser()
-    header, rows = _read_table(path)
-    if label not in header:
-        raise unknown(f"label column (in {path})", label, header)
-    require(header.count(label) == 1, f"{path} has two columns '{label}': rename one")
-    column = header.index(label)
-    features = [index for index in range(len(header)) if index != column]
-    require(len(features) > 0, f"{path} has no columns but '{label}'")
-    numbers = _read_numbers(path, header, rows, features)
-    _check_precision(path, [header[index] for index in features], numbers)
-    for line, cells in rows:
-        require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
-    names = [cells[column] for _, cells in rows]
-    _check_labels(f"{path}, column '{label}'", names)
+def read_csv(
+    folder: Path,
+    *,
+    path: Path,
+    label: str | None = None,
+    client: str | None = None,
+    drop: Sequence[str] = (),
+    header: bool = True,
+    missing: Sequence[str] = (),
+    fill: str | None = None,
+    categories: Sequence[str] | None = None,
+    merge: Mapping[str, Sequence[str]] | None = None,
+) -> Dataset:
+    """Read the CSV or TSV file at `path`, or a folder of them: one for each client."""
+    cells = read_text_files(Path(path).expanduser(), header)
+    label = label or ("label" if header else cells.header[-1])
+    options = TableOptions(label, client, drop, missing, fill, categories, merge)
+    return _to_dataset("csv", cells, options)
+
+
+def read_parquet(
+    folder: Path,
+    *,
+    path: Path,
+    label: str = "label",
+    client: str | None = None,
+    drop: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    fill: str | None = None,
+    categories: Sequence[str] | None = None,
+    merge: Mapping[str, Sequence[str]] | None = None,
+) -> Dataset:
+    """Read the Parquet file at `path`, or a folder of them: one for each client."""
+    cells = read_parquet_files(Path(path).expanduser())
+    options = TableOptions(label, client, drop, missing, fill, categories, merge)
+    return _to_dataset("parquet", cells, options)
+
+
+def _to_dataset(name: str, cells: Cells, options: TableOptions) -> Dataset:
+    """Return a table as a data set; a fifth of every client's samples of a class is for testing."""
+    columns = _choose_columns(cells, options)
+    names = read_labels(cells, options)
     classes, labels = encode_labels(names)
-    train, test = split_off_test(torch.from_numpy(numbers.astype(np.float32)), labels)
-    std, mean = torch.std_mean(train.inputs.double(), 0, correction=0)
-    std = torch.where(std > 0, std, 1.0)
-    scale = tuple(mean.tolist()), tuple(std.tolist())
-    return Dataset("csv", train, test, classes, *scale, keep_order=True)
+    clients, owners = _read_clients(cells, options)
+    test = draw_test(labels, owners)
+    numbers = encode_columns(cells, columns, ~test.numpy(), options).astype(np.float32)
+    check_labels(f"{cells.path}, column '{options.label}'", names)
+    every = Split(torch.from_numpy(numbers), labels, owners)
+    train, test_split = every.subset(~test), every.subset(test)
+    scale = fit_normalisation(train.inputs)
+    return Dataset(name, train, test_split, classes, *scale, clients=clients, keep_order=True)
 
 
-def _read_table(path: Path) -> tuple[list[str], list[Row]]:
-    """Return the header and the rows of a CSV file."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            header = [name.strip() for name in next(reader, [])]
-            rows = [(reader.line_num, list(map(str.strip, cells))) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        hint = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
-        raise UserError(f"cannot read {path.resolve()} as a CSV table: {error}{hint}") from error
-    require(
-        len(header) != 1 or ";" not in header[0],
-        f"{path} has one column, '{''.join(header)}': separate cells by commas, not by ';', and "
-        "write decimals with a point",
-    )
-    require(len(rows) > 0, f"{path} has no rows below its header")
-    for line, cells in rows:
-        difference = f"{len(cells)} cells, but the header has {len(header)}"
-        require(len(cells) == len(header), f"{path}, row {line}: {difference}")
-    return header, rows
+def _choose_columns(cells: Cells, options: TableOptions) -> list[int]:
+    """Return the columns that the network sees."""
+    others = {cells.find(name, "drop") for name in options.drop}
+    others.add(cells.find(options.label, "label"))
+    if options.client:
+        others.add(cells.find(options.client, "client"))
+    for name in options.categories or ():
+        cells.find(name, "categories")
+    columns = [index for index in range(len(cells.header)) if index not in others]
+    require(len(columns) > 0, f"{cells.path} has no columns but '{options.label}'")
+    return columns
 
 
-def _read_numbers(
-    path: Path, header: list[str], rows: list[Row], columns: list[int]
-) -> NDArray[np.float64]:
-    """Return the cells of `columns` [N, F]; refuse those that are not finite numbers."""
-    values = np.array([[_to_number(cells[c]) for c in columns] for _, cells in rows])
-    bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
-    if len(bad):
-        row, column = bad[0]
-        line, cells = rows[row]
-        name, cell = header[columns[column]], cells[columns[column]]
-        raise UserError(
-            f"{path}, row {line}, column '{name}': '{cell}' is not a number, or not one that "
-            "float32 can hold"
-        )
-    return values
+def _read_texts(cells: Cells, column: int, options: TableOptions, what: str) -> list[str]:
+    """Return the cells of a column in which none may be missing."""
+    texts = cells.column(column)
+    gaps = np.flatnonzero(find_missing(texts, options.missing))
+    where = cells.locate(int(gaps[0]), column) if len(gaps) else ""
+    require(len(gaps) == 0, f"{where}: the {what} is missing: remove the row, or write the {what}")
+    return texts
 
 
-def _check_precision(path: Path, names: list[str], values: NDArray[np.float64]) -> None:
-    """Refuse columns whose differences float32 cannot hold, such as seconds since 1970."""
-    mean, std = np.abs(values.mean(0)), values.std(0)
-    for column in np.flatnonzero((std > 0) & (mean > MAX_OFFSET * std)):
-        raise UserError(
-            f"{path}, column '{names[column]}': the values are around {mean[column]:g} and differ "
-            f"by about {std[column]:g}, which float32 cannot tell apart: subtract a constant"
-        )
+def _read_clients(cells: Cells, options: TableOptions) -> tuple[tuple[str, ...], Tensor | None]:
+    """Return the clients' names and the client [N] of each row, from a column or the files."""
+    names = name_clients(cells, options)
+    where = f"{cells.path}, column '{options.client}'" if options.client else str(cells.path)
+    return encode_clients(where, names) if names else ((), None)
 
 
-def _check_labels(where: str, names: list[str]) -> None:
+def name_clients(cells: Cells, options: TableOptions) -> list[str]:
+    """Return the name of each row's client, from a column or the files; empty if none says it."""
+    if options.client is None:
+        return cells.files
+    return _read_texts(cells, cells.find(options.client, "client"), options, "client")
+
+
+def read_labels(cells: Cells, options: TableOptions) -> list[str]:
+    """Return the class of each row."""
+    column = cells.find(options.label, "label")
+    return _merge(_read_texts(cells, column, options, "label"), options.merge or {})
+
+
+def _merge(names: list[str], merge: Mapping[str, Sequence[str]]) -> list[str]:
+    """Replace labels by the class that stands for several of them."""
+    merged: dict[str, str] = {}
+    for name, labels in merge.items():
+        for label in labels:
+            require(label in names, f"data.merge.{name}: no row has the label '{label}'")
+            require(label not in merged, f"data.merge: the label '{label}' is in two classes")
+            merged[label] = name
+    return [merged.get(name, name) for name in names]
+
+
+def check_labels(where: str, names: list[str]) -> None:
     """Refuse labels that are a quantity, and classes of one sample each."""
     classes = set(names)
-    numbers = [_to_number(name) for name in classes]
+    numbers = [to_number(name) for name in classes]
     fractions = not all(number.is_integer() for number in numbers)
     few_rows_each = 10 * len(classes) > len(names)
     quantity = len(classes) > TOO_MANY_CLASSES or (
@@ -116,11 +147,13 @@ def _check_labels(where: str, names: list[str]) -> None:
     )
 
 
-def _to_number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
-CSV = Source("csv", "your table: a CSV file of numbers with a label column (needs path)", read_csv)
+CSV = Source(
+    "csv",
+    "your table: a CSV or TSV file with a label column, or one for each client (needs path)",
+    read_csv,
+)
+PARQUET = Source(
+    "parquet",
+    "your table: a Parquet file with a label column, or one for each client (needs path)",
+    read_parquet,
+)

@@ -12,12 +12,14 @@ from typing import Literal, Self, TypeVar
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from fedfm import __version__
 from fedfm.core.errors import require
+from fedfm.core.inputs import describe_inputs
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset, Split
-from fedfm.data.folder import encode_labels
+from fedfm.data.splits import encode_labels
 from fedfm.deploy.normalisation import compute_normalisation, expand
 from fedfm.deploy.validation import ClientName, Declaration, Floats, Labels, Shape, Version
 
@@ -78,6 +80,16 @@ class Agreement(Inputs):
         """The units of `compact` moments: values per channel of a sample, and a bound if known."""
         return math.prod(self.shape[1:]), 256.0 if self.dtype == "uint8" else 1.0
 
+    @property
+    def example(self) -> Tensor:
+        """Inputs [1, ...] of zeros, to try a network on."""
+        return torch.zeros(1, *self.shape)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """None: clients do not agree on token ids."""
+        return ()
+
     def replace(self, **changes: object) -> "Agreement":
         """Return the agreement with some values changed and validated."""
         return Agreement.parse({**self.dump(), **changes})
@@ -87,10 +99,17 @@ def introduce(
     name: str, data: Dataset, columns: Sequence[str] = (), share: bool = False
 ) -> Introduction:
     """Return the introduction of a client with this name, data and names of columns."""
-    dtype = data.train.inputs.dtype
+    inputs = data.train.inputs
+    require(
+        isinstance(inputs, Tensor),
+        f"data '{data.name}': in a federation of machines inputs must be one tensor, not "
+        f"{describe_inputs(inputs)}; a simulation takes them",
+    )
+    dtype = inputs.dtype
     require(
         dtype in DTYPES and data.test.inputs.dtype == dtype,
-        f"data '{data.name}': inputs must be uint8 (images) or float32, not {dtype}",
+        f"data '{data.name}': in a federation of machines inputs must be uint8 (images) or "
+        f"float32, not {dtype}",
     )
     return Introduction.parse(
         {

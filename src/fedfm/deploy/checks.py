@@ -7,7 +7,7 @@ from fedfm.core.errors import require, unknown
 from fedfm.data import SOURCES
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import validation_size
-from fedfm.models import check_options
+from fedfm.models import check_options, needs_vocabulary
 from fedfm.privacy.accounting import import_dp_accounting
 from fedfm.rounds.federation import LocalTraining
 from fedfm.rounds.single_samples import check_single_samples, find_single_samples
@@ -32,6 +32,11 @@ def check_deployable(config: Config) -> None:
     """Refuse a federation whose rounds cannot end, or whose clients would break their privacy."""
     given, cohort = config.deployment, config.training.cohort
     check_options(config.model.name, config.model.options)
+    require(
+        not needs_vocabulary(config.model.name),
+        f"model '{config.model.name}' is for token ids, and the clients of a federation of "
+        "machines do not agree on a vocabulary yet: simulate it",
+    )
     if config.data.name not in SOURCES:
         raise unknown("data source", config.data.name, SOURCES)
     require(
@@ -81,7 +86,7 @@ def check_batches(data: Dataset, config: Config) -> None:
     training = LocalTraining.from_config(config.training)
     if find_single_samples({"this client": samples}, training):
         network = build_model(config, data)
-        check_single_samples(network, data.shape, {"this client": samples}, training)
+        check_single_samples(network, data.example, {"this client": samples}, training)
 
 
 def check_accountable(config: Config) -> None:

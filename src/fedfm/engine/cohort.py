@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.errors import UserError, require
+from fedfm.core.inputs import InputTree
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import BatchPlan
@@ -146,7 +147,7 @@ class CohortPart:
         with phase("data"):
             inputs, labels = self.cohort.data.fetch(indices, draws)
         with phase("forward and backward"):
-            features, logits = self._forward(inputs)
+            features, logits = self._forward(inputs, indices)
             batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
             loss = self.objective.loss(batch, self._view_features(inputs))
             grads = self._gradients(loss)
@@ -164,7 +165,7 @@ class CohortPart:
         )
         return self.net.gradient_tree(grads)
 
-    def _view_features(self, inputs: Tensor) -> dict[str, dict[str, Tensor]]:
+    def _view_features(self, inputs: InputTree) -> dict[str, dict[str, Tensor]]:
         """Return the features [s, B, d] of the further models, by piece and name."""
         with torch.no_grad():
             return {
@@ -172,9 +173,9 @@ class CohortPart:
                 for piece, nets in self.frozen.items()
             }
 
-    def _forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward(self, inputs: InputTree, indices: Tensor) -> tuple[Tensor, Tensor]:
         try:
             return self.net(inputs)
         except ValueError as problem:
-            message = f"cannot train on a batch of {inputs.shape[1]}: {problem}"
+            message = f"cannot train on a batch of {indices.shape[1]}: {problem}"
             raise UserError(message) from problem

@@ -58,7 +58,7 @@ class LoopExecutor:
     @cached_property
     def random(self) -> bool:
         """Whether training draws random numbers, as dropout does."""
-        return draws_random_numbers(self.net.original, self.data.shape)
+        return draws_random_numbers(self.net.original, self.data.fetch_first(2))
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train S cohorts of one client; on fewer threads when memory runs out."""
@@ -137,7 +137,7 @@ class StackedExecutor(LoopExecutor):
         self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(module, data, low_dtype)
-        self.stack = stack_network(module, data.shape, low_dtype)
+        self.stack = stack_network(module, data.fetch_first(2, 3), low_dtype)
         self.pool = NetworkPool(self.stack)
         self.clients_at_once: int | None = None
 

@@ -1,6 +1,5 @@
 """Additive statistics over the samples of several clients, in evaluation mode."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -51,7 +50,7 @@ def sum_statistic(
 
 def default_samples_at_once(data: DeviceData) -> int:
     """Return how many samples go through a network at once if memory suffices."""
-    return max(1, NUMBERS[data.device.type] // math.prod(data.shape))
+    return max(1, NUMBERS[data.device.type] // data.sample_size)
 
 
 def _batch(net: BoundNetwork, data: DeviceData, indices: Tensor, mask: Tensor) -> Batch:

@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, map_inputs, to_like
 from fedfm.core.trees import Tree, share, stack
 from fedfm.engine.layout import to_low_precision
 from fedfm.engine.stacking.layers import COUNTER, Unstackable, by_client, stack_module
@@ -17,9 +18,23 @@ def trainable_parameters(module: nn.Module) -> dict[str, Tensor]:
 
 
 def untrained_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that are sent but not trained: buffers and frozen parameters."""
+    """Return the tensors that are sent but not trained: buffers and frozen parameters.
+
+    Buffers that a state dict leaves out (`persistent=False`) are constants and stay where they are.
+    """
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-    return frozen | dict(module.named_buffers())
+    constant = _constant_buffers(module)
+    return frozen | {n: buffer for n, buffer in module.named_buffers() if n not in constant}
+
+
+def _constant_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that a state dict leaves out, such as the positions of tokens."""
+    names = {
+        f"{path}.{name}".removeprefix(".")
+        for path, owner in module.named_modules()
+        for name in owner._non_persistent_buffers_set
+    }
+    return {name: buffer for name, buffer in module.named_buffers() if name in names}
 
 
 def copy_model(module: nn.Module) -> Model:
@@ -40,14 +55,14 @@ def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]
     ]
 
 
-def draws_random_numbers(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Return whether training on inputs [2, *shape] draws random numbers, as dropout does."""
+def draws_random_numbers(module: nn.Module, inputs: InputTree) -> bool:
+    """Return whether training on inputs [B, ...] draws random numbers, as dropout does."""
     unchanged = {id(p): p for p in module.parameters() if p.device.type == "cpu"}
     copied = copy.deepcopy(module, unchanged).cpu().train()
     like = next(copied.parameters())
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()
-        copied(torch.zeros(2, *shape, dtype=like.dtype))
+        call(copied, to_like(inputs, like))
         return not torch.equal(before, torch.get_rng_state())
 
 
@@ -59,12 +74,14 @@ class BoundNetwork:
 
     def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
         self.original, self.low_dtype = module, low_dtype
+        self.dtype = next(module.parameters()).dtype
         self.module = copy.deepcopy(module)
         self._frozen: dict[tuple[str, bool], BoundNetwork] = {}
         self._places = {
             name: _places(self.module, p) for name, p in trainable_parameters(self.module).items()
         }
         self._buffers = untrained_tensors(self.module)
+        self._constants = [(b, b.clone()) for b in _constant_buffers(self.module).values()]
         self._holders = [
             (owner, name, buffer)
             for owner in self.module.modules()
@@ -84,6 +101,8 @@ class BoundNetwork:
             leaves.append(leaf)
         for name, buffer in self._buffers.items():
             buffer.data = self._weights(model.buffers[name])
+        for constant, value in self._constants:
+            constant.data.copy_(value)
         return leaves
 
     def unbind(self) -> None:
@@ -130,12 +149,12 @@ class BoundNetwork:
         """Return a new network of this kind; `shared` if all clients use one model."""
         return BoundNetwork(self.original, self.low_dtype)
 
-    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, inputs: InputTree) -> tuple[Tensor, Tensor]:
         """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by the same weights."""
-        enabled = self.low_dtype is not None
-        with torch.autocast(inputs.device.type, self.low_dtype, enabled, cache_enabled=False):
-            features, logits = self.module(inputs.flatten(0, 1))
-        return self._results(inputs, features, logits)
+        enabled, first = self.low_dtype is not None, input_leaves(inputs)[0]
+        with torch.autocast(first.device.type, self.low_dtype, enabled, cache_enabled=False):
+            features, logits = call(self.module, map_inputs(lambda x: x.flatten(0, 1), inputs))
+        return self._results(len(first), features, logits)
 
     def _keep_buffers(self) -> None:
         """Copy buffers that the module replaced back into the bound memory."""
@@ -145,9 +164,9 @@ class BoundNetwork:
                 buffer.data.copy_(held.detach())
                 owner._buffers[name] = buffer
 
-    def _results(self, inputs: Tensor, *outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _results(self, clients: int, *outputs: Tensor) -> tuple[Tensor, Tensor]:
         self._keep_buffers()
-        features, logits = (by_client(x, len(inputs)).to(inputs.dtype) for x in outputs)
+        features, logits = (by_client(x, clients).to(self.dtype) for x in outputs)
         return features, logits
 
 
@@ -179,27 +198,32 @@ class StackedNetwork(BoundNetwork):
             if name.endswith(COUNTER):
                 buffer += batches
 
-    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, inputs: InputTree) -> tuple[Tensor, Tensor]:
         """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by weights s."""
-        samples = inputs.flatten(0, 1)
-        features, logits = self.module(samples.to(self.low_dtype or samples.dtype))
-        return self._results(inputs, features, logits)
+        features, logits = call(self.module, map_inputs(self._flatten, inputs))
+        return self._results(len(input_leaves(inputs)[0]), features, logits)
+
+    def _flatten(self, leaf: Tensor) -> Tensor:
+        """Return samples [S, B, ...] as [S*B, ...], quantities in the low precision if any."""
+        samples = leaf.flatten(0, 1)
+        return samples.to(self.low_dtype) if self.low_dtype and is_quantity(leaf) else samples
 
 
 def stack_network(
-    module: nn.Module, shape: tuple[int, ...], low_dtype: torch.dtype | None = None
+    module: nn.Module, samples: InputTree, low_dtype: torch.dtype | None = None
 ) -> StackedNetwork:
     """Return the module as a `StackedNetwork`; raise `Unstackable` if that computes other outputs.
 
-    The check runs two copies with different weights on different batches of random inputs
-    [2, 3, *shape], in training and in evaluation mode, in double precision.
+    The check runs two copies with different weights on different batches, in training and in
+    evaluation mode, in double precision. The inputs are random and as large as `samples`
+    [2, 3, ...]; token ids and masks are those of the samples.
     """
     original = copy.deepcopy(module).double().cpu()
     try:
         net = StackedNetwork(original)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.default_generator.manual_seed(0)
-            _compare(original, net, torch.randn(2, 3, *shape, dtype=torch.float64))
+            _compare(original, net, map_inputs(_randomise, samples))
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
         raise Unstackable(
             f"its forward pass does not accept stacked clients ({problem})"
@@ -207,9 +231,14 @@ def stack_network(
     return StackedNetwork(module, low_dtype)
 
 
-def _compare(module: nn.Module, net: StackedNetwork, inputs: Tensor) -> None:
+def _randomise(leaf: Tensor) -> Tensor:
+    """Return random numbers instead of quantities, on the CPU."""
+    return torch.randn(leaf.shape, dtype=torch.float64) if is_quantity(leaf) else leaf.cpu()
+
+
+def _compare(module: nn.Module, net: StackedNetwork, inputs: InputTree) -> None:
     models = []
-    for _ in inputs:
+    for _ in input_leaves(inputs)[0]:
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
         models.append(copy_model(module))
@@ -221,6 +250,7 @@ def _compare(module: nn.Module, net: StackedNetwork, inputs: Tensor) -> None:
         together = net(inputs)
         for i, model in enumerate(models):
             single.bind(model.map(share))
-            for ours, theirs in zip(together, single(inputs[i : i + 1]), strict=True):
+            alone = single(map_inputs(lambda leaf, i=i: leaf[i : i + 1], inputs))
+            for ours, theirs in zip(together, alone, strict=True):
                 if not torch.allclose(ours[i], theirs[0], rtol=1e-6, atol=1e-8):
                     raise ValueError("the output differs from that of the unstacked network")

@@ -56,6 +56,10 @@ def extract_identity(config: dict[str, Any]) -> dict[str, Any]:
         tuple(config.get("method", {})), config.get("model", {}).get("name", "")
     )
     kept = {key: value for key, value in config.items() if key not in MACHINE}
+    partition = config.get("partition", {})
+    if partition.get("kind") in ("natural", "own"):  # known only when the data are read
+        kept["training"] = _without(config.get("training", {}), "clients")
+        kept["partition"] = _without(partition, "digest") if partition.get("file") else partition
     if config.get("privacy"):  # the smallest number of clients decides the noise
         kept["fewest"] = config.get("deployment", {}).get("minimum")
     return {
@@ -71,6 +75,10 @@ def digest(config: dict[str, Any]) -> str:
     kept["data"] = {key: value for key, value in kept.get("data", {}).items() if key != "dir"}
     kept = {FIRST_NAMES.get(key, key): value for key, value in kept.items()}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _without(table: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != name}
 
 
 def _drop_defaults(section: str, table: dict[str, Any], usual: Any) -> dict[str, Any]:
@@ -93,5 +101,5 @@ def _default_config(methods: tuple[str, ...], model: str) -> dict[str, Any]:
     """Return a config with these methods and this model, and all else at its default."""
     try:
         return parse({"method": {name: {} for name in methods}, "model": {"name": model}}).as_toml()
-    except UserError:  # an unknown method: all of its settings count
-        return {}
+    except UserError:  # an unknown method or model: all of its settings count
+        return {k: v for k, v in parse({}).as_toml().items() if k not in ("method", "model")}

@@ -25,6 +25,7 @@ from fedfm import models
 from fedfm.config import Config, load_config
 from fedfm.core.checkpoint import Damaged, write_atomically
 from fedfm.core.errors import UserError, require
+from fedfm.core.inputs import call
 from fedfm.core.precision import full_precision
 from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
@@ -66,16 +67,15 @@ def compute_features(
     network = copy.deepcopy(model).eval()
     batches = torch.split(torch.arange(len(samples.labels), device=like.device), BATCH)
     with torch.inference_mode(), full_precision():
-        features = [network(samples.fetch(batch)[0])[0].float().cpu() for batch in batches]
+        features = [call(network, samples.fetch(batch)[0])[0].float().cpu() for batch in batches]
     return torch.cat(features).numpy(), samples.labels.cpu().numpy()
 
 
 def load_best_model(folder: Path, dataset: Dataset) -> nn.Module:
     """Load the best model of a finished run on such data to the CPU."""
     chosen, path = load_finished_config(folder).model, folder / "model.safetensors"
-    classes = len(dataset.classes)
     with torch.device("meta"):
-        model = models.build(chosen.name, shape=dataset.shape, classes=classes, **chosen.options)
+        model = models.build_for(dataset, chosen.name, **chosen.options)
     try:
         model.load_state_dict(load_file(path), assign=True)
     except (SafetensorError, FileNotFoundError) as problem:

@@ -4,12 +4,14 @@
 its last layer as features.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.inputs import input_leaves
 
 
 class BodyAndHead(nn.Module):
@@ -45,10 +47,12 @@ class WithFeatures(nn.Module):
     """Your network, returning its features beside its logits.
 
     The features are the input of its last linear layer. Your network is neither copied nor changed.
-    `export_state_dict` returns the weights under your own names.
+    `export_state_dict` returns the weights under your own names. It is called with the arguments of
+    the wrapper, so inputs may be keywords or several positions.
 
     Args:
-        module: Your network, x [B, ...] -> logits [B, C].
+        module: Your network, x [B, ...] -> logits [B, C]. It may return an object or a mapping with
+            `logits` instead, as classifiers of Hugging Face do.
         head: The dotted name of its last linear layer, such as "fc" or "classifier.6".
 
     Examples:
@@ -68,7 +72,7 @@ class WithFeatures(nn.Module):
         self.module = module
         self.head_name = f"module.{head}"
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, *inputs: Any, **named: Any) -> tuple[Tensor, Tensor]:
         """Inputs [B, ...] -> (features [B, d], logits [B, C])."""
         head_inputs: list[Tensor] = []
 
@@ -78,10 +82,12 @@ class WithFeatures(nn.Module):
         head = self.get_submodule(self.head_name)
         hook = head.register_forward_pre_hook(record, with_kwargs=True)
         try:
-            logits = self.module(x)
+            outputs = self.module(*inputs, **named)
         finally:
             hook.remove()
-        return torch.flatten(self._check_single(head_inputs), 1), self._check_logits(logits, len(x))
+        batch = len(input_leaves((*inputs, named) if named else inputs)[0])
+        features = self._check_features(self._check_single(head_inputs))
+        return features, self._check_logits(_find_logits(outputs), batch)
 
     def _check_single(self, head_inputs: list[Tensor]) -> Tensor:
         """Return the input of the head; refuse a head that was not called exactly once."""
@@ -97,6 +103,18 @@ class WithFeatures(nn.Module):
         )
         return head_inputs[0]
 
+    def _check_features(self, features: Tensor) -> Tensor:
+        """Return the features [B, d]; refuse a head of several layers on tokens [B, T, d]."""
+        head = self.get_submodule(self.head_name)
+        inner = [f"{self.head_name.removeprefix('module.')}.{n}" for n in _names(head, nn.Linear)]
+        require(
+            features.ndim != 3 or not inner,
+            f"'{self.head_name.removeprefix('module.')}' of {type(self.module).__name__} has "
+            f"several layers and gets {features.shape[1]} vectors for each sample, but features "
+            f'are one vector: name its last linear layer, head="{(inner or [""])[-1]}"',
+        )
+        return torch.flatten(features, 1)
+
     def _check_logits(self, logits: object, batch: int) -> Tensor:
         """Return the logits; refuse anything but a tensor [B, C]."""
         if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == batch:
@@ -110,6 +128,13 @@ class WithFeatures(nn.Module):
             f"{type(self.module).__name__}.forward must return logits [B, C], here [{batch}, C], "
             f"but it returned {returned}"
         )
+
+
+def _find_logits(outputs: Any) -> Any:
+    """Return the logits of a network's outputs: themselves, or what they call `logits`."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits", outputs)
+    return getattr(outputs, "logits", outputs)
 
 
 def export_state_dict(model: nn.Module) -> dict[str, Any]:

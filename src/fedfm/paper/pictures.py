@@ -112,11 +112,11 @@ def draw_partitions(
     recipe: Recipe, quick: bool, overrides: Iterable[str], folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Draw the partition of every cell; yield what it shows and where it is."""
-    from fedfm.run.prepare import load_data
+    from fedfm.run.prepare import follow_data, load_data
 
     for cell in expand_cells(recipe, quick, overrides):
-        config = cell.resolved
-        dataset, clients, seed = load_data(config), config.training.clients, config.seed
+        config, dataset = follow_data(cell.resolved, load_data(cell.resolved))
+        clients, seed = config.training.clients, config.seed
         counts = partitions.tabulate(dataset, clients, config.partition, seed)
         path = folder / f"{'-'.join(cell.labels.values())}{'-quick' if quick else ''}.png"
         heading = f"{cell.title}: {dataset.name}, {clients} clients, seed {seed}"

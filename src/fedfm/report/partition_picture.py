@@ -21,25 +21,36 @@ _FEW = 20  # so many clients or classes still have room for numbers in their cel
 _MANY = 120  # more than so many classes are named in part, and cells lose the lines between them
 
 
-def draw_partition(table: NDArray[Any], class_names: Sequence[str], title: str, path: Path) -> Path:
-    """Draw the counts `table` [K, C] to `path` (.png or .svg), and return the path."""
+def draw_partition(
+    table: NDArray[Any],
+    class_names: Sequence[str],
+    title: str,
+    path: Path,
+    client_names: Sequence[str] = (),
+) -> Path:
+    """Draw the counts `table` [K, C] to `path` (.png or .svg), and return the path.
+
+    Clients are named by their number, or by `client_names` if there is room for names.
+    """
     classes = table.shape[1]
     require(
         len(class_names) == classes,
         f"{len(class_names)} class names for a table of {classes} classes",
     )
     check_suffix(path)
-    figure = _make_figure(table, class_names)
+    figure = _make_figure(table, class_names, client_names or [*map(str, range(len(table)))])
     figure.suptitle(title, color=INK, fontsize=13, parse_math=False)
     return save_figure(figure, path)
 
 
-def _make_figure(table: NDArray[Any], class_names: Sequence[str]) -> Figure:
+def _make_figure(
+    table: NDArray[Any], class_names: Sequence[str], client_names: Sequence[str]
+) -> Figure:
     width, height = _compute_extent(*table.shape)
     figure = new_figure(width + 3.2, height + 1.6)
     cells, bars, scale = figure.subplots(1, 3, width_ratios=(width, 1.6, 0.16))
     image = _draw_cells(cells, table)
-    _label_cells(cells, len(table), class_names)
+    _label_cells(cells, client_names, class_names)
     _draw_totals(bars, table.sum(1), cells)
     ticks = MaxNLocator(8, integer=True)
     figure.colorbar(image, cax=scale, ticks=ticks, format="{x:,.0f}").outline.set_visible(False)
@@ -76,8 +87,8 @@ def _draw_cells(axes: Axes, table: NDArray[Any]) -> AxesImage:
     return image
 
 
-def _label_cells(axes: Axes, clients: int, class_names: Sequence[str]) -> None:
-    """Name the classes (every one up to `_MANY`) and number the clients."""
+def _label_cells(axes: Axes, client_names: Sequence[str], class_names: Sequence[str]) -> None:
+    """Name the classes (every one up to `_MANY`) and the clients (number them if many)."""
     few = len(class_names) <= _FEW
     shown = range(0, len(class_names), -(-len(class_names) // _MANY))
     slanted = few and max(map(len, class_names)) > 7
@@ -90,8 +101,8 @@ def _label_cells(axes: Axes, clients: int, class_names: Sequence[str]) -> None:
         ha="right" if slanted else "center",
         rotation_mode="anchor" if slanted else "default",
     )
-    if clients <= _FEW:
-        axes.set_yticks(range(clients))
+    if len(client_names) <= _FEW:
+        axes.set_yticks(range(len(client_names)), client_names, parse_math=False)
     else:
         axes.yaxis.set_major_locator(MaxNLocator(11, integer=True))
     axes.set_ylabel("client", color=INK)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedfm.core.errors import require
+from fedfm.core.inputs import InputTree, call, map_inputs, to_like
 from fedfm.data.batches import batch_sizes
 from fedfm.rounds.federation import LocalTraining
 
@@ -16,15 +17,16 @@ REFUSAL = "more than 1 value per channel"
 
 
 def check_single_samples(
-    network: nn.Module, shape: tuple[int, ...], samples: Mapping[str, int], training: LocalTraining
+    network: nn.Module, example: InputTree, samples: Mapping[str, int], training: LocalTraining
 ) -> None:
     """Refuse clients with a batch of one sample, where the network cannot train on it.
 
-    `samples` has the number of training samples of each client, by the client's name in messages.
+    `example` are inputs to try it on; `samples` has the number of training samples of each client,
+    by the client's name in messages.
     """
     single = find_single_samples(samples, training)
     require(
-        not single or can_train_on_one(network, shape),
+        not single or can_train_on_one(network, example),
         f"{_list_names(single)}: a batch of one sample, which batch norm cannot normalise; "
         f"{_remedy(single, training)}, or use a network without batch norm",
     )
@@ -36,15 +38,16 @@ def find_single_samples(samples: Mapping[str, int], training: LocalTraining) -> 
     return {name: n for name, n in samples.items() if 1 in batch_sizes(n, size, keep_last)}
 
 
-def can_train_on_one(network: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Return whether a network can train on one input [1, *shape], despite its batch norms."""
+def can_train_on_one(network: nn.Module, example: InputTree) -> bool:
+    """Return whether a network can train on one of the inputs, despite its batch norms."""
     unchanged = {id(p): p for p in network.parameters()}
     copied = copy.deepcopy(network, unchanged).train()
-    blank = next(copied.parameters()).new_zeros(1, *shape)
-    devices = [blank.device] if blank.is_cuda else []
+    like = next(copied.parameters())
+    one = to_like(map_inputs(lambda leaf: leaf[:1], example), like)
+    devices = [like.device] if like.is_cuda else []
     try:
         with torch.random.fork_rng(devices=devices), torch.no_grad():
-            copied(blank)
+            call(copied, one)
     except ValueError as problem:
         if REFUSAL in str(problem):
             return False

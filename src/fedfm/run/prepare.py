@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from fedfm import data, models
 from fedfm.config import Config
+from fedfm.config.training import Training
 from fedfm.core.errors import require
 from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
+from fedfm.data.partition import assign, read_clients
 
 SMALL = 50_000
 """A network with fewer parameters trains on one thread: a second one hardly helps."""
@@ -20,7 +22,7 @@ SMALL = 50_000
 def load_data(config: Config, download: bool = True) -> Dataset:
     """Load the data set that a config names."""
     options = config.data.model_dump(exclude={"name"}, exclude_none=True)
-    for key in ("dir", "path"):
+    for key in ("dir", "path", "test_path"):
         if key in options:
             options[key] = Path(options[key]).expanduser()
     if config.data.augment is not None:
@@ -28,30 +30,38 @@ def load_data(config: Config, download: bool = True) -> Dataset:
     return data.load(config.data.name, download=download, **options)
 
 
-class Described(Protocol):
-    """Anything with the shape of its inputs and the names of its classes."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        ...
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """The names of the classes."""
-        ...
+def follow_all(
+    configs: Sequence[Config], dataset: Dataset | None = None
+) -> tuple[list[Config], Dataset | None]:
+    """Do `follow_data` for configs that differ only in their seeds; load the data if need be."""
+    if not configs[0].partition.given:
+        return [*configs], dataset
+    first, assigned = follow_data(configs[0], dataset or load_data(configs[0]))
+    return [first.with_seed(config.seed) for config in configs], assigned
 
 
-def build_model(config: Config, dataset: Described) -> torch.nn.Module:
+def follow_data(config: Config, dataset: Dataset) -> tuple[Config, Dataset]:
+    """Return the config with the number of clients that the data have, if these decide it.
+
+    A number that is not the default is kept; the partition refuses it if it is wrong. If the
+    config names a file with the clients of the samples, return the data with these clients.
+    """
+    partition = config.partition
+    if partition.kind == "own" and partition.file and partition.digest != dataset.digest:
+        dataset = assign(dataset, read_clients(Path(partition.file).expanduser()))
+        known = replace(partition, digest=partition.digest or dataset.digest)
+        config = config.model_copy(update={"partition": known})
+    decided = partition.given and len(dataset.clients) > 0
+    if decided and config.training.clients == Training.clients:
+        config = config.with_clients(len(dataset.clients))
+    return config, dataset
+
+
+def build_model(config: Config, dataset: models.Described) -> torch.nn.Module:
     """Build the model that a config names; its weights depend on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(config.seed, "model"))
-        return models.build(
-            config.model.name,
-            shape=dataset.shape,
-            classes=len(dataset.classes),
-            **config.model.options,
-        )
+        return models.build_for(dataset, config.model.name, **config.model.options)
 
 
 @contextmanager

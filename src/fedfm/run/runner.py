@@ -22,7 +22,7 @@ from fedfm.rounds.server import Diverged
 from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
 from fedfm.run.extend import check_extension, copy_run
 from fedfm.run.folder import RunFolder, check_writable
-from fedfm.run.prepare import build_model, device_of, load_data, use_threads
+from fedfm.run.prepare import build_model, device_of, follow_all, load_data, use_threads
 from fedfm.run.records import Progress, Result
 from fedfm.run.simulation import Simulation, advance
 
@@ -48,6 +48,12 @@ class Run:
         if known and self.config.executor == "auto":
             return self.config.model_copy(update={"executor": known.name})
         return self.config
+
+    @property
+    def packing(self) -> tuple[object, ...]:
+        """Runs that differ in it cannot be trained together."""
+        config = self.effective_config
+        return config.executor, config.seed if config.partition.changes_inputs else None
 
     def check_folder(self, resume: bool) -> None:
         """Refuse a folder that the run could not have, before anything takes time."""
@@ -92,6 +98,7 @@ def run_configs(
     `data` and `networks` replace those that the configs name. New runs go on from the finished runs
     in `parents`.
     """
+    configs, data = follow_all(configs, data)
     first, nobody = configs[0], [None] * len(configs)
     for config, out in zip(configs, outs or nobody, strict=True):
         if out:
@@ -112,14 +119,12 @@ def run_configs(
 def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> list[Result]:
     """Run several seeds of one network; train the clients of all of them together.
 
-    Runs that began with different executors continue separately.
+    Runs that began with different executors, or whose inputs differ, continue separately.
     """
-    kinds = [run.effective_config.executor for run in runs]
+    kinds = [run.packing for run in runs]
     if len(set(kinds)) > 1:
         done = {
-            kind: iter(
-                run_together([r for r in runs if r.effective_config.executor == kind], data, resume)
-            )
+            kind: iter(run_together([r for r in runs if r.packing == kind], data, resume))
             for kind in dict.fromkeys(kinds)
         }
         return [next(done[kind]) for kind in kinds]

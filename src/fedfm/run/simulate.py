@@ -6,18 +6,21 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
 from torch import nn
 
-from fedfm.config import Config, make_config
+from fedfm.config import Config, make_config, parse
 from fedfm.config.deployment import Deployment
 from fedfm.config.training import Training
 from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset
-from fedfm.data.partition import Partition
+from fedfm.data.join import Clients, are_clients, join
+from fedfm.data.partition import Partition, assign
 from fedfm.methods import Piece
 from fedfm.privacy import Privacy
 from fedfm.run.bookkeeper import Watcher
-from fedfm.run.prepare import device_of
+from fedfm.run.prepare import device_of, load_data
 from fedfm.run.records import Result
 from fedfm.run.runner import run_configs
 
@@ -27,10 +30,10 @@ Table = Mapping[str, Any]
 
 def simulate(
     model: nn.Module | str | Table,
-    data: Dataset | str | Table,
+    data: Dataset | Clients | str | Table,
     method: Piece | Iterable[Piece] | str | Sequence[str] | Table,
     *,
-    partition: Partition | Table | None = None,
+    partition: Partition | Table | Sequence[Any] | ArrayLike | None = None,
     training: Training | Table | None = None,
     deployment: Deployment | Table | None = None,
     privacy: Privacy | Table | None = None,
@@ -54,9 +57,12 @@ def simulate(
     Args:
         model: A network with forward(x [B, ...]) -> (features [B, d], logits [B, C]), which is not
             changed; or a model's name, or a table with its name and options.
-        data: A data set, a source's name, or a table with its name and options.
+        data: A data set, one for each client (by name or in order, see `fedfm.data.join`), a
+            source's name, or a table with its name and options.
         method: A piece, several pieces to compose, their names, or a table of names and settings.
-        partition: How the training samples are divided among the clients.
+        partition: How the training samples are divided among the clients: settings; index lists,
+            one for each client; or the client of each training sample (see `fedfm.data.assign`).
+            Data sets for each client are not divided further by default.
         training: Clients, rounds, local epochs, learning rate and so on.
         deployment: Only its `minimum` matters in a simulation, and only with `privacy`.
         privacy: Clipping and noise; without it clients send exact answers.
@@ -94,6 +100,7 @@ def simulate(
         >>> result.totals.floats_up  # 2 rounds, 3 clients, 17,226 parameters
         103356
     """
+    data, dataset, partition = _bring_data(data, partition)
     settings = {
         **{"partition": partition, "training": training, "deployment": deployment},
         **{"privacy": privacy, "seed": _check_seed(seed), "executor": executor, "device": device},
@@ -108,7 +115,7 @@ def simulate(
         [config],
         outs=[Path(out) if out else None],
         watchers=[watch],
-        data=data if isinstance(data, Dataset) else None,
+        data=dataset,
         networks=networks,
         resume=resume,
         parents=[Path(extend) if extend else None],
@@ -117,7 +124,7 @@ def simulate(
 
 def simulate_seeds(
     build: Callable[[int], nn.Module] | str | Table,
-    data: Dataset | str | Table,
+    data: Dataset | Clients | str | Table,
     method: Piece | Iterable[Piece] | str | Sequence[str] | Table,
     *,
     seeds: Sequence[int] = (0, 1, 2),
@@ -153,6 +160,8 @@ def simulate_seeds(
         not isinstance(build, nn.Module),
         "simulate_seeds builds a model for each seed: give a function of the seed, not a model",
     )
+    data, dataset, partition = _bring_data(data, settings.pop("partition", None))
+    settings["partition"] = partition
     networks = [build(_check_seed(seed)) for seed in seeds] if callable(build) else []
     named: Sequence[Any] = networks or [build] * len(seeds)
     configs = [
@@ -162,10 +171,36 @@ def simulate_seeds(
     return run_configs(
         configs,
         outs=[Path(out) / f"seed-{seed}" if out else None for seed in seeds],
-        data=data if isinstance(data, Dataset) else None,
+        data=dataset,
         networks=networks,
         resume=resume,
     )
+
+
+def _bring_data(data: Any, partition: Any) -> tuple[Any, Dataset | None, Any]:
+    """Return the data and the partition as a config takes them, and between them the data set.
+
+    The data set is None if the config's is to be loaded as it is.
+    """
+    if are_clients(data):
+        data, partition = join(data), Partition("natural") if partition is None else partition
+    if _is_given(partition):
+        loaded = data if isinstance(data, Dataset) else _load(data)
+        dataset = assign(loaded, partition)
+        return data, dataset, Partition("own", digest=dataset.digest)
+    return data, data if isinstance(data, Dataset) else None, partition
+
+
+def _load(data: str | Table) -> Dataset:
+    """Load the data set of a source's name, or of a table with its name and options."""
+    return load_data(parse({"data": {"name": data} if isinstance(data, str) else data}))
+
+
+def _is_given(partition: Any) -> bool:
+    """Return whether a partition is index lists or clients of samples, and not settings."""
+    if isinstance(partition, Mapping):
+        return any(np.ndim(value) > 0 for value in partition.values())
+    return partition is not None and not isinstance(partition, Partition | str)
 
 
 def _place(model: nn.Module, config: Config) -> nn.Module:

@@ -50,7 +50,7 @@ class Simulation:
         sibling: "Simulation | None" = None,
     ) -> None:
         training, seed, classes = config.training, config.seed, len(data.classes)
-        shards = partitions.deal(data, training.clients, config.partition, seed)
+        data, shards = partitions.divide(data, training.clients, config.partition, seed)
         samples, validation = (
             [torch.from_numpy(part) for part in parts]
             for parts in hold_out(shards, training.validation, seed)
@@ -59,7 +59,7 @@ class Simulation:
         self.config, self.method = config, config.composed
         self.device_data = sibling.device_data if sibling else device_data(model, data)
         fed = Federation(
-            task=Task(start, classes, models.check_model(model, data.shape, classes)),
+            task=Task(start, classes, models.check_model(model, data.example, classes)),
             method=self.method,
             executor=LoopExecutor(model, self.device_data[0]),
             samples=samples,
@@ -71,7 +71,7 @@ class Simulation:
             guard=config.guard(),
         )
         sizes = {f"client {k}": len(indices) for k, indices in enumerate(samples)}
-        check_single_samples(model, data.shape, sizes, fed.training)
+        check_single_samples(model, data.example, sizes, fed.training)
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
         else:

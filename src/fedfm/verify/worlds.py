@@ -122,7 +122,7 @@ def make_federation(
         executor = EXECUTORS[executor](module, make_device_data(data, module))
     sgd = Sgd(lr, momentum, weight_decay)
     return Federation(
-        task=Task(copy_model(module), len(data.classes), models.feature_dim(module, data.shape)),
+        task=Task(copy_model(module), len(data.classes), models.feature_dim(module, data.example)),
         method=compose(pieces),
         executor=executor,
         samples=samples or split_samples(),

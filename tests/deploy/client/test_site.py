@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_paths_are_relative_to_the_site_file(tmp_path):
         ({"data": {"source": "cvs"}}, "'cvs': did you mean 'csv'"),
         ({"data": {"source": "csv"}}, r"'path'.*\[data\]"),
         ({"data": {**CSV, "lable": "x"}}, "'lable': did you mean 'label'"),
-        ({"data": {**CSV, "size": 3}}, "'size'.*label, path, source"),
+        ({"data": {**CSV, "size": 3}}, "'size'.*drop, fill, label, merge, missing, path, source"),
         ({"data": {"source": "folder", "path": "x", "size": 0}}, r"data\.size: "),
         ({"data": {"source": "python", "entry": "own.made"}}, "'package.module:function'"),
         ({"data": {"source": "python", "entry": "../own:made"}}, "'package.module:function'"),
@@ -129,6 +130,25 @@ def test_paths_are_relative_to_the_site_file(tmp_path):
 def test_mistakes_in_a_site_file_are_explained(tmp_path, changes, pattern):
     with pytest.raises(UserError, match=f"^here: .*{pattern}"):
         parse_site({"name": "a", "data": CSV} | changes, tmp_path, "here")
+
+
+def test_a_clients_table_may_have_gaps_columns_to_drop_and_labels_to_merge(tmp_path):
+    rows = [f"{i},{'?' if i % 5 else i},{i},{i % 4}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,age,weight,label", *rows]))
+    table: dict[str, Any] = {"source": "csv", "path": "t.csv", "drop": ["id"], "fill": "mean"}
+    table["merge"] = {"ill": ["1", "2", "3"]}
+    site = parse_site({"name": "a", "data": table}, tmp_path)
+    own = site.load_data(Config())
+    assert (own.classes, own.shape) == (("0", "ill"), (2,))
+    assert site.data.columns == ("age", "weight")
+
+
+def test_a_clients_categories_are_refused(tmp_path):
+    rows = [f"{'mf'[i % 2]},{i % 2}" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["sex,label", *rows]))
+    site = parse_site({"name": "a", "data": {"source": "csv", "path": "t.csv"}}, tmp_path)
+    with pytest.raises(UserError, match=r"row 2, column 'sex': 'm'"):
+        site.load_data(Config())
 
 
 def test_a_site_file_that_is_none_is_named(tmp_path):
@@ -268,6 +288,24 @@ def test_shares_agree_on_the_data_sets_own_classes_in_their_order(monkeypatch):
     assert not refused
     for share in shares:
         assert torch.equal(apply_agreement(share, agreement).train.labels, share.train.labels)
+
+
+@pytest.mark.parametrize("kind", ["natural", "feature"])
+def test_shares_have_the_test_samples_of_their_client(monkeypatch, kind):
+    names = ("north", "south", "west", "east")
+    splits = [data.load("digits").train, data.load("digits").test]
+    own = [replace(s, clients=torch.arange(len(s)) % 4) for s in splits]
+    whole = replace(data.load("digits"), train=own[0], test=own[1], clients=names)
+    monkeypatch.setattr("fedfm.run.prepare.load_data", lambda config: whole)
+    config = config_of(kind)
+    divided, shards = partitions.divide(whole, 4, config.partition, config.seed)
+    for client in range(4):
+        share = share_of(config, client).load_data(config)
+        assert (share.clients, share.train.clients, share.test.clients) == ((), None, None)
+        assert torch.equal(share.train.inputs, divided.train.inputs[shards[client]])
+        assert torch.equal(
+            share.test.inputs, divided.test.inputs[torch.as_tensor(divided.test.clients) == client]
+        )
 
 
 def test_a_share_of_another_number_of_clients_is_refused():

@@ -67,7 +67,7 @@ class Runtime:
     @cached_property
     def federation(self) -> Federation:
         """A federation in which every client has this client's samples."""
-        features = models.feature_dim(self.network, self.data.shape)
+        features = models.feature_dim(self.network, self.data.example)
         return Federation(
             task=Task(self.start, len(self.data.classes), features),
             method=self.config.composed,

@@ -1,6 +1,5 @@
 """The sources of a client's data: the [data] section of its site file."""
 
-import csv
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from fedfm import data
 from fedfm.config import Config
 from fedfm.core.errors import UserError, require
 from fedfm.data import partition as partitions
+from fedfm.data.cells import read_text_files
 from fedfm.data.dataset import Dataset
 
 
@@ -61,22 +61,29 @@ class FolderSource(_Source):
 
 
 class CsvSource(_Source):
-    """A table of numbers with a column of class names."""
+    """A table of numbers with a column of class names; the other keys are those of a config.
+
+    Categories are refused: their columns would differ between clients that have other values.
+    """
 
     source: Literal["csv"] = "csv"
     path: SitePath
     label: str = "label"
+    drop: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    fill: Literal["mean"] | None = None
+    merge: dict[str, tuple[str, ...]] | None = None
 
     def load(self, config: Config) -> Dataset:
-        """Return the table."""
-        return data.load("csv", path=self.path, label=self.label)
+        """Return the table; missing values are filled by the mean of the client's own rows."""
+        options: dict[str, Any] = self.model_dump(exclude={"source"})
+        return data.load("csv", **options, categories=())
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names in the header except the label's; `load` must have read the table."""
-        with self.path.open(newline="", encoding="utf-8-sig") as stream:
-            names = [name.strip() for name in next(csv.reader(stream))]
-        return tuple(name for name in names if name != self.label)
+        """The names of the columns that are used; `load` must have read the table."""
+        names = read_text_files(self.path, header=True).header
+        return tuple(name for name in names if name not in (self.label, *self.drop))
 
 
 class PythonSource(_Source):
@@ -127,8 +134,9 @@ class PythonSource(_Source):
 class ShareSource(_Source):
     """One part of the config's data set, for trying a federation on one machine.
 
-    Training samples are partitioned as in the simulation. Each client gets every `of`-th test
-    sample, so that all clients together have the whole test set.
+    Training samples are partitioned as in the simulation. Each client gets the test samples that
+    belong to it or, if these belong to nobody, every `of`-th one, so that all clients together have
+    the whole test set.
     """
 
     source: Literal["share"] = "share"
@@ -143,19 +151,25 @@ class ShareSource(_Source):
 
     def load(self, config: Config) -> Dataset:
         """Return part `share`, normalised as the whole data set."""
-        from fedfm.run.prepare import load_data
+        from fedfm.run.prepare import follow_data, load_data
 
+        config, whole = follow_data(config, load_data(config))
         clients = config.training.clients
         require(
             self.of == clients,
             f"a share of {self.of}, but the config divides its data among {clients} clients "
             f"(training.clients): share:K/{clients}, or of = {clients} in the site file",
         )
-        whole = load_data(config)
-        shards = partitions.deal(whole, clients, config.partition, config.seed)
-        train = whole.train.subset(torch.from_numpy(shards[self.share]))
-        test = whole.test.subset(torch.arange(self.share, len(whole.test), self.of))
-        return replace(whole, train=train, test=test)
+        whole, shards = partitions.divide(whole, clients, config.partition, config.seed)
+        train = replace(whole.train.subset(torch.from_numpy(shards[self.share])), clients=None)
+        test = replace(whole.test.subset(self._find_tests(whole)), clients=None)
+        return replace(whole, train=train, test=test, clients=())
+
+    def _find_tests(self, whole: Dataset) -> torch.Tensor:
+        """Return the test samples that belong to the client, or else every `of`-th one."""
+        if whole.test.clients is not None:
+            return (whole.test.clients == self.share).nonzero().flatten()
+        return torch.arange(self.share, len(whole.test), self.of)
 
 
 @contextmanager

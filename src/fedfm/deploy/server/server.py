@@ -102,7 +102,7 @@ class Server:
     def _initial_state(self) -> State:
         agreement = self.clients.agreement
         network = build_model(self.config, agreement)
-        features = models.feature_dim(network, agreement.shape)
+        features = models.feature_dim(network, agreement.example)
         self.task = Task(copy_model(network), len(agreement.classes), features)
         weight = expect_weight(self.config, self.task.model, self.clients.unit)
         self.clients.settle_unit(weight)

@@ -14,7 +14,7 @@ from fedfm.data.dataset import Dataset
 from fedfm.report.html.group import thin_indices
 from fedfm.report.html.load import LoadedRun
 from fedfm.report.html.svg import WIDTH, Group, draw_rectangles, new_picture, to_markup
-from fedfm.run.prepare import load_data
+from fedfm.run.prepare import follow_data, load_data
 
 LEFT, TOP = 54.0, 30.0
 """Where the cells begin."""
@@ -34,9 +34,9 @@ def draw_partition_of(run: LoadedRun, name: str) -> tuple[Markup | None, str]:
         return None, "The partition is not drawn: the run was given its data in Python."
     try:
         config = parse({k: v for k, v in run.config.items() if k not in ("method", "code")})
-        dataset = _load_data(config.data)
-        clients, seed = config.training.clients, config.seed
-        table = partitions.tabulate(dataset, clients, config.partition, seed)
+        config, dataset = follow_data(config, _load_data(config.data))
+        clients = config.training.clients
+        table = partitions.tabulate(dataset, clients, config.partition, config.seed)
     except (ValueError, OSError) as problem:
         return None, f"The partition is not drawn: {str(problem).rstrip('.')}."
     sizes = table.sum(1)

@@ -1,0 +1,78 @@
+"""A classifier of Hugging Face, built from its config, is trained as it is."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+from fedfm import FedAvg, Partition, Training, models, simulate
+from fedfm.core.errors import UserError
+from fedfm.data import Dataset, Split
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 16,
+    "num_labels": 3,
+    "initializer_range": 0.1,
+}
+
+
+def make_texts(count: int, seed: int) -> Split:
+    """Return token ids of texts in which one of three ids, at any place, tells the class."""
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 3
+    ids = torch.randint(10, 100, (count, 12), generator=rng)
+    lengths = torch.randint(6, 13, (count, 1), generator=rng)
+    places = torch.randint(1, 6, (count, 1), generator=rng)
+    ids.scatter_(1, places, labels.unsqueeze(1) + 2)
+    mask = torch.arange(12) < lengths
+    return Split({"input_ids": ids * mask, "attention_mask": mask.long()}, labels)
+
+
+def test_a_classifier_learns_from_ids_and_masks():
+    torch.manual_seed(0)
+    data = Dataset("texts", make_texts(600, 0), make_texts(150, 1), ("a", "b", "c"))
+    bert = BertForSequenceClassification(BertConfig(**SMALL))
+    model = models.WithFeatures(bert, head="classifier")
+    result = simulate(
+        model,
+        data,
+        FedAvg(),
+        partition=Partition("niid1", beta=0.5),
+        training=Training(clients=3, rounds=6, epochs=2, batch_size=16, lr=0.05),
+    )
+    assert result.test_accuracy > 0.9
+    best = result.best.model
+    model.load_state_dict(best.params | best.buffers)
+    bert.eval()
+    with torch.no_grad():
+        right = bert(**data.test.inputs).logits.argmax(1) == data.test.labels
+    assert float(right.double().mean()) == pytest.approx(result.test_accuracy)
+
+
+def test_a_head_that_pools_tokens_is_named_by_its_last_layer():
+    roberta = RobertaForSequenceClassification(RobertaConfig(**SMALL | {"pad_token_id": 0}))
+    inputs = {"input_ids": torch.arange(2, 10).view(2, 4)}
+    with pytest.raises(UserError, match=r'head="classifier\.out_proj"'):
+        models.WithFeatures(roberta, head="classifier")(**inputs)
+    features, logits = models.WithFeatures(roberta, head="classifier.out_proj")(**inputs)
+    assert (features.shape, logits.shape) == ((2, 32), (2, 3))
+
+
+def test_ids_outside_of_the_vocabulary_are_refused_before_training():
+    texts = make_texts(60, 0)
+    texts.inputs["input_ids"][7, 3] = 100
+    data = Dataset("texts", texts, make_texts(30, 1), ("a", "b", "c"))
+    model = models.WithFeatures(BertForSequenceClassification(BertConfig(**SMALL)), "classifier")
+    with pytest.raises(UserError, match=r"ids run from 0 to 100.*outside of its embedding"):
+        simulate(model, data, FedAvg(), training=Training(clients=2, rounds=1))
