@@ -49,8 +49,8 @@ def addresses(cohort: Cohort) -> list[int]:
     kept = [*cohort.model, cohort.moments, cohort.low_params, cohort.objective.held, *views]
     sums, clock = {"losses": cohort.losses, "terms": cohort.terms}, cohort.clock
     held = [leaf for tree in (*kept, sums) for leaf in trees.leaves(tree)]
-    rate = [clock.rate] if isinstance(clock.rate, Tensor) else []
-    return [leaf.data_ptr() for leaf in (*held, clock.count, *rate)]
+    read = [each for each in (clock.rate, clock.count) if isinstance(each, Tensor)]
+    return [leaf.data_ptr() for leaf in (*held, *read)]
 
 
 @pytest.fixture

@@ -21,16 +21,17 @@ class Clock:
     ) -> None:
         self.lr, self.factors = optimizer.lr, factors
         self.rate: float | Tensor = optimizer.lr
-        self.count = torch.ones((), dtype=torch.float32, device=device)
-        self.counts = optimizer.counts_steps
-        self.moves = self.counts or bool(factors)
+        self.count: Tensor | None = None
+        if optimizer.counts_steps:
+            self.count = torch.ones((), dtype=torch.float32, device=device)
+        self.moves = optimizer.counts_steps or bool(factors)
         """Whether steps differ, so that each needs `set`."""
 
     def set(self, step: int) -> None:
         """Set the rate and the number of a step, which is counted from 0 in a round."""
         if self.factors:
             self.set_rate(self.lr * self.factors[step])
-        if self.counts:
+        if self.count is not None:
             self.count.fill_(step + 1)
 
     def set_rate(self, rate: float) -> None:
@@ -71,20 +72,21 @@ def update(
     kernels require.
     """
     added = constants or {}
+    if not isinstance(optimizer, Sgd):
+        full = {name: grads[name].to(params[name].dtype) for name in low_params}
+        _update_together([*params], params, grads | full, moments, optimizer, clock, added)
+        for name, low in low_params.items():
+            low.copy_(params[name])
+        return
     rest: list[str] = []
     for name, param in params.items():
         single = param.is_cuda and param.dtype == torch.float32 and param.numel() >= LARGE
-        if isinstance(optimizer, Sgd) and (single or name in low_params):
+        if single or name in low_params:
             _update_alone(name, params, grads, moments, low_params, optimizer, clock, added)
         else:
             rest.append(name)
-    lowered = low_params.keys() & rest
-    if lowered:
-        grads = grads | {name: grads[name].to(params[name].dtype) for name in lowered}
     if rest:
         _update_together(rest, params, grads, moments, optimizer, clock, added)
-    for name in lowered:
-        low_params[name].copy_(params[name])
 
 
 def _update_alone(

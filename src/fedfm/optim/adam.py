@@ -41,9 +41,10 @@ class Adam(Optimizer):
         grads: Leaves,
         moments: Mapping[str, Leaves],
         rate: float | Tensor,
-        count: Tensor,
+        count: Tensor | None,
     ) -> None:
         """Take a step in place."""
+        assert count is not None
         self.fused(
             params,
             grads,

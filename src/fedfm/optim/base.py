@@ -36,7 +36,7 @@ class Optimizer(ABC):
         grads: Leaves,
         moments: Mapping[str, Leaves],
         rate: float | Tensor,
-        count: Tensor,
+        count: Tensor | None,
     ) -> None:
         """Take a step in place.
 
@@ -45,7 +45,7 @@ class Optimizer(ABC):
             grads: Their gradients, in their dtype and layout.
             moments: The running means by name, for each parameter.
             rate: The learning rate; a tensor [] that a captured step reads.
-            count: [], the number of the step in this round, from 1.
+            count: [], the number of the step in this round, from 1, if `counts_steps`.
         """
 
     def accumulation(

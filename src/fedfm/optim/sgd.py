@@ -35,7 +35,7 @@ class Sgd(Optimizer):
         grads: Leaves,
         moments: Mapping[str, Leaves],
         rate: float | Tensor,
-        count: Tensor,
+        count: Tensor | None,
     ) -> None:
         """Take a step in place."""
         fused_sgd(
