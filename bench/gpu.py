@@ -72,7 +72,7 @@ class EagerLoop:
         fed = self.simulation.federation
         feed = self.simulation.device_data[0]
         for client in range(CLIENTS):
-            optimizer = torch.optim.SGD(self.module.parameters(), **asdict(fed.training.sgd))
+            optimizer = torch.optim.SGD(self.module.parameters(), **asdict(fed.training.optimizer))
             for batch in fed.plan(0, client).first(steps).batches:
                 inputs, labels = feed.fetch(batch.to(self.anchors.device))
                 optimizer.zero_grad()

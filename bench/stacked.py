@@ -90,7 +90,7 @@ class PlainLoop:
         self.labels = workload.data.train.labels
         self.model = workload.module()
         self.model.to(memory_format=layout)  # type: ignore[call-overload]  # torch does not type it
-        self.sgd = asdict(fed.training.sgd) | {"fused": tuned}
+        self.sgd = asdict(fed.training.optimizer) | {"fused": tuned}
 
     def train(self, client: int) -> None:
         """A client's local training, in place."""

@@ -65,6 +65,15 @@ def run_blocks(path: Path, capsys) -> str:
     return capsys.readouterr().out
 
 
+def test_the_optimizer_guide_s_config_parses_and_its_python_runs(capsys):
+    path = ROOT / "docs/training.md"
+    (text,) = blocks(path, "toml")
+    training = parse(tomllib.loads(text)).training
+    assert (training.optimizer, training.clip_norm) == ("adamw", 1.0)
+    assert training.schedule.depends_on_total
+    assert re.fullmatch(r"\{'task': [\d.]+\}\n", run_blocks(path, capsys))
+
+
 def test_the_worked_example_of_a_method_runs_and_is_registered(capsys):
     try:
         said = run_blocks(ROOT / "docs/add-a-method.md", capsys)

@@ -7,8 +7,8 @@ import torch
 
 from fedfm import FedAvg, Partition, Training, data, models
 from fedfm.config import make_config
-from fedfm.core.sgd import Sgd
 from fedfm.methods import Model
+from fedfm.optim import Sgd
 from fedfm.report.figure import COLOURS, begin_chart, save_figure
 from fedfm.run.records import Progress
 from fedfm.run.simulation import Simulation

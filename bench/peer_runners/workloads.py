@@ -88,7 +88,7 @@ def contents(name: str, rounds: int) -> dict[str, Any]:
         "cohorts": [fed.cohort(round) for round in range(WARM_UP + rounds)],
         "epochs": fed.training.epochs,
         "batch_size": fed.training.batch_size,
-        "sgd": asdict(fed.training.sgd),
+        "sgd": asdict(fed.training.optimizer),
         "start": start,
         "reference": named(name, reference.weights()),
     }

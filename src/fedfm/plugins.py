@@ -10,31 +10,29 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from inspect import Parameter, getsource, signature
+from inspect import Parameter, getsource, isfunction, signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fedfm.core.errors import UserError, require
 
-if TYPE_CHECKING:
-    from fedfm.methods import Piece
-
 VARIABLE = "FEDFM_METHODS"
 CODE_DIGESTS: dict[str, str] = {}
-"""The digest of a plugin's file by the name of each method or model that it registers.
+"""The digest of a plugin's file by the name of each method, model or loss that it registers.
 
 Other code is another experiment."""
 _loaded: set[Path] = set()
-_source_digests: dict[type[Piece], str] = {}
+_source_digests: dict[Any, str] = {}
 
 
 def add_plugins(files: Iterable[Path]) -> None:
     """Add files to the environment variable FEDFM_METHODS, as absolute paths.
 
     Args:
-        files: Python files that register methods in `PIECES` or models in `MODELS`.
+        files: Python files that register methods in `PIECES`, models in `MODELS` or losses in
+            `LOSSES`.
     """
     paths = (str(file.resolve()) for file in [*_list_files(), *files])
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
@@ -53,16 +51,19 @@ def load_plugins() -> None:
             _loaded.add(file)
 
 
-def digest_sources(pieces: Iterable[Piece]) -> dict[str, str]:
-    """Return digests of the source of pieces outside this package, where the source is known."""
+def digest_sources(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return digests by name of the source of objects, or of functions, outside this package.
+
+    Those whose source is not known have none.
+    """
     digests = {}
-    for piece in pieces:
-        kind = type(piece)
-        if not kind.__module__.startswith("fedfm."):
+    for name, value in given.items():
+        code = value if isfunction(value) else type(value)
+        if not str(code.__module__).startswith("fedfm."):
             with suppress(OSError, TypeError, SyntaxError):  # typed in, or being edited
-                if kind not in _source_digests:  # keep the first: the file may change later
-                    _source_digests[kind] = _digest(getsource(kind).encode())
-                digests[piece.name] = _source_digests[kind]
+                if code not in _source_digests:  # keep the first: the file may change later
+                    _source_digests[code] = _digest(getsource(code).encode())
+                digests[name] = _source_digests[code]
     return digests
 
 
@@ -71,11 +72,13 @@ def _digest(source: bytes) -> str:
 
 
 def _list_registered() -> dict[str, object]:
-    """Return methods by name, and models by `model.` and name."""
+    """Return methods by name, models by `model.` and name, and losses by `loss.` and name."""
+    from fedfm.losses import LOSSES
     from fedfm.methods import PIECES
     from fedfm.models import MODELS
 
-    return {**PIECES, **{f"model.{name}": kind for name, kind in MODELS.items()}}
+    models = {f"model.{name}": kind for name, kind in MODELS.items()}
+    return {**PIECES, **models, **{f"loss.{name}": loss for name, loss in LOSSES.items()}}
 
 
 def _check_methods(file: Path) -> None:

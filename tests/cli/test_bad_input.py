@@ -105,6 +105,21 @@ SETTINGS = {
         ['method=["fedfm", "fedfm-lite"]'],
         "fedfm and fedfm-lite cannot be combined: both set the anchors",
     ),
+    "a method that needs SGD, with AdamW": (
+        ["method=scaffold", "optimizer=adamw"],
+        "scaffold: the maths holds for SGD only, not for adamw: set training.optimizer = 'sgd'",
+    ),
+    "a schedule longer than the run": (
+        ["rounds=20", "lr_schedule=cosine", "lr_warmup=30"],
+        "the learning-rate schedule takes 30 rounds (lr_warmup and lr_period), but the run has 20",
+    ),
+    "an unknown optimizer": (["optimizer=adamx"], "unknown optimizer 'adamx': did you mean 'adam'"),
+    "an unknown schedule": (["lr_schedule=cosin"], "did you mean 'cosine'?"),
+    "an unknown loss": (["loss=crossentropy"], "did you mean 'cross_entropy'?"),
+    "weights of too few classes": (
+        ["class_weights=[1.0, 2.0]"],
+        "class_weights has 2 numbers, but the data have 10 classes: give one for each",
+    ),
     "no method": (["method=[]"], "a method needs at least one piece"),
     "rounds between sharings": (
         ["method=fedfm-lite", "fedfm-lite.models_every=2", "rounds=3"],

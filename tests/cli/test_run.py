@@ -98,6 +98,7 @@ def test_every_round_is_a_line_with_these_fields(folder):
             "seconds",
             *TRAFFIC,
             "failed",
+            "losses",
         ]
         assert 0 <= line["val_accuracy"] <= 1
         assert line["seconds"] > 0

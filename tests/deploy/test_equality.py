@@ -19,6 +19,7 @@ def assert_equal_runs(federation, accuracies=True, **tolerance):
         assert ours.traffic == theirs.traffic
         assert ours.failed == theirs.failed == 0
         assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-4)
+        assert ours.losses == pytest.approx(theirs.losses, rel=1e-4)
         if accuracies:
             assert ours.val_accuracy == pytest.approx(theirs.val_accuracy, abs=1e-9)
             assert ours.test_accuracy == pytest.approx(theirs.test_accuracy, abs=1e-9)
@@ -41,6 +42,18 @@ def test_batch_norm_and_its_counters(federation, method):
     run = federation(method, "model.norm=batch")
     assert_equal_runs(run)
     assert run.state.model.buffers
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fedfm", ["optimizer=adamw", "lr=0.003", "lr_schedule=cosine", "clip_norm=1.0"]),
+        ("scaffold", ["nesterov=true", "lr_warmup=2", "clip_norm=0.5", "label_smoothing=0.1"]),
+        ("fednova", ["lr_schedule=exponential", "lr_unit=step", "class_weights=balanced"]),
+    ],
+)
+def test_optimizers_schedules_and_losses(federation, method, settings):
+    assert_equal_runs(federation(method, *(f"training.{setting}" for setting in settings)))
 
 
 def test_lite_with_models_every_second_round(federation):
@@ -81,6 +94,7 @@ def test_a_secure_sum_gives_the_same_to_its_step(federation, method):
     assert_same(run.state, wanted.state, rtol=1e-3, atol=1e-4)
     for ours, theirs in zip(result.rounds, wanted.records, strict=True):
         assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-3)
+        assert ours.losses == pytest.approx(theirs.losses, rel=1e-3, abs=1e-6)
         assert ours.val_accuracy == pytest.approx(theirs.val_accuracy, abs=1e-6)
         assert ours.test_accuracy == pytest.approx(theirs.test_accuracy, abs=1e-6)
         assert ours.failed == 0

@@ -136,7 +136,9 @@ def choose(module: nn.Module, shape=(1, 8, 8)) -> ExecutorChoice:
     many = list(torch.arange(len(data.train.labels)).repeat(3).split(9))
     fed = worlds.make_federation(module, data, FedAvg(), executor="loop", samples=many)
     plans = [fed.plan(0, client) for client in range(len(many))]
-    return choose_executor(module, worlds.make_device_data(data, module), plans, fed.training.sgd)
+    return choose_executor(
+        module, worlds.make_device_data(data, module), plans, fed.training.optimizer
+    )
 
 
 def test_a_tiny_network_is_stacked_and_why_is_said():

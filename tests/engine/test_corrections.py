@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fedfm.core import trees
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.engine.corrections import Linear, find_linear_correction
 from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
-from fedfm.engine.update import update
+from fedfm.engine.update import Clock, update
 from fedfm.methods import FedAvg, FedDyn, FedFM, FedProx, Piece, Scaffold
+from fedfm.optim import Sgd
 from fedfm.rounds.round import open_round
 from fedfm.verify import worlds
 
@@ -46,13 +46,14 @@ def job(*pieces: Piece) -> tuple[Objective, Tree]:
 def test_one_pass_is_the_corrections_and_the_update(pieces):
     objective, ours = job(*pieces)
     theirs = trees.tree_map(copy_arranged, ours)
-    momenta, velocities = (trees.tree_map(torch.zeros_like, ours) for _ in range(2))
+    momenta, velocities = ({"momentum": trees.tree_map(torch.zeros_like, ours)} for _ in range(2))
+    clock = Clock(SGD, (), torch.device("cpu"))
     correction = find_linear_correction(objective, ours)
     assert correction
     for _ in range(3):
         grads = random(ours)
-        update(ours, grads, momenta, {}, correction.into(SGD), correction.constants)
-        update(theirs, objective.correct(grads, theirs), velocities, {}, SGD)
+        update(ours, grads, momenta, {}, correction.into(SGD), clock, correction.constants)
+        update(theirs, objective.correct(grads, theirs), velocities, {}, SGD, clock)
     for name, value in ours.items():
         torch.testing.assert_close(value, theirs[name])
 

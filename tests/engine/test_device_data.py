@@ -65,7 +65,7 @@ def test_a_larger_stage_has_other_addresses_and_is_captured_anew(captured, monke
     start, objective = state.model.map(share), Objective(fed.method.pieces, {"fedavg": {}})
     small, large = ([fed.plan(0, client).first(1)] * 2 for client in (2, 0))
     for plans in (small, small, large, small):
-        fed.executor.train(TrainingJob(start, plans, objective, fed.training.sgd))
+        fed.executor.train(TrainingJob(start, plans, objective, fed.training.optimizer))
     keys = [key for key in captured if key[2] == worlds.SIZES[2]]
     assert len(fed.executor.cohorts) == 1
     assert len(keys) == 2, "once before the stage grew, once after"

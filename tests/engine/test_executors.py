@@ -92,7 +92,7 @@ def test_a_cohort_is_its_clients_one_by_one():
     start = worlds.start(fed).model
     plans = [fed.plan(0, k) for k in range(4)]
     nothing = Objective(fed.method.pieces, {"fedavg": {}})
-    job = TrainingJob(start.map(share), plans, nothing, fed.training.sgd)
+    job = TrainingJob(start.map(share), plans, nothing, fed.training.optimizer)
     together = fed.executor.train(job)
     for half in (slice(0, 2), slice(2, 4)):
         part = fed.executor.train(job.rows(half))

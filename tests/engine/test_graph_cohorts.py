@@ -41,7 +41,7 @@ def test_other_clients_use_the_same_cohort_and_capture_what_is_new(captured, pie
 def test_a_cohort_fits_the_same_pieces_sgd_clients_and_shapes_alone(captured):
     fed, state = world(FM)
     run_round(state, fed)
-    cohort, sgd = fed.executor.cohorts[-1], fed.training.sgd
+    cohort, sgd = fed.executor.cohorts[-1], fed.training.optimizer
     pieces, held = cohort.objective.pieces, cohort.objective.held
     plans = [fed.plan(1, client) for client in range(4)]
 
@@ -63,7 +63,7 @@ def test_whatever_does_not_fit_is_trained_right_after_what_did(captured):
     Every outcome is that of an executor of its own.
     """
     fed, state = world(FedAvg())
-    start, sgd = state.model.map(trees.share), fed.training.sgd
+    start, sgd = state.model.map(trees.share), fed.training.optimizer
     plans, nothing = [fed.plan(0, k) for k in range(4)], Objective((), {})
     for some, how in ((4, sgd), (3, sgd), (4, replace(sgd, momentum=0.5)), (4, sgd)):
         job = TrainingJob(start, plans[:some], nothing, how)

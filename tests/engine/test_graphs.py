@@ -46,8 +46,11 @@ METHODS: dict[str, tuple[Piece, ...]] = {name: (gentle(name),) for name in PIECE
 def addresses(cohort: Cohort) -> list[int]:
     """Where everything lies that a captured step would touch."""
     views = [tree for own in cohort.views.values() for view in own.values() for tree in view]
-    kept = [*cohort.model, cohort.momenta, cohort.low_params, cohort.objective.held, *views]
-    return [leaf.data_ptr() for tree in kept for leaf in trees.leaves(tree)]
+    kept = [*cohort.model, cohort.moments, cohort.low_params, cohort.objective.held, *views]
+    sums, clock = {"losses": cohort.losses, "terms": cohort.terms}, cohort.clock
+    held = [leaf for tree in (*kept, sums) for leaf in trees.leaves(tree)]
+    read = [each for each in (clock.rate, clock.count) if isinstance(each, Tensor)]
+    return [leaf.data_ptr() for leaf in (*held, *read)]
 
 
 @pytest.fixture
@@ -148,7 +151,7 @@ def test_augmented_batches_are_captured_with_their_draws(captured):
 
 def test_an_outcome_is_a_copy_that_later_rounds_leave_alone(captured):
     fed, state = world(FedAvg())
-    sgd, nothing = fed.training.sgd, Objective(fed.method.pieces, {"fedavg": {}})
+    sgd, nothing = fed.training.optimizer, Objective(fed.method.pieces, {"fedavg": {}})
     start = state.model.map(trees.share)
     plans = [[fed.plan(round, k) for k in range(4)] for round in range(2)]
     first = fed.executor.train(TrainingJob(start, plans[0], nothing, sgd))

@@ -18,6 +18,7 @@ from fedfm import (
 )
 from fedfm.config import make_config
 from fedfm.core import trees
+from fedfm.core.tables import flatten_keys
 from fedfm.engine.executors import train_together
 from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFMLite, Moon, Piece, Scaffold
@@ -116,7 +117,7 @@ def settings(executor="loop"):
 
 
 def timeless_records(records: tuple[RoundRecord, ...]) -> list[dict[str, float]]:
-    return [record.as_dict() | {"seconds": 0} for record in records]
+    return [flatten_keys(record.as_dict()) | {"seconds": 0} for record in records]
 
 
 @pytest.fixture(scope="module")

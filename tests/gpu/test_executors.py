@@ -15,6 +15,7 @@ from fedfm.engine.choice import make_executor
 from fedfm.engine.graphs import CapturedStep, GraphExecutor
 from fedfm.engine.streams import StreamsExecutor
 from fedfm.methods import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
+from fedfm.optim import Adam, AdamW, Clipping, Schedule, Sgd
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
 from fedfm.verify import worlds
@@ -65,6 +66,43 @@ def distance(state, exact) -> float:
     pairs = [(v.double(), exact.model.params[n].double()) for n, v in state.model.params.items()]
     off = sum(float((a - b).square().sum()) for a, b in pairs)
     return (off / sum(float(b.square().sum()) for _, b in pairs)) ** 0.5
+
+
+OPTIMIZERS = {
+    "momentum": Sgd(0.05, 0.9, 1e-3),
+    "nesterov": Sgd(0.05, 0.9, 1e-3, nesterov=True),
+    "adam": Adam(0.003, weight_decay=1e-3),
+    "adamw": AdamW(0.003, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("unit", ["round", "step"])
+@pytest.mark.parametrize("clipping", [None, Clipping(0.5), Clipping(0.5, first=True)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_captured_steps_follow_the_schedule_of_the_rate(optimizer, clipping, unit):
+    """No executor is further from float64 than ten times the loop is; nothing is captured twice."""
+    ends = {}
+    for name, dtype in (("exact", torch.float64), ("loop", None), ("graph", None)):
+        fed, state = federation(
+            "graph" if name == "graph" else "loop",
+            (FedProx(mu=0.1),),
+            module=worlds.make_network(),
+            dtype=dtype or torch.float32,
+        )
+        how = {"optimizer": OPTIMIZERS[optimizer], "clipping": clipping}
+        schedule = Schedule("exponential", unit, gamma=0.6)
+        fed = replace(fed, training=replace(fed.training, **how, schedule=schedule))
+        for round in range(ROUNDS):
+            state, _ = run_round(state, fed)
+            if name == "graph" and not round:
+                cohort = fed.executor.cohorts[-1]
+                steps = dict(cohort.steps)
+        ends[name] = state
+    assert fed.executor.cohorts == [cohort]
+    assert steps
+    assert all(cohort.steps[key] is step for key, step in steps.items())
+    allowed = max(1e-6, 10 * distance(ends["loop"], ends["exact"]))
+    assert distance(ends["graph"], ends["exact"]) < allowed
 
 
 @pytest.mark.parametrize("keep_last", [False, True])

@@ -280,7 +280,7 @@ def test_a_cohort_that_was_captured_gives_its_memory_back(caplog):
     torch.cuda.reset_peak_memory_stats()
     run_round(state, fed)
     most = torch.cuda.max_memory_reserved()
-    training = replace(fed.training, sgd=replace(fed.training.sgd, lr=0.01))
+    training = replace(fed.training, optimizer=replace(fed.training.optimizer, lr=0.01))
     gc.disable()  # whether anything is freed must not depend on when Python looks for cycles
     torch.cuda.set_per_process_memory_fraction(most / torch.cuda.mem_get_info()[1])
     try:

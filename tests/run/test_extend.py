@@ -21,6 +21,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "client states on disk": {"client_states": "disk"},
     "a checkpoint every three rounds": {"checkpoint_every": 3},
     "an evaluation every two rounds": {"training": replace(TRAINING, evaluate_every=2)},
+    "AdamW at a decaying rate": {
+        "training": replace(TRAINING, optimizer="adamw", lr_schedule="exponential", lr_gamma=0.8)
+    },
     "clients by coins": {"training": replace(TRAINING, sampling="coin")},
     "augmentation": {"data": {"name": "digits", "augment": {"rotation": 0.5}}},
     "privacy": {"method": FedAvg(), "privacy": {"noise": 0.1, "clip": 1.0}},
@@ -196,3 +199,14 @@ def test_the_new_run_needs_a_folder_of_its_own(tmp_path):
     with pytest.raises(UserError, match="no folder"):
         run(tmp_path / "new", LONG, extend=tmp_path / "nowhere")
     assert [each.name for each in tmp_path.iterdir()] == ["parent"]
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_a_schedule_over_all_rounds_is_refused(tmp_path, kind):
+    """The first rounds of a longer run would have had other rates."""
+    options: dict[str, Any] = {"training": replace(TRAINING, lr_schedule=kind)}
+    run(tmp_path / "parent", **options)
+    with pytest.raises(UserError, match=kind) as caught:
+        run(tmp_path / "new", LONG, extend=tmp_path / "parent", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "new").exists()

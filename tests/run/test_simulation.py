@@ -27,10 +27,10 @@ from fedfm import (
 from fedfm.config import make_config
 from fedfm.core.checkpoint import to_bytes
 from fedfm.core.ledger import count_bytes, count_floats
-from fedfm.core.sgd import Sgd
 from fedfm.data.dataset import Dataset, Split
 from fedfm.methods import PIECES, Scaffold
 from fedfm.models import BodyAndHead as Halves
+from fedfm.optim import Sgd
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.federation import Federation, LocalTraining

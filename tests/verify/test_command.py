@@ -15,7 +15,7 @@ __all__ = ["command"]
 def test_a_table_for_people(command):
     answer = command("verify", "fedavg")
     assert answer.code == 0
-    assert "5 of 5 planted mistakes caught" in answer.out
+    assert "8 of 8 planted mistakes caught" in answer.out
     assert "textbook (plain SGD, momentum," in answer.out
     assert answer.err == ""
 

@@ -4,6 +4,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fedfm.config.validation import field_names, piece_settings, validate
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
+from fedfm.losses import name_of
 from fedfm.methods import PIECES, Method, Piece, compose
 
 
@@ -99,12 +101,12 @@ def _check_chosen(table: dict[str, Any], chosen: list[str]) -> None:
         )
 
 
-def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> Config:
+def parse(table: dict[str, Any], given: Mapping[str, Any] | None = None) -> Config:
     """Return the config of nested values, as `tomllib` reads them.
 
     Args:
         table: The keys and sections.
-        pieces: The pieces of the method that were given from Python, by name.
+        given: Pieces that were given from Python by name, and a loss as `loss.` and its name.
 
     Returns:
         The config, with everything resolved.
@@ -116,12 +118,12 @@ def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> C
         >>> parse({"method": ["fedprox", "fedfm"]}).composed.name
         'fedprox+fedfm'
     """
-    return validate(
-        Config, use_method_table(table), sections=SECTIONS, place=_place, context=pieces
-    )
+    return validate(Config, use_method_table(table), sections=SECTIONS, place=_place, context=given)
 
 
-def make_config(method: Any, *, model: Any = None, data: Any = None, **settings: Any) -> Config:
+def make_config(
+    method: Any, *, model: Any = None, data: Any = None, loss: Any = None, **settings: Any
+) -> Config:
     """Return the config of a run whose parts are Python objects, or words as in a TOML file.
 
     Objects are recorded by name and digest.
@@ -130,6 +132,7 @@ def make_config(method: Any, *, model: Any = None, data: Any = None, **settings:
         method: A piece, several pieces, names, or a table of names and settings.
         model: A network, a name or a table.
         data: A data set, a name or a table.
+        loss: A function of logits and labels that replaces cross-entropy.
         settings: Further keys and sections.
 
     Returns:
@@ -144,19 +147,30 @@ def make_config(method: Any, *, model: Any = None, data: Any = None, **settings:
         'mlp'
     """
     table = {key: value for key, value in settings.items() if value is not None}
-    pieces: dict[str, Piece] = {}
+    given: dict[str, Any] = {}
     if isinstance(method, Method):
         method = method.pieces
     elif isinstance(method, Iterable) and not isinstance(method, str | Mapping):
         method = list(method)
     if isinstance(method, Piece) or (isinstance(method, list | tuple) and _has_pieces(method)):
-        pieces = {piece.name: piece for piece in compose(method).pieces}
-        method = {name: piece_settings(piece) for name, piece in pieces.items()}
+        given = {piece.name: piece for piece in compose(method).pieces}
+        method = {name: piece_settings(piece) for name, piece in given.items()}
     table["method"] = method
     for key, value in (("model", model), ("data", data)):
         if value is not None:
             table[key] = _record(value)
-    return parse(table, pieces)
+    if loss is not None:
+        require(callable(loss), "loss must be a function of logits and labels; name it in training")
+        table["training"] = _name_loss(table.get("training", {}), name_of(loss))
+        given[f"loss.{name_of(loss)}"] = loss
+    return parse(table, given)
+
+
+def _name_loss(training: Any, name: str) -> Any:
+    """Return the section [training] with the name of a loss."""
+    if isinstance(training, Training):
+        return replace(training, loss=name)
+    return {**training, "loss": name} if isinstance(training, Mapping) else training
 
 
 def _has_pieces(method: Sequence[Any]) -> bool:

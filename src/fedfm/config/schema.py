@@ -25,12 +25,13 @@ from fedfm.config.validation import (
     piece_settings,
     refuse_flags,
 )
-from fedfm.core.errors import require
+from fedfm.core.errors import require, unknown
 from fedfm.core.ledger import count_bytes
 from fedfm.data.augment import PAPERS, Augmentation
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
-from fedfm.methods import Method, Model, Piece, Task, compose, piece_class
+from fedfm.losses import LOSSES, TaskLoss, cross_entropy
+from fedfm.methods import Method, Model, Task, compose, piece_class
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources, keyed_sources
@@ -201,8 +202,8 @@ class Config(BaseModel):
     """Differential privacy; none by default."""
     code: dict[str, str] = {}
     """Digests of the files that methods and a model of your own are in: found out, never set."""
-    _pieces: dict[str, Piece] = PrivateAttr(default_factory=dict)
-    """Pieces that were given from Python, by name."""
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
+    """Pieces that were given from Python by name, and a loss as `loss.` and its name."""
 
     @model_validator(mode="before")
     @classmethod
@@ -224,21 +225,23 @@ class Config(BaseModel):
     @field_validator("code")
     @classmethod
     def _find_code(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        if info.context:
-            return digest_sources(info.context.values())
         model = [f"model.{info.data['model'].name}"] if "model" in info.data else []
-        return {
+        loss = [f"loss.{info.data['training'].loss}"] if "training" in info.data else []
+        named = {
             name: CODE_DIGESTS[name]
-            for name in (*info.data.get("method", {}), *model)
+            for name in (*info.data.get("method", {}), *model, *loss)
             if name in CODE_DIGESTS
         }
+        return named | digest_sources(info.context or {})
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> Self:
         """Refuse settings that are right by themselves and wrong together."""
-        self._pieces.update(info.context or {})
+        self._given.update(info.context or {})
         self._check_rounds()
         self._check_secrecy()
+        self._check_optimizer()
+        self._check_loss()
         return self
 
     def _check_rounds(self) -> None:
@@ -269,11 +272,38 @@ class Config(BaseModel):
             f"have {cohort}: lower it, or their noise is less than epsilon says",
         )
 
+    def _check_optimizer(self) -> None:
+        name = self.training.optimizer
+        wrong = [piece.name for piece in self.composed.pieces if piece.needs_sgd]
+        require(
+            name == "sgd" or not wrong,
+            f"{', '.join(wrong)}: the maths holds for SGD only, not for {name}: set "
+            "training.optimizer = 'sgd', or choose another method",
+        )
+
+    def _check_loss(self) -> None:
+        training, name = self.training, self.training.loss
+        if f"loss.{name}" not in self._given and name not in LOSSES:
+            raise unknown("loss", name, LOSSES)
+        settings = training.class_weights or training.label_smoothing
+        require(
+            not settings or self.task_loss.function is cross_entropy,
+            f"class_weights and label_smoothing are settings of cross_entropy, not of {name}: "
+            "leave them out",
+        )
+
+    @property
+    def task_loss(self) -> TaskLoss:
+        """The loss of the task, before the pieces add their terms."""
+        name = self.training.loss
+        function = self._given.get(f"loss.{name}") or LOSSES[name]
+        return TaskLoss(function, self.training.label_smoothing)
+
     @property
     def composed(self) -> Method:
         """The method, composed of its pieces."""
         return compose(
-            self._pieces.get(name) or piece_class(name)(**options)
+            self._given.get(name) or piece_class(name)(**options)
             for name, options in self.method.items()
         )
 

@@ -11,7 +11,6 @@ from torch import nn
 
 from fedfm.core import trees
 from fedfm.core.errors import require, unknown
-from fedfm.core.sgd import Sgd
 from fedfm.data.batches import BatchPlan
 from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.device_data import DeviceData
@@ -21,6 +20,7 @@ from fedfm.engine.networks import copy_model
 from fedfm.engine.objective import Objective
 from fedfm.engine.stacking.layers import Unstackable
 from fedfm.engine.streams import StreamsExecutor
+from fedfm.optim import Optimizer
 
 logger = logging.getLogger(__name__)
 EXECUTORS = {
@@ -76,7 +76,7 @@ def make_executor(
 
 
 def choose_executor(
-    module: nn.Module, data: DeviceData, plans: Sequence[BatchPlan], sgd: Sgd
+    module: nn.Module, data: DeviceData, plans: Sequence[BatchPlan], optimizer: Optimizer
 ) -> ExecutorChoice:
     """Choose the fastest executor for such plans.
 
@@ -95,7 +95,7 @@ def choose_executor(
         candidates["threads"] = ThreadsExecutor(module, data)
     first_steps = [plan.first(SAMPLE_STEPS) for plan in plans[:SAMPLE_CLIENTS]]
     start = copy_model(module).map(trees.share)
-    job = TrainingJob(start, first_steps, Objective((), {}), sgd)
+    job = TrainingJob(start, first_steps, Objective((), {}), optimizer)
     fastest, seconds = find_fastest(candidates, job)
     times = ", ".join(f"{name} {1e3 * taken:.0f} ms" for name, taken in seconds.items())
     return ExecutorChoice(fastest, f"the first steps took {times}")

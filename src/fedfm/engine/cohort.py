@@ -1,7 +1,7 @@
 """Local training of a cohort: the one loop over steps, whatever runs the network."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 from fedfm.core import trees
 from fedfm.core.errors import UserError, require
 from fedfm.core.inputs import InputTree
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.data.batches import BatchPlan
 from fedfm.engine.device_data import DeviceData
@@ -19,8 +18,9 @@ from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.engine.schedule import Block, make_blocks
-from fedfm.engine.update import update
+from fedfm.engine.update import Clock, update
 from fedfm.methods.base import Batch, Model
+from fedfm.optim import Clipping, Optimizer
 
 Step = Callable[[Tensor, Tensor | None], None]
 """Takes one step of some clients on the samples [s, B], with augmentation draws [s, B, 4]."""
@@ -33,21 +33,29 @@ class TrainingJob:
     start: Model
     plans: Sequence[BatchPlan]
     objective: Objective
-    sgd: Sgd
+    optimizer: Optimizer
+    clipping: Clipping | None = None
+    factors: tuple[float, ...] = ()
+    """What the learning rate is multiplied with in each step; none if it never changes."""
 
     def rows(self, which: slice | Tensor) -> "TrainingJob":
         """Return the job of some of the clients."""
         indices = range(len(self.plans))[which] if isinstance(which, slice) else which.tolist()
         plans = [self.plans[i] for i in indices]
-        return TrainingJob(self.start.rows(which), plans, self.objective.rows(which), self.sgd)
+        objective = self.objective.rows(which)
+        return replace(self, start=self.start.rows(which), plans=plans, objective=objective)
 
 
 class TrainingResult(NamedTuple):
-    """Trained models [S, ...], the mean loss over the steps [S], the number of steps [S]."""
+    """Trained models [S, ...], the mean loss over the steps [S], the number of steps [S].
+
+    `terms` are the mean terms [S] of the loss by name, if there are any besides the task's.
+    """
 
     model: Model
     loss: Tensor
     steps: Tensor
+    terms: Tree
 
 
 def gather_results(results: Iterable[TrainingResult], parts: Sequence[Tensor]) -> TrainingResult:
@@ -58,27 +66,33 @@ def gather_results(results: Iterable[TrainingResult], parts: Sequence[Tensor]) -
     made, whole, clients = iter(results), Tree(), sum(map(len, parts))
     for part in parts:
         _copy_into(whole, next(made), part, clients)
-    return TrainingResult(Model(whole["params"], whole["buffers"]), whole["loss"], whole["steps"])
+    model = Model(whole["params"], whole["buffers"])
+    return TrainingResult(model, whole["loss"], whole["steps"], whole["terms"])
 
 
 def _copy_into(whole: Tree, result: TrainingResult, part: Tensor, clients: int) -> None:
     """Copy a cohort's result to its clients' rows; the first call allocates all rows."""
-    leaves = {**result.model._asdict(), "loss": result.loss, "steps": result.steps}
+    leaves = {**result.model._asdict(), **result._asdict()}
+    del leaves["model"]
     whole |= whole or trees.tree_map(lambda leaf: leaf.new_empty(clients, *leaf.shape[1:]), leaves)
     rows = part.to(result.loss.device, non_blocking=True)
     trees.tree_map(lambda into, leaf: into.index_copy_(0, rows, leaf), whole, leaves)
 
 
 class Cohort:
-    """Everything that S clients train with: models, momenta, and what the pieces hold."""
+    """Everything that S clients train with: models, moments, and what the pieces hold."""
 
     def __init__(self, net: BoundNetwork, data: DeviceData, job: TrainingJob) -> None:
-        self.net, self.data, self.sgd = net, data, job.sgd
+        self.net, self.data = net, data
+        self.optimizer, self.clipping = job.optimizer, job.clipping
         clients, held = len(job.plans), job.objective.held
         self.model = job.start.map(lambda tree: repeat_arranged(tree, clients))
         self.low_params = net.to_low_precision(self.model.params)
-        self.momenta = trees.tree_map(torch.zeros_like, self.model.params)
-        self.objective = Objective(job.objective.pieces, trees.tree_map(copy_arranged, held))
+        self.moments = {
+            name: trees.tree_map(torch.zeros_like, self.model.params)
+            for name in job.optimizer.moments
+        }
+        self.objective = replace(job.objective, held=trees.tree_map(copy_arranged, held))
         self.views = {
             piece: {
                 name: self._prepare_view(f"{piece}.{name}", view) for name, view in views.items()
@@ -86,6 +100,8 @@ class Cohort:
             for piece, views in self.objective.views().items()
         }
         self.losses = torch.zeros(clients, dtype=data.scale.dtype, device=data.scale.device)
+        self.terms = {name: torch.zeros_like(self.losses) for name in self.objective.terms}
+        self.clock = Clock(job.optimizer, job.factors, self.losses.device)
 
     def _prepare_view(self, name: str, view: Model) -> Model:
         view = view.map(lambda tree: trees.tree_map(arrange, tree))
@@ -98,27 +114,36 @@ class Cohort:
         steps = torch.tensor([plan.steps for plan in plans])
         steps = steps.to(self.losses.device, non_blocking=True)
         self.net.count_batches(self.model.buffers, steps)
-        return TrainingResult(self.model, self.losses / steps, steps)
+        terms = {name: sum_ / steps for name, sum_ in self.terms.items()}
+        return TrainingResult(self.model, self.losses / steps, steps, terms)
 
     def make_step(self, block: Block) -> Step:
         """Return the function that takes one step of a block's clients."""
         return CohortPart(self, block.rows)
 
     def finish_step(self, part: "CohortPart", grads: Tree) -> None:
-        """Correct the gradients [s, ...] and take the optimizer's step."""
+        """Correct and clip the gradients [s, ...] and take the optimizer's step."""
+        clipping = self.clipping
         with phase("corrections"):
+            if clipping and clipping.first:
+                grads = clipping(grads)
             grads = part.objective.correct(grads, part.params)
+            if clipping and not clipping.first:
+                grads = clipping(grads)
         with phase("optimizer"):
-            update(part.params, grads, part.momenta, part.low_params, self.sgd)
+            moments, low_params = part.moments, part.low_params
+            update(part.params, grads, moments, low_params, self.optimizer, self.clock)
 
-    def _run(self, block: Block, step: Step) -> None:
+    def _run(self, block: Block, take_step: Step) -> None:
         device = self.losses.device
         indices = block.indices.to(device, non_blocking=True).unbind(1)
         draws: Iterable[Tensor | None] = [None] * len(indices)
         if block.draws is not None:
             draws = block.draws.to(device, non_blocking=True).unbind(1)
-        for batch, batch_draws in zip(indices, draws, strict=True):
-            step(batch, batch_draws)
+        for step, (batch, batch_draws) in enumerate(zip(indices, draws, strict=True), block.first):
+            if self.clock.moves:
+                self.clock.set(step)
+            take_step(batch, batch_draws)
 
 
 class CohortPart:
@@ -127,9 +152,10 @@ class CohortPart:
     def __init__(self, cohort: Cohort, rows: slice) -> None:
         self.cohort, self.net, self.rows = cohort, cohort.net, rows
         self.losses = cohort.losses[rows]
+        self.terms = {name: sum_[rows] for name, sum_ in cohort.terms.items()}
         self.params = trees.rows(cohort.model.params, rows)
         self.low_params = trees.rows(cohort.low_params, rows)
-        self.momenta = trees.rows(cohort.momenta, rows)
+        self.moments = trees.rows(cohort.moments, rows)
         self.objective = cohort.objective.rows(rows)
         buffers = trees.rows(cohort.model.buffers, rows)
         self.leaves = self.net.bind(Model(self.params | self.low_params, buffers))
@@ -149,11 +175,13 @@ class CohortPart:
         with phase("forward and backward"):
             features, logits = self._forward(inputs, indices)
             batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
-            loss = self.objective.loss(batch, self._view_features(inputs))
+            loss, terms = self.objective.loss(batch, self._view_features(inputs))
             grads = self._gradients(loss)
         with torch.no_grad():
             self.cohort.finish_step(self, grads)
             self.losses += loss.detach()
+            for name, total in self.terms.items():
+                total += terms.get(name, 0.0)
 
     def _gradients(self, loss: Tensor) -> Tree:
         grads = torch.autograd.grad(loss.sum(), self.leaves, allow_unused=True)

@@ -3,7 +3,8 @@
 On a GPU, a piece's few operations on every parameter take as long as half a training step. But most
 corrections are linear: gradient + a params + c, with a number a and tensors c that are constant in
 a round. To find out, a correction is called with `Linear` objects instead of tensors. If it is
-linear, a becomes a weight decay, and c is added in the optimizer's one pass over memory.
+linear, a becomes a weight decay, and c is added in the optimizer's one pass over memory. That holds
+for SGD, unless the gradient is clipped after its correction (`GraphCohort.folds_corrections`).
 """
 
 import operator
@@ -14,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
+from fedfm.optim import Sgd
 
 Number = int | float
 

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol
 
@@ -14,7 +15,6 @@ from fedfm.engine.cohort import Cohort, TrainingJob, TrainingResult, gather_resu
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.forward import Statistic, default_samples_at_once, sum_statistic
 from fedfm.engine.networks import BoundNetwork, draws_random_numbers, stack_network
-from fedfm.engine.objective import Objective
 from fedfm.engine.out_of_memory import ONE_SAMPLE, halve, retry
 from fedfm.engine.schedule import packing_order
 from fedfm.engine.threads import NetworkPool
@@ -193,23 +193,29 @@ def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[Trai
     """Return the results of jobs that differ in clients and tensors alone, trained as one."""
     if len(jobs) == 1:
         return [executor.train(jobs[0])]
-    model, loss, steps = executor.train(join_jobs(jobs))
+    model, loss, steps, terms = executor.train(join_jobs(jobs))
     results, first = [], 0
     for job in jobs:
         rows = slice(first, first + len(job.plans))
-        results.append(TrainingResult(model.rows(rows), loss[rows], steps[rows]))
+        parts = {name: term[rows] for name, term in terms.items()}
+        results.append(TrainingResult(model.rows(rows), loss[rows], steps[rows], parts))
         first = rows.stop
     return results
 
 
 def join_jobs(jobs: Sequence[TrainingJob]) -> TrainingJob:
     """Put the clients of all jobs one after another; what a job's clients share is copied."""
-    pieces, sgd = jobs[0].objective.pieces, jobs[0].sgd
-    assert all((job.objective.pieces, job.sgd) == (pieces, sgd) for job in jobs)
+    pieces, optimizer = jobs[0].objective.pieces, jobs[0].optimizer
+    assert all((job.objective.pieces, job.optimizer) == (pieces, optimizer) for job in jobs)
     tensors = [
         trees.repeat({**job.start._asdict(), "held": job.objective.held}, len(job.plans))
         for job in jobs
     ]
     params, buffers, held = trees.concat(tensors).values()
-    plans = [plan for job in jobs for plan in job.plans]
-    return TrainingJob(Model(params, buffers), plans, Objective(pieces, held), sgd)
+    return replace(
+        jobs[0],
+        start=Model(params, buffers),
+        plans=[plan for job in jobs for plan in job.plans],
+        objective=replace(jobs[0].objective, held=held),
+        factors=max((job.factors for job in jobs), key=len),  # of the longest plan
+    )

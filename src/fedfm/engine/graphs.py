@@ -25,8 +25,9 @@ from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
 from fedfm.engine.schedule import Block, find_repeated_blocks
-from fedfm.engine.update import update
+from fedfm.engine.update import FixedClock, update
 from fedfm.methods.base import Model
+from fedfm.optim import Sgd
 
 logger = logging.getLogger(__name__)
 MIN_STEPS = 2
@@ -46,14 +47,22 @@ class GraphCohort(Cohort):
         self.stage = None if self.data.resident else StagedData(self.data)
         self.capturing = True
         self.correction: Correction | None = None
+        job: TrainingJob = arguments[-1]
+        like = next(trees.leaves(self.model.params))
+        self.clock = FixedClock(job.optimizer, job.factors, like)
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
     def fits(self, job: TrainingJob) -> bool:
-        """Return whether a job has the same pieces, SGD and shapes as this cohort."""
+        """Return whether a job has the same pieces, losses, optimizer and shapes as this cohort.
+
+        The rate may differ if a schedule changes it.
+        """
         objective = job.objective
         return (
             list(objective.pieces) == list(self.objective.pieces)
-            and (job.sgd, len(job.plans)) == (self.sgd, len(self.losses))
+            and objective.task_loss == self.objective.task_loss
+            and (job.optimizer, job.clipping) == (self.optimizer, self.clipping)
+            and (bool(job.factors), len(job.plans)) == (bool(self.clock.factors), len(self.losses))
             and _shapes(objective.held) == _shapes(self.objective.held)
         )
 
@@ -64,7 +73,9 @@ class GraphCohort(Cohort):
         numbers as well.
         """
         plans = self._stage_plans(job.plans, self.stage) if self.stage else job.plans
-        self._set_correction(find_linear_correction(job.objective, self.model.params))
+        if self.folds_corrections:
+            self._set_correction(find_linear_correction(job.objective, self.model.params))
+        self.clock.factors = job.factors
         self._capture(plans)
         self._load(job.start, job.objective)
         if seed is not None:
@@ -85,15 +96,22 @@ class GraphCohort(Cohort):
         """Return the captured step, or an ordinary one where capturing does not pay off."""
         return self.steps.get(block.key) or CohortPart(self, block.rows)
 
+    @property
+    def folds_corrections(self) -> bool:
+        """Whether linear corrections may become a part of the step: nothing comes in between."""
+        return self.optimizer.folds_corrections and not (self.clipping and not self.clipping.first)
+
     def finish_step(self, part: CohortPart, grads: Tree) -> None:
         """Correct and step in one pass over memory where the corrections are linear."""
         if self.correction is None:
             super().finish_step(part, grads)
             return
+        assert isinstance(self.optimizer, Sgd)
         constants = trees.rows(self.correction.constants, part.rows)
-        sgd = self.correction.into(self.sgd)
+        sgd, moments = self.correction.into(self.optimizer), part.moments
         with phase("optimizer"):
-            update(part.params, grads, part.momenta, part.low_params, sgd, constants)
+            grads = self.clipping(grads) if self.clipping else grads
+            update(part.params, grads, moments, part.low_params, sgd, self.clock, constants)
 
     def _set_correction(self, correction: Correction | None) -> None:
         """Set this round's correction; one of another kind makes captured steps invalid."""
@@ -121,8 +139,7 @@ class GraphCohort(Cohort):
         for piece, views in self.objective.views().items():
             for name, view in views.items():
                 _write(self.views[piece][name]._asdict(), view._asdict())
-        trees.tree_map(Tensor.zero_, self.momenta)
-        self.losses.zero_()
+        trees.tree_map(Tensor.zero_, {**self.moments, "loss": self.losses, "terms": self.terms})
 
 
 def _shapes(tree: Tree) -> dict[str, tuple[torch.Size, torch.dtype]]:

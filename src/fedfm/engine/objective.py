@@ -1,47 +1,64 @@
 """The local objective of a cohort."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.trees import Tree
+from fedfm.losses import DEFAULT_LOSS, TaskLoss
 from fedfm.methods.base import Batch, Model, Piece
 from fedfm.methods.contract import check_one_each
+
+TASK = "task"
+"""The name of the task's loss beside the terms of the pieces."""
+TASK_HELD = "task loss"
+"""What the task's loss holds, beside the pieces; names of pieces have no spaces."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The local loss and gradient of a method: cross-entropy and what the pieces add.
+    """The local loss and gradient of a method: the task's loss and what the pieces add.
 
     `held` has a tree per piece, leaves [S, ...] or [1, ...].
     """
 
     pieces: Sequence[Piece]
     held: Tree
+    task_loss: TaskLoss = DEFAULT_LOSS
+
+    @property
+    def terms(self) -> list[str]:
+        """The names of the loss's terms, the task's first; none if it is the only one."""
+        names = [piece.name for piece in self.pieces if type(piece).loss is not Piece.loss]
+        return [TASK, *names] if names else []
 
     def rows(self, which: slice | Tensor) -> "Objective":
         """Return the objective of some of the clients."""
-        return Objective(self.pieces, trees.rows(self.held, which))
+        return replace(self, held=trees.rows(self.held, which))
 
     def views(self) -> dict[str, dict[str, Model]]:
         """Return the further models of each piece, whose features of each batch it needs."""
         models_by_piece = {piece.name: piece.views(self.held[piece.name]) for piece in self.pieces}
         return {name: models for name, models in models_by_piece.items() if models}
 
-    def loss(self, batch: Batch, views: dict[str, dict[str, Tensor]]) -> Tensor:
-        """Return each client's local loss [S]; views are features [S, B, d] by piece and name."""
-        logits, labels = batch.logits.flatten(0, 1), batch.labels.flatten()
-        losses = F.cross_entropy(logits, labels, reduction="none").view(batch.labels.shape)
-        loss = losses.mean(1)
+    def loss(
+        self, batch: Batch, views: dict[str, dict[str, Tensor]]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return each client's local loss [S] and its terms [S] by name, the task's among them.
+
+        Views are features [S, B, d] by piece and name.
+        """
+        loss = self.task_loss(batch.logits, batch.labels, self.held.get(TASK_HELD, {}))
+        terms = {TASK: loss}
         for piece in self.pieces:
             with_views = batch._replace(views=views.get(piece.name, {}))
             term = piece.loss(with_views, self.held[piece.name])
             if term is not None:
-                loss = loss + check_one_each(piece, "loss", term, len(loss))
-        return loss
+                terms[piece.name] = check_one_each(piece, "loss", term, len(loss))
+                loss = loss + terms[piece.name]
+        return loss, terms
 
     def correct(self, grads: Tree, params: Tree) -> Tree:
         """Return the gradients [S, ...] after every piece's correction."""

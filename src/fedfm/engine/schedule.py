@@ -20,6 +20,8 @@ class Block(NamedTuple):
     rows: slice
     indices: Tensor
     draws: Tensor | None
+    first: int = 0
+    """The number of the first of these steps in the round."""
 
     @property
     def steps(self) -> int:
@@ -80,4 +82,5 @@ def _block(plans: Sequence[BatchPlan], rows: slice, first: int, steps: int, size
         rows,
         torch.stack(indices).view(-1, steps, size),
         torch.stack(draws).view(-1, steps, size, 4) if draws else None,
+        first,
     )

@@ -23,7 +23,9 @@ class ShapesExecutor:
         """Return models, losses and steps of the right shape."""
         clients = len(job.plans)
         model = job.start.map(lambda tree: trees.repeat(tree, clients))
-        return TrainingResult(model, torch.empty(clients, device="meta"), torch.ones(clients))
+        loss = torch.empty(clients, device="meta")
+        terms = dict.fromkeys(job.objective.terms, loss)
+        return TrainingResult(model, loss, torch.ones(clients), terms)
 
     def measure(
         self,

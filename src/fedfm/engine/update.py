@@ -1,52 +1,112 @@
-"""The SGD step of a cohort, in place."""
+"""The optimizer's step of a cohort, in place."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.optim.sgd import sgd as fused_sgd
 
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
 from fedfm.engine.layout import arrange, memory_view
+from fedfm.optim import Optimizer, Sgd
 
 LARGE = 65536
 """A tensor of at least this size gets its own kernel launch on a GPU."""
 
 
+class Clock:
+    """The learning rate and the number of a cohort's next step."""
+
+    def __init__(
+        self, optimizer: Optimizer, factors: Sequence[float], device: torch.device
+    ) -> None:
+        self.lr, self.factors = optimizer.lr, factors
+        self.rate: float | Tensor = optimizer.lr
+        self.count: Tensor | None = None
+        if optimizer.counts_steps:
+            self.count = torch.ones((), dtype=torch.float32, device=device)
+        self.moves = optimizer.counts_steps or bool(factors)
+        """Whether steps differ, so that each needs `set`."""
+
+    def set(self, step: int) -> None:
+        """Set the rate and the number of a step, which is counted from 0 in a round."""
+        if self.factors:
+            self.set_rate(self.lr * self.factors[step])
+        if self.count is not None:
+            self.count.fill_(step + 1)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the rate."""
+        self.rate = rate
+
+
+class FixedClock(Clock):
+    """A clock that captured steps can read: a rate that changes is a tensor at one address."""
+
+    def __init__(self, optimizer: Optimizer, factors: Sequence[float], like: Tensor) -> None:
+        super().__init__(optimizer, factors, like.device)
+        self.last = self.lr
+        if factors:
+            self.rate = torch.tensor(self.lr, dtype=like.dtype, device=like.device)
+
+    def set_rate(self, rate: float) -> None:
+        """Write the rate, unless it is there already."""
+        if rate != self.last:
+            assert isinstance(self.rate, Tensor)
+            self.rate.fill_(rate)
+            self.last = rate
+
+
 def update(
     params: Tree,
     grads: Tree,
-    momenta: Tree,
+    moments: Tree,
     low_params: Tree,
-    sgd: Sgd,
+    optimizer: Optimizer,
+    clock: Clock,
     constants: Tree | None = None,
 ) -> None:
-    """Take one step of SGD on leaves [S, ...], and update the copies `low_params`.
+    """Take one step on leaves [S, ...], and update the copies `low_params`.
 
-    m = rho m + gradient + constant + decay p, then p -= eta m. All tensors must have the layout of
-    engine/layout.py, which fused kernels require.
+    `moments` has a tree like the parameters for each name in `optimizer.moments`. `constants` are
+    added to the gradients. All tensors must have the layout of engine/layout.py, which fused
+    kernels require.
     """
     added = constants or {}
+    if not isinstance(optimizer, Sgd):
+        full = {name: grads[name].to(params[name].dtype) for name in low_params}
+        _update_together([*params], params, grads | full, moments, optimizer, clock, added)
+        for name, low in low_params.items():
+            low.copy_(params[name])
+        return
     rest: list[str] = []
     for name, param in params.items():
         single = param.is_cuda and param.dtype == torch.float32 and param.numel() >= LARGE
         if single or name in low_params:
-            _update_alone(name, params, grads, momenta, low_params, sgd, added)
+            _update_alone(name, params, grads, moments, low_params, optimizer, clock, added)
         else:
             rest.append(name)
     if rest:
-        _update_together(rest, params, _add_constants(rest, grads, added), momenta, sgd)
+        _update_together(rest, params, grads, moments, optimizer, clock, added)
 
 
 def _update_alone(
-    name: str, params: Tree, grads: Tree, momenta: Tree, low_params: Tree, sgd: Sgd, added: Tree
+    name: str,
+    params: Tree,
+    grads: Tree,
+    moments: Tree,
+    low_params: Tree,
+    sgd: Sgd,
+    clock: Clock,
+    added: Tree,
 ) -> None:
     from fedfm.engine.kernels.update import sgd_step
 
     low, constant = (
         memory_view(tree[name]) if name in tree else None for tree in (low_params, added)
     )
+    param, momentum = memory_view(params[name]), memory_view(moments["momentum"][name])
     grad = memory_view(arrange(grads[name]))
-    sgd_step(memory_view(params[name]), grad, memory_view(momenta[name]), low, sgd, constant)
+    sgd_step(param, grad, momentum, low, sgd, constant, clock.rate)
 
 
 def _add_constants(names: list[str], grads: Tree, added: Tree) -> list[Tensor]:
@@ -59,18 +119,18 @@ def _add_constants(names: list[str], grads: Tree, added: Tree) -> list[Tensor]:
 
 
 def _update_together(
-    names: list[str], params: Tree, grads: list[Tensor], momenta: Tree, sgd: Sgd
+    names: list[str],
+    params: Tree,
+    grads: Tree,
+    moments: Tree,
+    optimizer: Optimizer,
+    clock: Clock,
+    added: Tree,
 ) -> None:
-    buffers: list[Tensor | None] = [memory_view(momenta[name]) for name in names]
-    fused_sgd(
+    optimizer.step(
         [memory_view(params[name]) for name in names],
-        grads,
-        buffers,
-        weight_decay=sgd.weight_decay,
-        momentum=sgd.momentum,
-        lr=sgd.lr,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        fused=True,
+        _add_constants(names, grads, added),
+        {key: [memory_view(tree[name]) for name in names] for key, tree in moments.items()},
+        clock.rate,
+        clock.count,
     )

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedfm.core import trees
 from fedfm.core.errors import require_numbers
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import Tree
+from fedfm.optim import Optimizer
 
 
 class Model(NamedTuple):
@@ -109,7 +109,7 @@ class LocalRun(NamedTuple):
 
     Examples:
         >>> import torch
-        >>> from fedfm.core.sgd import Sgd
+        >>> from fedfm.optim import Sgd
         >>> model = Model({"weight": torch.zeros(2, 3)}, {})  # two clients
         >>> steps, samples = torch.tensor([4, 8]), torch.tensor([40.0, 80.0])
         >>> run = LocalRun(model, model, steps, Sgd(0.1, 0.0, 0.0), 0.0, samples)
@@ -123,12 +123,14 @@ class LocalRun(NamedTuple):
     """The models after training."""
     steps: Tensor
     """[S]: the number of local steps of each client."""
-    sgd: Sgd
-    """The settings of local SGD."""
+    optimizer: Optimizer
+    """The local optimizer."""
     pull: float
     """mu of all terms mu/2 ||w - x||^2 in the local loss."""
     samples: Tensor
     """n_i [S]: the number of samples of each client, in a unit common to all clients."""
+    factors: tuple[float, ...] = ()
+    """What eta was multiplied with in each step; none if it never changes."""
 
     def rows(self, which: slice | Tensor) -> "LocalRun":
         """Return the runs of some of the clients."""
@@ -141,9 +143,12 @@ class LocalRun(NamedTuple):
 
     @property
     def accumulation(self) -> Tensor:
-        """a_i [S]: how far the client's steps move under a unit gradient, in units of eta."""
+        """a_i [S]: how far the client's steps move under a unit gradient, in units of eta.
+
+        Only for SGD; a piece that uses it says `needs_sgd`.
+        """
         like = next(trees.leaves(self.end.params))
-        return self.sgd.accumulation(self.steps, self.pull).to(like)
+        return self.optimizer.accumulation(self.steps, self.pull, self.factors).to(like)
 
 
 class Turnout(NamedTuple):
@@ -217,6 +222,8 @@ class Piece:
     """About how long a local step takes, in units of plain training; for estimates of time."""
     shares_every_round: ClassVar[bool] = False
     """Whether the piece needs models to be exchanged in every round."""
+    needs_sgd: ClassVar[bool] = False
+    """Whether the maths of the piece holds for SGD only, not for optimizers such as Adam."""
     measures: ClassVar[Literal["before", "after"] | None] = None
     """When statistics are taken: with the received model, or with the trained one."""
     adds_nothing: ClassVar[bool] = False

@@ -27,6 +27,7 @@ class FedNova(Piece):
     name = "fednova"
     claims: ClassVar[frozenset[str]] = frozenset({"weights"})
     shares_every_round = True
+    needs_sgd = True
 
     def normaliser(self, run: LocalRun) -> Tensor:
         """Return a_i [S]: how far the steps move under a unit gradient, with a proximal pull."""

@@ -35,6 +35,7 @@ class Scaffold(Piece):
     step_cost = 1.1
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
     shares_every_round = True
+    needs_sgd = True
 
     def server_state(self, task: Task) -> Tree:
         """Return the server's control variate c, initially zero."""
@@ -58,7 +59,7 @@ class Scaffold(Piece):
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
         """Send c_i+ - c_i = (x - y_i) / (a_i eta) - c, keep c_i+."""
-        distance = run.accumulation * run.sgd.lr
+        distance = run.accumulation * run.optimizer.lr
 
         def change(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
             return (x - y) / per_client(distance, y) - c

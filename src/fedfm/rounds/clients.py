@@ -14,7 +14,7 @@ from fedfm.core.client_states import ClientStates
 from fedfm.core.ledger import BUFFERS, Traffic, count_held_floats, count_upload
 from fedfm.core.trees import Tree
 from fedfm.engine.cohort import TrainingJob, TrainingResult
-from fedfm.engine.objective import Objective
+from fedfm.engine.objective import TASK_HELD, Objective
 from fedfm.engine.profile import phase
 from fedfm.methods.base import LocalRun, Model, Piece, Task
 from fedfm.methods.contract import check_alike, check_one_each, check_pair
@@ -45,6 +45,8 @@ class Work(NamedTuple):
 
     run: LocalRun
     losses: Tensor
+    terms: Tree
+    """The terms of the losses by name, if there are any besides the task's."""
     reports: Tree
     """The statistics that pieces take after training, a tree per piece."""
     up: Tree
@@ -54,7 +56,8 @@ class Work(NamedTuple):
 
     def rows(self, which: slice | Tensor) -> "Work":
         """Return the work of some of the clients."""
-        parts = (trees.rows(tree, which) for tree in (self.reports, self.up, self.kept))
+        dicts = (self.terms, self.reports, self.up, self.kept)
+        parts = (trees.rows(tree, which) for tree in dicts)
         return Work(self.run.rows(which), self.losses[which], *parts)
 
 
@@ -120,8 +123,14 @@ def make_job(group: ClientGroup, fed: Federation, request: Request) -> TrainingJ
         piece.name: piece.prepare(group.clients[piece.name], group.base, received[piece.name])
         for piece in group.pieces
     }
+    if fed.class_weights is not None:
+        weights = fed.class_weights.to(next(trees.leaves(group.start.params)))
+        held[TASK_HELD] = trees.rows({"weights": weights}, torch.tensor(group.cohort))
     plans = [fed.plan(request.round, client) for client in group.cohort]
-    return TrainingJob(group.start, plans, Objective(group.pieces, held), fed.training.sgd)
+    training, objective = fed.training, Objective(group.pieces, held, fed.task_loss)
+    factors = training.schedule.factors(request.round, max(plan.steps for plan in plans))
+    how = training.optimizer, training.clipping, factors
+    return TrainingJob(group.start, plans, objective, *how)
 
 
 def answer_train(
@@ -156,11 +165,12 @@ def finish_training(
     result: TrainingResult,
 ) -> Work:
     """Return what each client sends and keeps after its training."""
-    model, losses, steps = result
+    model, losses, steps, terms = result
     samples = (count_samples(group.samples) / request.unit).to(next(trees.leaves(model.params)))
     if fed.guard:
         samples = torch.ones_like(samples)
-    run = LocalRun(group.start, model, steps, job.sgd, fed.method.pull, samples)
+    how = job.optimizer, fed.method.pull, samples, job.factors
+    run = LocalRun(group.start, model, steps, *how)
     received = trees.share(request.down)
     up, kept = {}, {}
     for piece in group.pieces:
@@ -168,7 +178,7 @@ def finish_training(
         pair = piece.finish(old, run, received[piece.name])
         up[piece.name], state = check_pair(piece, "finish", pair, "what is sent and what is kept")
         kept[piece.name] = check_alike(piece, "finish", state, old, "a client's state")
-    return Work(run, losses, collect_reports(group, fed, "after", model), up, kept)
+    return Work(run, losses, terms, collect_reports(group, fed, "after", model), up, kept)
 
 
 def count_samples(samples: Sequence[Tensor]) -> Tensor:
@@ -200,13 +210,15 @@ def drop_failures(group: ClientGroup, work: Work) -> tuple[Work, list[int]]:
 def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
     """Return the sums over clients that the server needs: leaves [...].
 
-    samples: sum_i n_i; loss: sum_i n_i loss_i; reports and pieces: sums of what they send. If
-    models are shared, also weight: sum_i u_i; change: sum_i u_i (y_i - x); buffers.
+    samples: sum_i n_i; loss: sum_i n_i loss_i, and the same of its terms; reports and pieces: sums
+    of what they send. If models are shared, also weight: sum_i u_i; change: sum_i u_i (y_i - x);
+    buffers.
     """
     samples, run = work.run.samples, work.run
     total = {
         "samples": samples.sum(),
         "loss": (samples * work.losses).sum(),
+        "terms": {name: (samples * term).sum() for name, term in work.terms.items()},
         "reports": trees.sum_clients(work.reports),
         "pieces": trees.sum_clients(work.up),
     }

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from fedfm.core.ledger import Traffic
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import to_device
 from fedfm.engine.networks import copy_model
 from fedfm.engine.shapes import ShapesExecutor
 from fedfm.methods import Method, Task
+from fedfm.optim import Sgd
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round

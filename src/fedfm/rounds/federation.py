@@ -8,29 +8,38 @@ from torch import Tensor
 
 from fedfm.config.training import Training, cohort_size
 from fedfm.core.rng import generator
-from fedfm.core.sgd import Sgd
 from fedfm.data.augment import Augmentation
-from fedfm.data.batches import BatchPlan, plan_batches
+from fedfm.data.batches import BatchPlan, batch_sizes, plan_batches
 from fedfm.engine.executors import Executor
+from fedfm.losses import DEFAULT_LOSS, TaskLoss
 from fedfm.methods.base import Task
 from fedfm.methods.composition import Method
+from fedfm.optim import Clipping, Optimizer, Schedule
+from fedfm.optim.schedules import CONSTANT
 from fedfm.privacy.guard import Guard
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains in a round: epochs over its data with SGD."""
+    """How a client trains in a round: epochs over its data with an optimizer."""
 
     epochs: int
     batch_size: int
     keep_last: bool
-    sgd: Sgd
+    optimizer: Optimizer
+    clipping: Clipping | None = None
+    schedule: Schedule = CONSTANT
 
     @staticmethod
     def from_config(training: Training) -> "LocalTraining":
         """Return the local training of a config."""
-        sgd = Sgd(training.lr, training.momentum, training.weight_decay)
-        return LocalTraining(training.epochs, training.batch_size, training.keep_last, sgd)
+        batches = training.epochs, training.batch_size, training.keep_last
+        steps = training.make_optimizer(), training.clipping, training.schedule
+        return LocalTraining(*batches, *steps)
+
+    def count_steps(self, samples: int) -> int:
+        """Return the local steps in a round of a client with so many training samples."""
+        return self.epochs * len(batch_sizes(samples, self.batch_size, self.keep_last))
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,9 @@ class Federation:
     """How the clients of a round are drawn."""
     guard: Guard | None = None
     """Clips and noises answers, if privacy is on."""
+    task_loss: TaskLoss = DEFAULT_LOSS
+    class_weights: Tensor | None = None
+    """The classes' weights in the loss, for every client [N, C] or for all of them [1, C]."""
 
     def __post_init__(self) -> None:
         """Refuse a method that does not work with privacy."""

@@ -15,9 +15,10 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from fedfm.core.ledger import Ledger, Traffic
-from fedfm.core.trees import all_finite
+from fedfm.core.trees import Tree, all_finite
 from fedfm.engine.cohort import TrainingJob, TrainingResult
 from fedfm.engine.executors import train_together
+from fedfm.engine.objective import TASK
 from fedfm.engine.profile import phase
 from fedfm.methods.base import Turnout
 from fedfm.methods.composition import Method
@@ -44,6 +45,8 @@ class RoundLog:
     """The clients in the average."""
     loss: Tensor | None
     """The mean local loss, weighted by samples; None if privacy keeps it at the clients."""
+    terms: dict[str, Tensor]
+    """The task's part of the loss and those of the pieces by name; none if privacy keeps them."""
     failed: list[int]
     """Clients that were left out: no answer, or an answer that was not finite."""
     traffic: Traffic
@@ -110,9 +113,17 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
         if not all_finite(model.params):
             raise Diverged("server's step diverged", state.round)
     failed = sorted(set(cohort) - set(sums.clients))
-    loss = total["loss"] / total["samples"] if "loss" in total else None
-    log = RoundLog(sums.clients, loss, failed, ledger.traffic, sums.held)
+    log = RoundLog(sums.clients, *_mean_losses(total), failed, ledger.traffic, sums.held)
     return State(state.round + 1, model, server, sums.kept), log
+
+
+def _mean_losses(total: Tree) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """Return the mean loss and its terms, from a round's sums; nothing where they are private."""
+    if "loss" not in total:
+        return None, {}
+    terms = total["terms"] or {TASK: total["loss"]}
+    means = {name: sum_ / total["samples"] for name, sum_ in terms.items()}
+    return total["loss"] / total["samples"], means
 
 
 def _check_sum(sums: Sums, rules: Rules) -> None:

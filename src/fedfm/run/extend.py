@@ -66,6 +66,12 @@ def _check_total(config: Config, done: int) -> None:
         f"round {done} was evaluated as the last one, which a longer run with evaluate_every = "
         f"{every} would not do: {advice}",
     )
+    training = config.training
+    require(
+        not training.schedule.depends_on_total,
+        f"lr_schedule = '{training.lr_schedule}' depends on the number of rounds, so the first "
+        f"{done} had other rates than those of a longer run: {advice}",
+    )
 
 
 def copy_run(parent: Path, out: Path, config: Config) -> RunFolder:

@@ -28,7 +28,7 @@ from fedfm.core.checkpoint import (
 )
 from fedfm.core.errors import UserError, require
 from fedfm.core.locks import lock
-from fedfm.core.tables import to_csv
+from fedfm.core.tables import flatten_keys, to_csv
 from fedfm.core.trees import Tree, leaves, to_device
 from fedfm.engine.choice import CHOICES, ExecutorChoice
 from fedfm.methods.base import Model
@@ -187,7 +187,7 @@ class RunFolder:
         """Write the best model, the rounds as a table, and the summary."""
         model = {**result.best.model.params, **result.best.model.buffers}
         write_atomically(self.path / "model.safetensors", to_bytes(model))
-        table = to_csv([record.as_dict() for record in result.rounds])
+        table = to_csv([flatten_keys(record.as_dict()) for record in result.rounds])
         write_atomically(self.path / "rounds.csv", table.encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())

@@ -1,7 +1,7 @@
 """What a run reports: a line per round, and a summary."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fedfm.core.ledger import Traffic
@@ -54,6 +54,8 @@ class RoundRecord:
     """Exchanges between server and clients."""
     failed: int = 0
     """How many clients were left out: what they sent was not finite, or they did not answer."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """The terms of `train_loss`: "task", comparable across methods, and those of the pieces."""
 
     @property
     def traffic(self) -> Traffic:
@@ -121,7 +123,9 @@ class Progress:
     def add_round(self, state: State, log: RoundLog, seconds: float) -> "Progress":
         """Return the progress after one more round, whose model is not evaluated yet."""
         loss, costs = None if log.loss is None else float(log.loss), log.traffic.as_dict()
-        record = RoundRecord(state.round, 0.0, 0.0, loss, seconds, **costs, failed=len(log.failed))
+        losses = {name: float(term) for name, term in log.terms.items()}
+        rest: dict[str, Any] = {**costs, "failed": len(log.failed), "losses": losses}
+        record = RoundRecord(state.round, 0.0, 0.0, loss, seconds, **rest)
         return replace(self, state=state, pending=record)
 
     def set_seconds(self, seconds: float) -> "Progress":

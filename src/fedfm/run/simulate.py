@@ -17,6 +17,7 @@ from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset
 from fedfm.data.join import Clients, are_clients, join
 from fedfm.data.partition import Partition, assign
+from fedfm.losses import LossFunction
 from fedfm.methods import Piece
 from fedfm.privacy import Privacy
 from fedfm.run.bookkeeper import Watcher
@@ -35,6 +36,7 @@ def simulate(
     *,
     partition: Partition | Table | Sequence[Any] | ArrayLike | None = None,
     training: Training | Table | None = None,
+    loss: LossFunction | None = None,
     deployment: Deployment | Table | None = None,
     privacy: Privacy | Table | None = None,
     seed: int = 0,
@@ -64,6 +66,8 @@ def simulate(
             one for each client; or the client of each training sample (see `fedfm.data.assign`).
             Data sets for each client are not divided further by default.
         training: Clients, rounds, local epochs, learning rate and so on.
+        loss: A function of logits [S, B, C] and labels [S, B] that returns a loss for each sample
+            [S, B] or client [S], in place of cross-entropy; it is recorded by name and digest.
         deployment: Only its `minimum` matters in a simulation, and only with `privacy`.
         privacy: Clipping and noise; without it clients send exact answers.
         seed: Draws everything except the first weights of a network that you pass.
@@ -108,7 +112,7 @@ def simulate(
         "checkpoint_every": checkpoint_every,
     }
     require(not isinstance(model, type), "the model must be a torch.nn.Module, not its class")
-    config = make_config(method, model=model, data=data, **settings)
+    config = make_config(method, model=model, data=data, loss=loss, **settings)
     networks = [_place(model, config)] if isinstance(model, nn.Module) else []
     require(not extend or (bool(out) and not resume), "extend makes a new run: give its folder out")
     return run_configs(

@@ -20,6 +20,7 @@ from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import copy_model
 from fedfm.engine.profile import phase
+from fedfm.losses import make_class_weights
 from fedfm.methods import Task
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import RoundLog, run_rounds
@@ -69,9 +70,14 @@ class Simulation:
             augmentation=data.augmentation,
             seed=seed,
             guard=config.guard(),
+            task_loss=config.task_loss,
+            class_weights=make_class_weights(
+                training.class_weights, [data.train.labels[part] for part in samples], classes
+            ),
         )
         sizes = {f"client {k}": len(indices) for k, indices in enumerate(samples)}
         check_single_samples(model, data.example, sizes, fed.training)
+        fed.training.schedule.check_steps(max(map(fed.training.count_steps, sizes.values())))
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
         else:
@@ -86,7 +92,7 @@ class Simulation:
         if self.config.executor != "auto":
             return ExecutorChoice(self.config.executor, "asked for")
         plans = [fed.plan(0, client) for client in fed.cohort(0)]
-        return choose_executor(model, self.device_data[0], plans, fed.training.sgd)
+        return choose_executor(model, self.device_data[0], plans, fed.training.optimizer)
 
     def advance(self, progress: Progress) -> Progress:
         """Run and evaluate one more round."""

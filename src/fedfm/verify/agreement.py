@@ -19,6 +19,7 @@ WORLDS = {
     "momentum": World("tiny cnn"),
     "batch norm": World("tiny cnn with batch norm"),
     "a failed client": World(broken=1),
+    "a decaying rate and clipping": World(lr_gamma=0.7, clip_norm=1.0),
     "float32": World(dtype=torch.float32, lr=0.001, momentum=0.5, weight_decay=0.0),
 }
 
@@ -65,6 +66,11 @@ for _name, _world in WORLDS.items():
     check(f"textbook: {_name}", f"every round equals the textbook's: {_name}", has_oracle)(
         partial(agree, _world)
     )
+check(
+    "textbook: clipping before corrections",
+    "with `clip_first`, the control variates are added to the clipped gradient",
+    only("scaffold"),
+)(partial(agree, World(clip_norm=1.0, clip_first=True)))
 check(
     "textbook: with a pull",
     "with FedProx it equals the textbook, whose normaliser includes the pull",

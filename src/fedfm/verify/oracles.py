@@ -1,7 +1,7 @@
 """The textbook's side of a federation: its loop for a method, its rounds, its clients."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -43,6 +43,7 @@ class Oracle(Protocol):
 def make_oracle(pieces: Pieces, world: World) -> Oracle:
     """Return the textbook's version of pieces of which the last may be FedFM or FedFM-Lite."""
     *others, last = pieces
+    world = replace(world, lr=world.lr * world.lr_gamma ** schedule(pieces).begin)
     if last.name not in ("fedfm", "fedfm-lite"):
         return make_method(pieces, world)
     settings = {
@@ -65,6 +66,8 @@ def make_method(pieces: Pieces, world: World) -> textbook_methods.FedAvg:
         settings |= copy_settings(prox, kind)
     if first.name == "fedproto":
         settings["wait"] = schedule(pieces).wait
+    for name in ("lr_gamma", "clip_norm", "clip_first"):
+        settings[name] = getattr(world, name)
     sgd = world.lr, world.momentum, world.weight_decay
     return kind(world.module, len(world.sizes), *sgd, **settings)
 

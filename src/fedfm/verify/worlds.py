@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from fedfm import models
-from fedfm.core.sgd import Sgd
 from fedfm.core.trees import tree_map
 from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
@@ -18,6 +17,8 @@ from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
 from fedfm.engine.networks import copy_model
 from fedfm.methods import Piece, Task, compose
+from fedfm.optim import Clipping, Schedule, Sgd
+from fedfm.optim.schedules import CONSTANT
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, initial_state
@@ -110,6 +111,9 @@ def make_federation(
     lr: float = 0.05,
     momentum: float = 0.9,
     weight_decay: float = 1e-3,
+    lr_gamma: float = 1.0,
+    clip_norm: float = 0.0,
+    clip_first: bool = False,
     epochs: int = 2,
     batch_size: int = 8,
     keep_last: bool = False,
@@ -121,12 +125,14 @@ def make_federation(
     if isinstance(executor, str):
         executor = EXECUTORS[executor](module, make_device_data(data, module))
     sgd = Sgd(lr, momentum, weight_decay)
+    clipping = Clipping(clip_norm, clip_first) if clip_norm else None
+    schedule = Schedule("exponential", gamma=lr_gamma) if lr_gamma < 1 else CONSTANT
     return Federation(
         task=Task(copy_model(module), len(data.classes), models.feature_dim(module, data.example)),
         method=compose(pieces),
         executor=executor,
         samples=samples or split_samples(),
-        training=LocalTraining(epochs, batch_size, keep_last, sgd),
+        training=LocalTraining(epochs, batch_size, keep_last, sgd, clipping, schedule),
         participation=participation,
         augmentation=None,
         seed=seed,
@@ -171,6 +177,10 @@ class World:
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 1e-3
+    lr_gamma: float = 1.0
+    """The rate of round t is lr lr_gamma^t."""
+    clip_norm: float = 0.0
+    clip_first: bool = False
     epochs: int = 2
     batch_size: int = 4
     keep_last: bool = False

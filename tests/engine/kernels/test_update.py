@@ -1,17 +1,19 @@
 """The fused step of SGD against torch's, under Triton's interpreter."""
 
+from dataclasses import asdict
 from itertools import product
 
 import pytest
 import torch
 
-from fedfm.core.sgd import Sgd
 from fedfm.engine.kernels.update import BLOCK, sgd_step
+from fedfm.optim import Sgd
 
 SGD = [Sgd(0.1, momentum, decay) for momentum, decay in product((0.0, 0.9), (0.0, 0.05))]
+NESTEROV = Sgd(0.1, 0.9, 0.05, nesterov=True)
 
 
-@pytest.mark.parametrize("sgd", SGD)
+@pytest.mark.parametrize("sgd", [*SGD, NESTEROV])
 @pytest.mark.parametrize("lowered", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("corrected", [False, True])
@@ -21,7 +23,7 @@ def test_the_same_steps_as_torch(shape, corrected, dtype, lowered, sgd):
     param = torch.randn(shape)
     constant = torch.randn(shape) if corrected else None
     reference = param.clone().requires_grad_()
-    optimizer = torch.optim.SGD([reference], sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
+    optimizer = torch.optim.SGD([reference], **asdict(sgd))
     momentum = torch.zeros_like(param)
     low = param.bfloat16() if lowered else None
     for _ in range(3):
@@ -35,6 +37,23 @@ def test_the_same_steps_as_torch(shape, corrected, dtype, lowered, sgd):
         torch.testing.assert_close(momentum, buffer, rtol=1e-6, atol=1e-6)
     if low is not None:  # a device rounds, the interpreter truncates
         torch.testing.assert_close(low.float(), param, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("sgd", [SGD[3], NESTEROV])
+@pytest.mark.parametrize("held", [False, True])
+def test_the_rate_may_change_from_step_to_step(held, sgd):
+    """A tensor is read in every step, so a captured step sees what was written to it last."""
+    torch.manual_seed(0)
+    param, momentum = torch.randn(3 * BLOCK // 2), torch.zeros(3 * BLOCK // 2)
+    reference, rate = param.clone().requires_grad_(), torch.tensor(9.0)
+    optimizer = torch.optim.SGD([reference], **asdict(sgd))
+    for lr in (0.1, 0.5, 0.02):
+        grad = torch.randn_like(param)
+        reference.grad, optimizer.param_groups[0]["lr"] = grad, lr
+        optimizer.step()
+        rate.fill_(lr)
+        sgd_step(param, grad, momentum, None, sgd, None, rate if held else lr)
+    torch.testing.assert_close(param, reference.detach(), rtol=1e-6, atol=1e-6)
 
 
 def test_refuses_tensors_with_gaps():

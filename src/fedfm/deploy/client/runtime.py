@@ -19,6 +19,7 @@ from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import Executor
 from fedfm.engine.networks import trainable_parameters, untrained_tensors
+from fedfm.losses import make_class_weights
 from fedfm.methods.base import Model, Task
 from fedfm.privacy.guard import secret_sources
 from fedfm.rounds.federation import Federation, LocalTraining
@@ -78,6 +79,12 @@ class Runtime:
             augmentation=self.data.augmentation,
             seed=self.config.seed,
             guard=self.config.guard(secret_sources),
+            task_loss=self.config.task_loss,
+            class_weights=make_class_weights(
+                self.config.training.class_weights,
+                [self.data.train.labels[self.samples[0]]] * (self.client + 1),
+                len(self.data.classes),
+            ),
         )
 
     def evaluate(self, model: Model) -> Tree:

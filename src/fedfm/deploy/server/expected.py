@@ -5,7 +5,6 @@ import torch
 from fedfm.config import Config
 from fedfm.core.client_states import InMemory
 from fedfm.core.trees import Tree, to_device
-from fedfm.data.batches import batch_sizes
 from fedfm.methods.base import LocalRun, Model, Task
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
@@ -41,9 +40,10 @@ def expect_weight(config: Config, model: Model, samples: float) -> float:
     """Return the weight of a client with this many samples if they are the unit of weights."""
     training, method = config.training, config.composed
     size = max(1, round(samples * (1 - training.validation)))
-    steps = training.epochs * len(batch_sizes(size, training.batch_size, training.keep_last))
-    sgd, one = LocalTraining.from_config(training).sgd, torch.ones(1)
-    run = LocalRun(model, model, torch.tensor([steps]), sgd, method.pull, one)
+    steps = LocalTraining.from_config(training).count_steps(size)
+    one, factors = torch.ones(1), training.schedule.factors(0, steps)
+    how = training.make_optimizer(), method.pull, one, factors
+    run = LocalRun(model, model, torch.tensor([steps]), *how)
     weight = one
     for piece in method.pieces:
         weight = piece.weights(weight, run)

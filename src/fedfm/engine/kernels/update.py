@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedfm.core.sgd import Sgd
+from fedfm.optim import Sgd
 
 BLOCK = 2048
 """Elements of a program."""
@@ -19,6 +19,7 @@ def sgd_step(
     low: Tensor | None,
     sgd: Sgd,
     constant: Tensor | None = None,
+    rate: float | Tensor | None = None,
 ) -> None:
     """Take a step of SGD in place: m = rho m + grad + constant + decay p, then p -= eta m.
 
@@ -29,21 +30,27 @@ def sgd_step(
         grad: float32 or bfloat16.
         momentum: float32; neither read nor written if rho is zero.
         low: what receives the new parameter in its own dtype, or None.
-        sgd: eta, rho and the weight decay.
+        sgd: eta, rho, the weight decay, and whether the momentum is Nesterov's.
         constant: float32; what is added to the gradient, or None.
+        rate: replaces eta; a captured step reads a tensor [] anew in every replay.
     """
     together = [tensor for tensor in (param, grad, momentum, low, constant) if tensor is not None]
     if not all(tensor.is_contiguous() for tensor in together):
         raise ValueError("the step takes contiguous tensors")
+    eta = sgd.lr if rate is None else rate
     _update[(triton.cdiv(param.numel(), BLOCK),)](
         param, grad, momentum if sgd.momentum else None, low, constant, param.numel(),
-        sgd.lr, sgd.momentum, sgd.weight_decay, BLOCK=BLOCK, num_warps=8,
+        eta, sgd.momentum, sgd.weight_decay, NESTEROV=sgd.nesterov,
+        LOAD_RATE=isinstance(eta, Tensor), BLOCK=BLOCK, num_warps=8,
     )  # fmt: skip
 
 
 @triton.jit
-def _update(p, g, m, low, c, size, lr, momentum, weight_decay, BLOCK: tl.constexpr):
-    """Update a block of one parameter; `m`, `low` and `c` may be None."""
+def _update(
+    p, g, m, low, c, size, lr, momentum, weight_decay,
+    NESTEROV: tl.constexpr, LOAD_RATE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Update a block of one parameter; `m`, `low` and `c` may be None; `lr` may be a pointer."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = at < size
     param = tl.load(p + at, mask=valid)
@@ -51,9 +58,16 @@ def _update(p, g, m, low, c, size, lr, momentum, weight_decay, BLOCK: tl.constex
     if c is not None:
         step += tl.load(c + at, mask=valid)
     if m is not None:
-        step += momentum * tl.load(m + at, mask=valid)
-        tl.store(m + at, step, mask=valid)
-    param -= lr * step
+        velocity = step + momentum * tl.load(m + at, mask=valid)
+        tl.store(m + at, velocity, mask=valid)
+        if NESTEROV:
+            step += momentum * velocity
+        else:
+            step = velocity
+    if LOAD_RATE:
+        param -= tl.load(lr) * step
+    else:
+        param -= lr * step
     tl.store(p + at, param, mask=valid)
     if low is not None:
         tl.store(low + at, param, mask=valid)

@@ -1,12 +1,11 @@
 """Mistakes in methods that correct client drift: SCAFFOLD, FedDyn, FedProx."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree, per_client, tree_map
 from fedfm.methods import FedDyn, FedProx, LocalRun, Model, Scaffold, Task, Turnout
+from fedfm.optim import Sgd
 from fedfm.verify.mistakes.planting import plant
 
 
@@ -15,7 +14,8 @@ class DividesByK(Scaffold):
     """c_i+ is too large by up to 1 / (1 - rho)."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        return super().finish(client, run._replace(sgd=replace(run.sgd, momentum=0.0)), down)
+        plain = Sgd(run.optimizer.lr, momentum=0.0, weight_decay=0.0)
+        return super().finish(client, run._replace(optimizer=plain), down)
 
 
 @plant("c_i is never written back")

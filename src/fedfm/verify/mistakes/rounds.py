@@ -1,6 +1,6 @@
 """Mistakes around the pieces: in the engine, the batches, the round and the ledger."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,11 @@ from fedfm.core import ledger, trees
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import Tree
 from fedfm.data.batches import BatchPlan, plan_batches
-from fedfm.engine.cohort import TrainingJob
+from fedfm.engine.cohort import Cohort, CohortPart, TrainingJob, TrainingResult
 from fedfm.engine.networks import BoundNetwork
-from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Model, Moon
+from fedfm.engine.update import update
+from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Model, Moon, Scaffold
+from fedfm.optim import Schedule, Sgd
 from fedfm.rounds import clients, federation
 from fedfm.rounds import round as rounds
 from fedfm.rounds.clients import ClientGroup, Work, answer_measure, answer_train, make_job
@@ -24,6 +26,7 @@ from fedfm.verify.mistakes.planting import plant_in
 
 bind_frozen, sum_buffers = BoundNetwork.bind_frozen, clients.sum_buffers
 count_uploads, record_handshake = clients.count_uploads, Ledger.record_handshake
+train, finish_step, factors = Cohort.train, Cohort.finish_step, Schedule.factors
 FM, LITE = FedFM(strength=1.0, start_round=0), FedFMLite(strength=1.0, start_round=0)
 UNIFORM_FM, UNIFORM_LITE = replace(FM, anchors="uniform"), replace(LITE, anchors="uniform")
 
@@ -61,6 +64,32 @@ def repeat_first_epoch(indices: np.ndarray, *, epochs: int, **how: Any) -> Batch
     whole = plan_batches(indices, epochs=epochs, **how)
     first = whole.first(whole.steps // epochs)
     return replace(whole, indices=first.indices.repeat(epochs))
+
+
+@plant_in(Schedule, "factors", "the rate stays that of the first round", FedAvg(), Scaffold())
+def freeze_rate(self: Schedule, round: int, steps: int) -> tuple[float, ...]:
+    """Return the factors of round 0."""
+    return factors(self, 0, steps)
+
+
+@plant_in(Cohort, "train", "momentum is carried over to the next round", FedAvg())
+def carry_momentum(self: Cohort, plans: Sequence[BatchPlan]) -> TrainingResult:
+    """Begin with the moments of the network's last cohort."""
+    carried: Tree = vars(self.net).get("carried", self.moments)
+    self.moments = vars(self.net)["carried"] = carried
+    return train(self, plans)
+
+
+@plant_in(Cohort, "finish_step", "gradients are clipped after weight decay", FedAvg())
+def clip_late(self: Cohort, part: CohortPart, grads: Tree) -> None:
+    """Add the decay to the gradient before it is clipped."""
+    if not self.clipping or not isinstance(self.optimizer, Sgd):
+        finish_step(self, part, grads)
+        return
+    decay = self.optimizer.weight_decay
+    grads = trees.tree_map(lambda g, p: g + decay * p, grads, part.params)
+    sgd = replace(self.optimizer, weight_decay=0.0)
+    update(part.params, self.clipping(grads), part.moments, part.low_params, sgd, self.clock)
 
 
 @plant_in(

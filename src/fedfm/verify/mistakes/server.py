@@ -1,12 +1,11 @@
 """Mistakes in how the server aggregates: FedAvg, FedNova, FedAvgM."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree, tree_map
 from fedfm.methods import FedAvg, FedAvgM, FedNova, LocalRun, Task, Turnout
+from fedfm.optim import Sgd
 from fedfm.verify.mistakes.planting import plant
 
 
@@ -23,7 +22,8 @@ class PlainK(FedNova):
     """Clients are normalised by their steps, whatever the momentum."""
 
     def normaliser(self, run: LocalRun) -> Tensor:
-        return run._replace(sgd=replace(run.sgd, momentum=0.0)).accumulation
+        plain = Sgd(run.optimizer.lr, momentum=0.0, weight_decay=0.0)
+        return run._replace(optimizer=plain).accumulation
 
 
 @plant("the whole is multiplied by N/S")
