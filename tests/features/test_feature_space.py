@@ -17,8 +17,8 @@ from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
 from fedfm.grid.feature_points import write_measures
-from fedfm.metrics import feature_space
-from fedfm.metrics.feature_space import (
+from fedfm.features import feature_space
+from fedfm.features.feature_space import (
     LocalSpaces,
     class_means,
     compute_features,

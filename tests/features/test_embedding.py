@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import silhouette_score
 
 from fedfm.core.errors import UserError
-from fedfm.metrics import embedding
-from fedfm.metrics.embedding import embed
+from fedfm.features import embedding
+from fedfm.features.embedding import embed
 
 
 def clusters(samples: int = 240) -> tuple[np.ndarray, np.ndarray]:
