@@ -1,4 +1,4 @@
-"""Load your own methods and models from the Python files that the environment names.
+"""Load your own methods, models and metrics from the Python files that the environment names.
 
 Every process of a run finds them there: workers of a grid, and Flower's processes, where every
 machine names its own files.
@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from inspect import Parameter, getsource, signature
 from pathlib import Path
@@ -20,21 +20,23 @@ from fedfm.core.errors import UserError, require
 
 if TYPE_CHECKING:
     from fedfm.methods import Piece
+    from fedfm.metrics import Metric
 
 VARIABLE = "FEDFM_METHODS"
 CODE_DIGESTS: dict[str, str] = {}
-"""The digest of a plugin's file by the name of each method or model that it registers.
+"""The digest of a plugin's file by the name of each method, model or metric that it registers.
 
 Other code is another experiment."""
 _loaded: set[Path] = set()
-_source_digests: dict[type[Piece], str] = {}
+_source_digests: dict[type, str] = {}
 
 
 def add_plugins(files: Iterable[Path]) -> None:
     """Add files to the environment variable FEDFM_METHODS, as absolute paths.
 
     Args:
-        files: Python files that register methods in `PIECES` or models in `MODELS`.
+        files: Python files that register methods in `PIECES`, models in `MODELS` or metrics in
+            `METRICS`.
     """
     paths = (str(file.resolve()) for file in [*_list_files(), *files])
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
@@ -47,22 +49,23 @@ def load_plugins() -> None:
             before = _list_registered()
             _run(file)
             _check_methods(file)
+            _check_metrics(file)
             digest = _digest(file.read_bytes())
             after = _list_registered()
             CODE_DIGESTS.update({name: digest for name in after if before.get(name) != after[name]})
             _loaded.add(file)
 
 
-def digest_sources(pieces: Iterable[Piece]) -> dict[str, str]:
-    """Return digests of the source of pieces outside this package, where the source is known."""
+def digest_sources(objects: Mapping[str, Piece | Metric], prefix: str = "") -> dict[str, str]:
+    """Return digests of the source of objects outside this package, where the source is known."""
     digests = {}
-    for piece in pieces:
-        kind = type(piece)
+    for name, each in objects.items():
+        kind = type(each)
         if not kind.__module__.startswith("fedfm."):
             with suppress(OSError, TypeError, SyntaxError):  # typed in, or being edited
                 if kind not in _source_digests:  # keep the first: the file may change later
                     _source_digests[kind] = _digest(getsource(kind).encode())
-                digests[piece.name] = _source_digests[kind]
+                digests[prefix + name] = _source_digests[kind]
     return digests
 
 
@@ -71,11 +74,13 @@ def _digest(source: bytes) -> str:
 
 
 def _list_registered() -> dict[str, object]:
-    """Return methods by name, and models by `model.` and name."""
+    """Return methods by name, models by `model.` and name, metrics by `metric.` and name."""
     from fedfm.methods import PIECES
+    from fedfm.metrics import METRICS
     from fedfm.models import MODELS
 
-    return {**PIECES, **{f"model.{name}": kind for name, kind in MODELS.items()}}
+    models = {f"model.{name}": kind for name, kind in MODELS.items()}
+    return {**PIECES, **models, **{f"metric.{name}": kind for name, kind in METRICS.items()}}
 
 
 def _check_methods(file: Path) -> None:
@@ -94,6 +99,20 @@ def _check_methods(file: Path) -> None:
         missing = [setting.name for setting in settings if setting.default is setting.empty]
         message = f"give {', '.join(missing)} of '{name}' a default value"
         require(not missing, f"plugin {file}: {message}")
+
+
+def _check_metrics(file: Path) -> None:
+    """Refuse what is not a metric, and one that is registered under another name."""
+    from fedfm.metrics import METRICS
+    from fedfm.metrics.measures import check_metric
+
+    for name, kind in METRICS.items():
+        try:
+            check_metric(kind)
+        except UserError as problem:
+            raise UserError(f"plugin {file}: {problem}") from problem
+        message = f"register metric '{kind.name}' as METRICS[\"{kind.name}\"], not as '{name}'"
+        require(kind.name == name, f"plugin {file}: {message}")
 
 
 def _list_files() -> list[Path]:

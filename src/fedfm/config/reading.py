@@ -4,6 +4,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from typing import Any
 from torch import nn
 
 from fedfm.config.keys import full_key, override, set_value, use_method_table
-from fedfm.config.schema import SECTIONS, Config, DataConfig, ModelConfig
+from fedfm.config.schema import SECTIONS, Config, DataConfig, Given, ModelConfig
 from fedfm.config.training import Training
 from fedfm.config.validation import field_names, piece_settings, validate
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
 from fedfm.methods import PIECES, Method, Piece, compose
+from fedfm.metrics import Metric
+from fedfm.metrics.measures import check_metric
 
 
 def builtin_names() -> list[str]:
@@ -99,12 +102,12 @@ def _check_chosen(table: dict[str, Any], chosen: list[str]) -> None:
         )
 
 
-def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> Config:
+def parse(table: dict[str, Any], given: Given | None = None) -> Config:
     """Return the config of nested values, as `tomllib` reads them.
 
     Args:
         table: The keys and sections.
-        pieces: The pieces of the method that were given from Python, by name.
+        given: The pieces and metrics that were given from Python, by name.
 
     Returns:
         The config, with everything resolved.
@@ -116,12 +119,12 @@ def parse(table: dict[str, Any], pieces: Mapping[str, Piece] | None = None) -> C
         >>> parse({"method": ["fedprox", "fedfm"]}).composed.name
         'fedprox+fedfm'
     """
-    return validate(
-        Config, use_method_table(table), sections=SECTIONS, place=_place, context=pieces
-    )
+    return validate(Config, use_method_table(table), sections=SECTIONS, place=_place, context=given)
 
 
-def make_config(method: Any, *, model: Any = None, data: Any = None, **settings: Any) -> Config:
+def make_config(
+    method: Any, *, model: Any = None, data: Any = None, metrics: Any = None, **settings: Any
+) -> Config:
     """Return the config of a run whose parts are Python objects, or words as in a TOML file.
 
     Objects are recorded by name and digest.
@@ -130,6 +133,7 @@ def make_config(method: Any, *, model: Any = None, data: Any = None, **settings:
         method: A piece, several pieces, names, or a table of names and settings.
         model: A network, a name or a table.
         data: A data set, a name or a table.
+        metrics: Metrics or their names, instead of those of `training`.
         settings: Further keys and sections.
 
     Returns:
@@ -156,7 +160,24 @@ def make_config(method: Any, *, model: Any = None, data: Any = None, **settings:
     for key, value in (("model", model), ("data", data)):
         if value is not None:
             table[key] = _record(value)
-    return parse(table, pieces)
+    if metrics is None:
+        return parse(table, Given(pieces))
+    chosen = [metrics] if isinstance(metrics, str | Metric) else [*metrics]
+    table["training"] = _set_metrics(table.get("training"), chosen)
+    objects = {each.name: each for each in chosen if isinstance(each, Metric)}
+    return parse(table, Given(pieces, objects))
+
+
+def _set_metrics(training: Any, metrics: Sequence[Any]) -> Any:
+    """Return the section of a config with the names of these metrics."""
+    for metric in metrics:
+        if not isinstance(metric, str):
+            check_metric(type(metric) if isinstance(metric, Metric) else metric)
+            require(isinstance(metric, Metric), f"give the metric {metric}() instead of its class")
+    names = tuple(metric if isinstance(metric, str) else metric.name for metric in metrics)
+    if isinstance(training, Training):
+        return replace(training, metrics=names)
+    return {**(training or {}), "metrics": names}
 
 
 def _has_pieces(method: Sequence[Any]) -> bool:

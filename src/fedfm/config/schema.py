@@ -1,7 +1,7 @@
 """The spec of a run: every key of a config, and what is checked before anything runs."""
 
-from collections.abc import Iterable
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -30,6 +30,8 @@ from fedfm.data.augment import PAPERS, Augmentation
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.methods import Method, Model, Piece, Task, compose, piece_class
+from fedfm.metrics import Accuracy, Metric, metric_class
+from fedfm.metrics.measures import Measures
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources, keyed_sources
@@ -173,6 +175,8 @@ class Config(BaseModel):
     """Digests of the files that methods and a model of your own are in: found out, never set."""
     _pieces: dict[str, Piece] = PrivateAttr(default_factory=dict)
     """Pieces that were given from Python, by name."""
+    _metrics: dict[str, Metric] = PrivateAttr(default_factory=dict)
+    """Metrics that were given from Python, by name."""
 
     @model_validator(mode="before")
     @classmethod
@@ -185,7 +189,7 @@ class Config(BaseModel):
     @field_validator("method")
     @classmethod
     def _check_pieces(cls, method: Any, info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        given = info.context or {}
+        given = _given(info).pieces
         return {
             name: piece_settings(given.get(name) or check_piece_settings(name, options))
             for name, options in method.items()
@@ -194,22 +198,36 @@ class Config(BaseModel):
     @field_validator("code")
     @classmethod
     def _find_code(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        if info.context:
-            return digest_sources(info.context.values())
+        python = _given(info)
         model = [f"model.{info.data['model'].name}"] if "model" in info.data else []
+        named = [] if python.pieces else [*info.data.get("method", {}), *model]
+        training = info.data.get("training", Training())
+        named += [f"metric.{name}" for name in (*training.metrics, training.select_by)]
         return {
-            name: CODE_DIGESTS[name]
-            for name in (*info.data.get("method", {}), *model)
-            if name in CODE_DIGESTS
+            **digest_sources(python.pieces),
+            **{name: CODE_DIGESTS[name] for name in named if name in CODE_DIGESTS},
+            **digest_sources(python.metrics, "metric."),
         }
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> Self:
         """Refuse settings that are right by themselves and wrong together."""
-        self._pieces.update(info.context or {})
+        self._pieces.update(_given(info).pieces)
+        self._metrics.update(_given(info).metrics)
         self._check_rounds()
         self._check_secrecy()
+        self._check_metrics()
         return self
+
+    def _check_metrics(self) -> None:
+        """Refuse unknown metrics, and to choose a round by one that is not a number."""
+        chosen = self.training.select_by
+        for metric in self.measures.metrics:
+            require(
+                metric.name != chosen or metric.form == "number",
+                f"select_by = {chosen!r} is not one number: choose a round by another metric, such "
+                f"as {', '.join(each.name for each in self.measures.numbers[:3])}",
+            )
 
     def _check_rounds(self) -> None:
         every, rounds = self.composed.share_every, self.training.rounds
@@ -247,6 +265,13 @@ class Config(BaseModel):
             for name, options in self.method.items()
         )
 
+    @property
+    def measures(self) -> Measures:
+        """The metrics of the run: accuracy, those that are asked for, the one that chooses."""
+        asked = (*self.training.metrics, self.training.select_by)
+        names = dict.fromkeys([Accuracy.name, *(name for name in asked if name)])
+        return Measures(tuple(self._metrics.get(name) or metric_class(name)() for name in names))
+
     def guard(self, sources: Sources | None = None) -> Guard | None:
         """Return privacy at work, with noise from `sources`; by default a simulation's."""
         if self.privacy is None:
@@ -271,6 +296,17 @@ class Config(BaseModel):
         """Return everything resolved, as plain values."""
         left_out = None if self.code else {"code"}
         return self.model_dump(mode="json", exclude_none=True, exclude=left_out)
+
+
+class Given(NamedTuple):
+    """What was given from Python, by name."""
+
+    pieces: Mapping[str, Piece] = {}
+    metrics: Mapping[str, Metric] = {}
+
+
+def _given(info: ValidationInfo) -> Given:
+    return info.context or Given()
 
 
 SECTIONS: dict[str, type] = {

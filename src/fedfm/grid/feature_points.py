@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from fedfm.core.checkpoint import partial_path
 from fedfm.data.dataset import Dataset
-from fedfm.grid.store import POINTS_FILE
 from fedfm.features.embedding import reduce_dimensions
 from fedfm.features.feature_space import (
     draw_sample,
@@ -17,6 +16,7 @@ from fedfm.features.feature_space import (
     measure,
     save_measures,
 )
+from fedfm.grid.store import POINTS_FILE
 
 POINTS = 2000
 """The number of points that a picture shows."""

@@ -1,16 +1,19 @@
 """What a run reports: a line per round, and a summary."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fedfm.core.ledger import Traffic
 from fedfm.methods.base import Model
 from fedfm.rounds.round import RoundLog
 from fedfm.rounds.state import State
+from fedfm.run.client_results import ClientResults
 
 Accuracies = tuple[float, float]
 """On validation samples, and on test samples."""
+Metrics = dict[str, dict[str, Any]]
+"""Values of further metrics than accuracy by split ("val", "test") and name; None: no value."""
 
 
 def best_so_far(rounds: Iterable[Accuracies]) -> list[float]:
@@ -34,8 +37,8 @@ class RoundRecord:
 
     round: int
     """The number of the round, from 1."""
-    val_accuracy: float
-    """Local validation accuracy, averaged over all clients."""
+    val_accuracy: float | None
+    """Local validation accuracy, averaged over all clients; None without validation samples."""
     test_accuracy: float
     """Accuracy on the test samples."""
     train_loss: float | None
@@ -54,6 +57,11 @@ class RoundRecord:
     """Exchanges between server and clients."""
     failed: int = 0
     """How many clients were left out: what they sent was not finite, or they did not answer."""
+    metrics: Metrics = field(default_factory=dict)
+    """Further metrics that are one number, by split ("val", "test") and name.
+
+    Those on validation samples are averaged over the clients that have a value.
+    """
 
     @property
     def traffic(self) -> Traffic:
@@ -63,13 +71,34 @@ class RoundRecord:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain numbers by name."""
-        return asdict(self)
+        """Return plain numbers by name, and further metrics by split if there are any."""
+        numbers = asdict(self)
+        return numbers if self.metrics else {k: v for k, v in numbers.items() if k != "metrics"}
+
+    @property
+    def numbers(self) -> dict[str, float | None]:
+        """Plain numbers by name; a metric has its split before its name: "test_auc"."""
+        return {k: v for k, v in asdict(self).items() if k != "metrics"} | name_metrics(
+            self.metrics
+        )
+
+
+def name_metrics(metrics: Metrics) -> dict[str, Any]:
+    """Return the metrics that are one number by split and name: "val_auc", "test_auc"."""
+    return {
+        f"{split}_{name}": value
+        for split, values in metrics.items()
+        for name, value in values.items()
+        if not isinstance(value, list)
+    }
 
 
 @dataclass(frozen=True)
 class Best:
-    """The model of the round with the best mean validation accuracy.
+    """The model that is reported, and its score.
+
+    It is that of the round with the best mean validation accuracy, unless `training.select_by` or
+    `training.report` say otherwise.
 
     Examples:
         A network takes the model as a state dict: parameters and buffers.
@@ -84,8 +113,8 @@ class Best:
 
     round: int
     """The number of the round, from 1."""
-    val_accuracy: float
-    """Local validation accuracy, averaged over all clients."""
+    val_accuracy: float | None
+    """Local validation accuracy, averaged over all clients; None without validation samples."""
     test_accuracy: float
     """Accuracy on the test samples."""
     model: Model
@@ -94,18 +123,82 @@ class Best:
     """On the validation samples of each client."""
     judges: tuple[int, ...] = ()
     """The clients of a deployment that measured it."""
+    metrics: Metrics = field(default_factory=dict)
+    """Further metrics by split ("val", "test") and name; by class or as a matrix on "test" only."""
+    clients: ClientResults | None = None
+    """What each client gets, where it is known."""
+    fine_tuned: ClientResults | None = None
+    """What each client gets after training the model on its own samples."""
+
+    def average(self, records: Sequence[RoundRecord]) -> "Best":
+        """Return the same model with scores averaged over rounds; matrices stay as they are."""
+        rounds = len(records)
+        values = [[record.numbers[name] for record in records] for name in self._scores]
+        means = {
+            name: None if None in each else sum(each) / rounds  # type: ignore[arg-type]
+            for name, each in zip(self._scores, values, strict=True)
+        }
+        metrics = {
+            split: {name: means.get(f"{split}_{name}", value) for name, value in each.items()}
+            for split, each in self.metrics.items()
+        }
+        accuracy = {name: means[name] for name in ("val_accuracy", "test_accuracy")}
+        return replace(self, metrics=metrics, **accuracy)  # type: ignore[arg-type]
+
+    @property
+    def _scores(self) -> list[str]:
+        return ["val_accuracy", "test_accuracy", *name_metrics(self.metrics)]
 
 
 class Score(NamedTuple):
     """How good a model is."""
 
-    validation: float
+    validation: float | None
     """The mean of the clients' validation accuracies."""
     test: float
     clients: tuple[float, ...] = ()
     """The validation accuracy of each client, where they are known."""
     judges: tuple[int, ...] = ()
     """The clients of a deployment that measured it."""
+    metrics: Metrics = {}
+    """Further metrics by split and name."""
+    results: ClientResults | None = None
+    """What each client gets."""
+
+    @property
+    def numbers(self) -> Metrics:
+        """The further metrics that are one number."""
+        return {
+            split: {name: value for name, value in each.items() if not isinstance(value, list)}
+            for split, each in self.metrics.items()
+        }
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which round is reported: the best one by a metric on validation samples, or the last."""
+
+    metric: str = "accuracy"
+    lower: bool = False
+    """Whether lower values are better."""
+    last: bool = False
+    """Whether the last round is reported."""
+
+    def prefers(self, score: Score, best: Best | None) -> bool:
+        """Return whether a model replaces the best one; of equals, the first stays."""
+        if best is None or self.last:
+            return True
+        new = self._find(score.validation, score.metrics)
+        old = self._find(best.val_accuracy, best.metrics)
+        if new is None or old is None:
+            return old is None and new is not None
+        return new < old if self.lower else new > old
+
+    def _find(self, accuracy: float | None, metrics: Metrics) -> float | None:
+        if self.metric == "accuracy":
+            return accuracy
+        value: float | None = metrics.get("val", {}).get(self.metric)
+        return value
 
 
 @dataclass(frozen=True)
@@ -136,23 +229,24 @@ class Progress:
         `better` decides instead where it is given.
         """
         assert self.pending is not None
+        best = self.best
         if score is None:
             last = self.records[-1]
-            validation, test, best = last.val_accuracy, last.test_accuracy, self.best
+            validation, test, metrics = last.val_accuracy, last.test_accuracy, last.metrics
         else:
-            validation, test, best = score.validation, score.test, self.best
+            validation, test, metrics = score.validation, score.test, score.numbers
             if better is None:
-                better = best is None or validation > best.val_accuracy
+                better = Selection().prefers(score, best)
             if better:
                 judged = validation, test, self.state.model, score.clients, score.judges
-                best = Best(self.pending.round, *judged)
-        record = replace(self.pending, val_accuracy=validation, test_accuracy=test)
+                best = Best(self.pending.round, *judged, score.metrics, score.results)
+        record = replace(self.pending, val_accuracy=validation, test_accuracy=test, metrics=metrics)
         return Progress(self.state, best, (*self.records, record))
 
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run: the best round by validation, and every round.
+    """The outcome of a run: the reported round, by default the best by validation, and all rounds.
 
     Examples:
         >>> from fedfm import FedAvg, Training, simulate
@@ -169,7 +263,8 @@ class Result:
     seed: int
     """The seed of the run."""
     best: Best
-    """The model of the round with the best mean validation accuracy."""
+    """The model that is reported: by default that of the round with the best mean validation
+    accuracy."""
     rounds: tuple[RoundRecord, ...]
     """A record of every round."""
     privacy: str | None = None
@@ -177,8 +272,23 @@ class Result:
 
     @property
     def test_accuracy(self) -> float:
-        """The test accuracy of the model with the best validation accuracy."""
+        """The test accuracy of the reported model."""
         return self.best.test_accuracy
+
+    @property
+    def test(self) -> dict[str, Any]:
+        """The values of all metrics on the test samples, by name."""
+        return {"accuracy": self.best.test_accuracy, **self.best.metrics.get("test", {})}
+
+    @property
+    def validation(self) -> dict[str, Any]:
+        """The values of the metrics that are one number, averaged over validation samples."""
+        return {"accuracy": self.best.val_accuracy, **self.best.metrics.get("val", {})}
+
+    @property
+    def clients(self) -> ClientResults | None:
+        """What each client gets from the reported model."""
+        return self.best.clients
 
     @property
     def totals(self) -> Traffic:

@@ -15,6 +15,7 @@ from fedfm.core.errors import require
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
 from fedfm.methods import Piece
+from fedfm.metrics import Metric
 from fedfm.privacy import Privacy
 from fedfm.run.bookkeeper import Watcher
 from fedfm.run.prepare import device_of
@@ -34,6 +35,7 @@ def simulate(
     training: Training | Table | None = None,
     deployment: Deployment | Table | None = None,
     privacy: Privacy | Table | None = None,
+    metrics: Sequence[Metric | str] | None = None,
     seed: int = 0,
     executor: str = "auto",
     device: str = "auto",
@@ -60,6 +62,7 @@ def simulate(
         training: Clients, rounds, local epochs, learning rate and so on.
         deployment: Only its `minimum` matters in a simulation, and only with `privacy`.
         privacy: Clipping and noise; without it clients send exact answers.
+        metrics: Metrics or their names, measured besides accuracy; by default `training.metrics`.
         seed: Draws everything except the first weights of a network that you pass.
         executor: How clients are packed onto the machine; "auto" measures what is fastest.
         device: "cpu", "cuda" or "auto"; with "auto" your network is trained where it lies.
@@ -74,7 +77,8 @@ def simulate(
         watch: Called with the `RoundRecord` of every round.
 
     Returns:
-        The rounds, and the model of the round with the best mean validation accuracy.
+        The rounds, and the reported model: by default that of the round with the best mean
+        validation accuracy.
 
     Raises:
         UserError: If a setting is wrong; the message says what to do.
@@ -98,7 +102,7 @@ def simulate(
         **{"partition": partition, "training": training, "deployment": deployment},
         **{"privacy": privacy, "seed": _check_seed(seed), "executor": executor, "device": device},
         **{"precision": precision, "client_states": client_states, "threads": threads},
-        "checkpoint_every": checkpoint_every,
+        **{"metrics": metrics, "checkpoint_every": checkpoint_every},
     }
     require(not isinstance(model, type), "the model must be a torch.nn.Module, not its class")
     config = make_config(method, model=model, data=data, **settings)

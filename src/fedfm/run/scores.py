@@ -1,0 +1,97 @@
+"""Scores of models: how an evaluation becomes the numbers of a round, and what needs checking."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfm.config import Config
+from fedfm.core.errors import plural, require
+from fedfm.data.dataset import Dataset
+from fedfm.engine.evaluation import Evaluation
+from fedfm.metrics import Accuracy
+from fedfm.metrics.measures import Measures, to_plain_values
+from fedfm.run.client_results import ClientResults
+from fedfm.run.records import Metrics, Score, Selection
+
+logger = logging.getLogger(__name__)
+
+
+def make_selection(config: Config) -> Selection:
+    """Return which round a config reports."""
+    chosen = config.training.select_by or Accuracy.name
+    lower = any(m.better == "lower" for m in config.measures.metrics if m.name == chosen)
+    return Selection(chosen, lower, config.training.reports_last)
+
+
+def make_score(evaluation: Evaluation, measures: Measures) -> Score:
+    """Return the score of an evaluated model."""
+    validation, clients = (
+        make_results(split, values, measures)
+        for split, values in (("validation", evaluation.validation), ("test", evaluation.clients))
+    )
+    test = to_plain_values(evaluation.test)
+    accuracy = test.pop(Accuracy.name)
+    own = evaluation.validation.get(Accuracy.name)
+    return Score(
+        None if own is None else float(own.mean()),
+        accuracy,
+        () if own is None else tuple(own.tolist()),
+        metrics=join_metrics(validation, test),
+        results=clients or validation,
+    )
+
+
+def make_results(
+    split: str, values: Mapping[str, Tensor], measures: Measures
+) -> ClientResults | None:
+    """Return the results of clients, given values [N]; None if there are none."""
+    if not values:
+        return None
+    lower = [metric.name for metric in measures.numbers if metric.better == "lower"]
+    return ClientResults.from_values(split, to_plain_values(values), lower)
+
+
+def join_metrics(validation: ClientResults | None, test: Mapping[str, object]) -> Metrics:
+    """Return further metrics than accuracy by split; {} if there are none."""
+    names = [name for name in (validation.moments if validation else ()) if name != Accuracy.name]
+    means = {"val": {name: validation.mean(name) for name in names}} if validation else {}
+    return {**means, "test": dict(test)} if test else {}
+
+
+def find_owned(data: Dataset, shards: Sequence[np.ndarray]) -> list[Tensor]:
+    """Return the test samples of every client; [] if the data do not say whose they are.
+
+    They do if every client has the training samples of one client that the data name.
+    """
+    if data.train.clients is None or data.test.clients is None:
+        return []
+    names = [data.train.clients[torch.from_numpy(shard)].unique().tolist() for shard in shards]
+    owners = [several[0] for several in names if len(several) == 1]
+    if len(set(owners)) < len(shards):
+        return []
+    return [(data.test.clients == owner).nonzero().flatten() for owner in owners]
+
+
+def check_labels(
+    measures: Measures, select_by: str | None, test: Tensor, validation: Sequence[Tensor]
+) -> None:
+    """Refuse metrics that the labels leave without a value; warn where clients lack one."""
+    for metric in measures.metrics:
+        needs = f"metric {metric.name} needs samples of {metric.classes} classes"
+        require(
+            len(test.unique()) >= metric.classes,
+            f"{needs}, and the test samples have {len(test.unique())}: leave it out of metrics",
+        )
+        poor = sum(len(labels.unique()) < metric.classes for labels in validation if len(labels))
+        require(
+            metric.name != select_by or poor < len(validation),
+            f"{needs}, and no client has as many in its validation samples: set select_by to "
+            "another metric, such as 'log_loss'",
+        )
+        if poor:
+            clients = plural(poor, "client")
+            message = "%s: %s of %d with fewer in the validation samples have no value of it"
+            logger.warning(message, needs, clients, len(validation))
