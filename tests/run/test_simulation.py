@@ -29,6 +29,7 @@ from fedfm.core.checkpoint import to_bytes
 from fedfm.core.ledger import count_bytes, count_floats
 from fedfm.core.sgd import Sgd
 from fedfm.data.dataset import Dataset, Split
+from fedfm.engine.evaluation import Evaluation
 from fedfm.methods import PIECES, Scaffold
 from fedfm.models import BodyAndHead as Halves
 from fedfm.privacy import Privacy
@@ -103,8 +104,8 @@ def test_a_batch_of_one_is_fine_where_batch_norm_sees_several_values_of_it():
 def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkeypatch):
     made = simulation()
     found = [(0.5, 0.1), (0.8, 0.2), (0.8, 0.9), (0.7, 0.8)]
-    validations = torch.tensor([[v] for v, _ in found], dtype=torch.float64)
-    scores = iter((v, test) for v, (_, test) in zip(validations, found, strict=True))
+    pairs = [[{"accuracy": torch.tensor(value).double()} for value in ([v], t)] for v, t in found]
+    scores = iter(Evaluation(*pair, {}) for pair in pairs)
     monkeypatch.setattr(made, "evaluate", lambda model: next(scores))
     progress = Progress(made.start)
     models_by_round = {}
@@ -113,7 +114,7 @@ def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkey
         models_by_round[progress.state.round] = progress.state.model
     assert progress.best is not None
     assert (progress.best.round, progress.best.val_accuracy, progress.best.test_accuracy) == (
-        2, 0.8, 0.2,
+        2, pytest.approx(0.8), pytest.approx(0.2),
     )  # fmt: skip
     assert progress.best.model is models_by_round[2]
 

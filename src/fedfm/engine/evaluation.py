@@ -10,6 +10,7 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
+from fedfm.engine.forward import Statistic
 from fedfm.methods.base import Batch, Model
 from fedfm.metrics.measures import Measures
 
@@ -49,37 +50,36 @@ class Evaluator:
 
     def __call__(self, model: Model) -> Evaluation:
         """Measure the model on everything."""
-        totals, exact = self.measure_test(model)
-        values = {name: value[0] for name, value in self._sum_values(totals).items()}
-        clients = self._number_values(totals) if self.owned else {}
-        of_clients = {name: value[: len(self.owned)] for name, value in clients.items()}
-        return Evaluation(self.measure_clients(model), values | exact, of_clients)
-
-    def measure_clients(self, model: Model) -> Values:
-        """Return values on the validation samples of every client [N]; {} if there are none."""
-        if not any(map(len, self.validation)):
-            return {}
-        return self._number_values(
-            self.executor.measure(model.map(trees.share), self.validation, self.measures.statistic)
-        )
-
-    def measure_test(self, model: Model) -> tuple[Tree, Values]:
-        """Return statistics of the test samples, and exact values [] of the whole test set.
-
-        The statistics are [1, ...], or [N + 1, ...] with a row for each client if samples belong
-        to clients, and a last row for samples of nobody.
-        """
         seen: list[tuple[Tensor, Tensor]] = []
 
         def collect(batch: Batch) -> Tree:
             seen.append((batch.logits[batch.mask], batch.labels[batch.mask]))
             return self.measures.statistic(batch)
 
-        statistic = collect if self.measures.exact else self.measures.statistic
+        totals = self.measure_test(model, collect if self.measures.exact else None)
+        whole = self.measures.values(trees.share(trees.sum_clients(totals)))
+        test = {name: value[0] for name, value in whole.items()} | self._exact_values(seen)
+        rows = trees.tree_map(lambda leaf: leaf[: len(self.owned)], totals)
+        clients = self.measures.values(rows, self.measures.numbers) if self.owned else {}
+        return Evaluation(self.measure_clients(model), test, clients)
+
+    def measure_clients(self, model: Model) -> Values:
+        """Return values on the validation samples of every client [N]; {} if there are none."""
+        if not any(map(len, self.validation)):
+            return {}
         totals = self.executor.measure(
-            model.map(trees.share), self.test_samples, statistic, self.test
+            model.map(trees.share), self.validation, self.measures.statistic
         )
-        return totals, self._exact_values(seen)
+        return self.measures.values(totals, self.measures.numbers)
+
+    def measure_test(self, model: Model, statistic: Statistic | None = None) -> Tree:
+        """Return statistics of the test samples, by default those of the metrics.
+
+        They are [1, ...], or [N + 1, ...] where samples belong to clients: a row for each client,
+        and a last row for the samples of nobody.
+        """
+        chosen = statistic or self.measures.statistic
+        return self.executor.measure(model.map(trees.share), self.test_samples, chosen, self.test)
 
     def _exact_values(self, seen: list[tuple[Tensor, Tensor]]) -> Values:
         """Return exact values, given the predictions of all passes.
@@ -88,16 +88,10 @@ class Evaluator:
         """
         if not seen:
             return {}
-        logits, labels = (torch.cat(parts)[-len(self.test.labels) :] for parts in zip(*seen))
+        samples = len(self.test.labels)
+        logits, labels = (torch.cat(parts)[-samples:] for parts in zip(*seen, strict=True))
         exact = {metric.name: metric.exact(logits, labels) for metric in self.measures.exact}
         return {name: value for name, value in exact.items() if value is not None}
-
-    def _number_values(self, totals: Tree) -> Values:
-        return self.measures.values(totals, self.measures.numbers)
-
-    def _sum_values(self, totals: Tree) -> Values:
-        """Return the values [1, ...] of all samples together."""
-        return self.measures.values(trees.share(trees.sum_clients(totals)))
 
 
 def _list_others(samples: int, owned: Sequence[Tensor]) -> Tensor:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from fedfm.core.errors import UserError
+from fedfm.core.trees import Tree
 
 HIDDEN = (
     "each client's result is needed for the worst client and the 10th percentile, and a secure sum "
@@ -51,7 +53,7 @@ class ClientResults:
     def from_sums(
         split: Literal["test", "validation"], sums: Mapping[str, Mapping[str, Any]]
     ) -> "ClientResults":
-        """Return the results of clients of which only sums are known."""
+        """Return the results of clients of which only sums are known (see `to_sums`)."""
         moments = {}
         for name, each in sums.items():
             count = int(each["clients"])
@@ -107,6 +109,18 @@ class ClientResults:
                 row |= {"worst": self.worst(name), "p10": self.percentile(name)}
             table[name] = row
         return table | ({"values": self.values} if self.values else {"left_out": HIDDEN})
+
+
+def to_sums(values: Mapping[str, Tensor]) -> Tree:
+    """Return what clients with these values [S] add to sums over clients, by metric: leaves []."""
+    return {
+        name: {
+            "clients": (~value.isnan()).sum(),
+            "sum": value.nan_to_num(0.0).double().sum(),
+            "squares": value.nan_to_num(0.0).double().square().sum(),
+        }
+        for name, value in values.items()
+    }
 
 
 def _compute_moments(values: Sequence[float | None]) -> tuple[int, float, float]:

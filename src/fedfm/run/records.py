@@ -10,17 +10,21 @@ from fedfm.rounds.round import RoundLog
 from fedfm.rounds.state import State
 from fedfm.run.client_results import ClientResults
 
-Accuracies = tuple[float, float]
-"""On validation samples, and on test samples."""
+Accuracies = tuple[float | None, float]
+"""On validation samples, if there are any, and on test samples."""
 Metrics = dict[str, dict[str, Any]]
 """Values of further metrics than accuracy by split ("val", "test") and name; None: no value."""
 
 
 def best_so_far(rounds: Iterable[Accuracies]) -> list[float]:
-    """After every round, the test accuracy of the round that validation would choose by then."""
+    """After every round, the test accuracy of the round that validation would choose by then.
+
+    Without validation the last round counts.
+    """
     best: list[Accuracies] = []
     for accuracies in rounds:
-        better = not best or accuracies[0] > best[-1][0]
+        new, old = accuracies[0], best[-1][0] if best else None
+        better = old is None or new is None or new > old
         best.append(accuracies if better else best[-1])
     return [test for _, test in best]
 
@@ -160,7 +164,7 @@ class Score(NamedTuple):
     """The validation accuracy of each client, where they are known."""
     judges: tuple[int, ...] = ()
     """The clients of a deployment that measured it."""
-    metrics: Metrics = {}
+    metrics: Metrics = {}  # noqa: RUF012  # never changed
     """Further metrics by split and name."""
     results: ClientResults | None = None
     """What each client gets."""

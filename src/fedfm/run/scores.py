@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,16 +23,13 @@ logger = logging.getLogger(__name__)
 def make_selection(config: Config) -> Selection:
     """Return which round a config reports."""
     chosen = config.training.select_by or Accuracy.name
-    lower = any(m.better == "lower" for m in config.measures.metrics if m.name == chosen)
-    return Selection(chosen, lower, config.training.reports_last)
+    return Selection(chosen, chosen in list_lower(config.measures), config.training.reports_last)
 
 
-def make_score(evaluation: Evaluation, measures: Measures) -> Score:
+def score_evaluation(evaluation: Evaluation, measures: Measures) -> Score:
     """Return the score of an evaluated model."""
-    validation, clients = (
-        make_results(split, values, measures)
-        for split, values in (("validation", evaluation.validation), ("test", evaluation.clients))
-    )
+    validation = make_results("validation", evaluation.validation, measures)
+    clients = make_results("test", evaluation.clients, measures)
     test = to_plain_values(evaluation.test)
     accuracy = test.pop(Accuracy.name)
     own = evaluation.validation.get(Accuracy.name)
@@ -45,13 +43,17 @@ def make_score(evaluation: Evaluation, measures: Measures) -> Score:
 
 
 def make_results(
-    split: str, values: Mapping[str, Tensor], measures: Measures
+    split: Literal["test", "validation"], values: Mapping[str, Tensor], measures: Measures
 ) -> ClientResults | None:
     """Return the results of clients, given values [N]; None if there are none."""
     if not values:
         return None
-    lower = [metric.name for metric in measures.numbers if metric.better == "lower"]
-    return ClientResults.from_values(split, to_plain_values(values), lower)
+    return ClientResults.from_values(split, to_plain_values(values), list_lower(measures))
+
+
+def list_lower(measures: Measures) -> list[str]:
+    """Return the metrics of which lower values are better."""
+    return [metric.name for metric in measures.numbers if metric.better == "lower"]
 
 
 def join_metrics(validation: ClientResults | None, test: Mapping[str, object]) -> Metrics:

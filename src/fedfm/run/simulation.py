@@ -28,7 +28,7 @@ from fedfm.rounds.single_samples import check_single_samples
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.fine_tuning import check_fine_tuning, fine_tune
 from fedfm.run.records import Best, Progress
-from fedfm.run.scores import check_labels, find_owned, make_score, make_selection
+from fedfm.run.scores import check_labels, find_owned, make_selection, score_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Simulation:
         if progress.records and (unchanged or not due):
             return progress.add_score(None)
         with phase("evaluation"):
-            score = make_score(self.evaluate(progress.state.model), self.measures)
+            score = score_evaluation(self.evaluate(progress.state.model), self.measures)
         return progress.add_score(score, self.selection.prefers(score, progress.best))
 
     def fine_tune(self, best: Best) -> Best:
