@@ -4,7 +4,6 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ def make_config(
         method: A piece, several pieces, names, or a table of names and settings.
         model: A network, a name or a table.
         data: A data set, a name or a table.
-        metrics: Metrics or their names, instead of those of `training`.
+        metrics: A metric, its name, or several of them.
         settings: Further keys and sections.
 
     Returns:
@@ -160,24 +159,21 @@ def make_config(
     for key, value in (("model", model), ("data", data)):
         if value is not None:
             table[key] = _record(value)
-    if metrics is None:
-        return parse(table, Given(pieces))
-    chosen = [metrics] if isinstance(metrics, str | Metric) else [*metrics]
-    table["training"] = _set_metrics(table.get("training"), chosen)
+    chosen = [metrics] if isinstance(metrics, str | Metric) else [*(metrics or [])]
+    if metrics is not None:
+        table["metrics"] = [_name_metric(metric) for metric in chosen]
     objects = {each.name: each for each in chosen if isinstance(each, Metric)}
     return parse(table, Given(pieces, objects))
 
 
-def _set_metrics(training: Any, metrics: Sequence[Any]) -> Any:
-    """Return the section of a config with the names of these metrics."""
-    for metric in metrics:
-        if not isinstance(metric, str):
-            check_metric(type(metric) if isinstance(metric, Metric) else metric)
-            require(isinstance(metric, Metric), f"give the metric {metric}() instead of its class")
-    names = tuple(metric if isinstance(metric, str) else metric.name for metric in metrics)
-    if isinstance(training, Training):
-        return replace(training, metrics=names)
-    return {**(training or {}), "metrics": names}
+def _name_metric(metric: Any) -> str:
+    """Return the name of a metric that was given from Python."""
+    if isinstance(metric, str):
+        return metric
+    check_metric(type(metric) if isinstance(metric, Metric) else metric)
+    require(isinstance(metric, Metric), f"give a metric, {metric.__name__}(), not its class")
+    name: str = metric.name
+    return name
 
 
 def _has_pieces(method: Sequence[Any]) -> bool:

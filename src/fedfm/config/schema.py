@@ -163,6 +163,8 @@ class Config(BaseModel):
     """Which model."""
     method: dict[str, dict[str, Any]] = {"fedfm": {}}
     """The pieces of the method: a name, a list of names, or a table of settings by name."""
+    metrics: tuple[str, ...] = (Accuracy.name,)
+    """What is measured besides accuracy: a metric's name, or a list of names."""
     partition: Partition = Partition()
     """How the training samples are divided among the clients."""
     training: Training = Training()
@@ -195,14 +197,19 @@ class Config(BaseModel):
             for name, options in method.items()
         }
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _list_metrics(cls, given: Any) -> Any:
+        return [given] if isinstance(given, str) else given
+
     @field_validator("code")
     @classmethod
     def _find_code(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         python = _given(info)
         model = [f"model.{info.data['model'].name}"] if "model" in info.data else []
         named = [] if python.pieces else [*info.data.get("method", {}), *model]
-        training = info.data.get("training", Training())
-        named += [f"metric.{name}" for name in (*training.metrics, training.select_by)]
+        chosen = getattr(info.data.get("training"), "select_by", None)
+        named += [f"metric.{name}" for name in (*info.data.get("metrics", ()), chosen)]
         return {
             **digest_sources(python.pieces),
             **{name: CODE_DIGESTS[name] for name in named if name in CODE_DIGESTS},
@@ -268,7 +275,7 @@ class Config(BaseModel):
     @property
     def measures(self) -> Measures:
         """The metrics of the run: accuracy, those that are asked for, the one that chooses."""
-        asked = (*self.training.metrics, self.training.select_by)
+        asked = (*self.metrics, self.training.select_by)
         names = dict.fromkeys([Accuracy.name, *(name for name in asked if name)])
         return Measures(tuple(self._metrics.get(name) or metric_class(name)() for name in names))
 

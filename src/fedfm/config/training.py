@@ -52,8 +52,6 @@ class Training:
     """Train on the last, incomplete batch of an epoch too."""
     evaluate_every: int = 1
     """Evaluate the model every so many rounds, and after the last; for many clients."""
-    metrics: tuple[str, ...] = ("accuracy",)
-    """What is measured besides accuracy: names of metrics."""
     select_by: str | None = None
     """The metric whose mean over the clients' validation samples chooses the best round.
 
@@ -93,7 +91,6 @@ class Training:
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), not {self.momentum}")
         require(self.weight_decay >= 0, f"weight_decay must be >= 0, not {self.weight_decay}")
         require(self.fine_tune >= 0, f"fine_tune must be >= 0, not {self.fine_tune}")
-        object.__setattr__(self, "metrics", tuple(self.metrics))
         self._check_report()
 
     def _check_report(self) -> None:

@@ -43,7 +43,7 @@ class Auc(Metric):
         cells = (classes * BINS + bins).flatten(1)
         ours = (batch.labels.unsqueeze(-1) == classes) & mask
         return {
-            name: count_by(cells, counted.flatten(1), size * BINS).unflatten(1, (size, BINS))
+            name: count_by(cells, counted.flatten(1), size * BINS).view(-1, size, BINS)
             for name, counted in (("positives", ours), ("samples", mask.expand_as(ours)))
         }
 
@@ -64,7 +64,7 @@ class Auc(Metric):
 
 def area_under_curve(scores: Tensor, positive: Tensor) -> Tensor:
     """Return the AUC [] of scores [n], given which samples are positive [n]; ties count half."""
-    _, places, counts = scores.unique(return_inverse=True, return_counts=True)
+    _, places, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0) - (counts - 1) / 2)[places].double()
     count = positive.sum()
     wins = (ranks * positive).sum() - count * (count + 1) / 2

@@ -29,7 +29,7 @@ class Confusion(Metric):
         """Count the samples by label and prediction: [S, C, C]."""
         size = batch.logits.shape[-1]
         pairs = batch.labels * size + batch.logits.argmax(-1)
-        return {"counts": count_by(pairs, batch.mask, size * size).unflatten(1, (size, size))}
+        return {"counts": count_by(pairs, batch.mask, size * size).view(-1, size, size)}
 
     def value(self, total: Tree) -> Tensor:
         """Return the counts [S, C, C]."""

@@ -1,12 +1,13 @@
 """F1: the harmonic mean of precision and recall, by class and averaged over classes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from fedfm.core.trees import Tree
 from fedfm.metrics.balanced_accuracy import BalancedAccuracy
-from fedfm.metrics.base import divide
+from fedfm.metrics.base import Form, divide
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ClassF1(BalancedAccuracy):
     """
 
     name = "class_f1"
-    form = "classes"
+    form: ClassVar[Form] = "classes"
 
     def value(self, total: Tree) -> Tensor:
         """Return 2 TP / (samples + predicted) of each class [S, C]."""

@@ -179,33 +179,6 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Which round is reported: the best one by a metric on validation samples, or the last."""
-
-    metric: str = "accuracy"
-    lower: bool = False
-    """Whether lower values are better."""
-    last: bool = False
-    """Whether the last round is reported."""
-
-    def prefers(self, score: Score, best: Best | None) -> bool:
-        """Return whether a model replaces the best one; of equals, the first stays."""
-        if best is None or self.last:
-            return True
-        new = self._find(score.validation, score.metrics)
-        old = self._find(best.val_accuracy, best.metrics)
-        if new is None or old is None:
-            return old is None and new is not None
-        return new < old if self.lower else new > old
-
-    def _find(self, accuracy: float | None, metrics: Metrics) -> float | None:
-        if self.metric == "accuracy":
-            return accuracy
-        value: float | None = metrics.get("val", {}).get(self.metric)
-        return value
-
-
-@dataclass(frozen=True)
 class Progress:
     """How far a run has come: everything that a checkpoint must hold."""
 
@@ -217,7 +190,8 @@ class Progress:
 
     def add_round(self, state: State, log: RoundLog, seconds: float) -> "Progress":
         """Return the progress after one more round, whose model is not evaluated yet."""
-        loss, costs = None if log.loss is None else float(log.loss), log.traffic.as_dict()
+        loss = None if log.loss is None else float(log.loss)
+        costs: dict[str, Any] = log.traffic.as_dict()
         record = RoundRecord(state.round, 0.0, 0.0, loss, seconds, **costs, failed=len(log.failed))
         return replace(self, state=state, pending=record)
 
@@ -226,11 +200,10 @@ class Progress:
         *before, last = self.records
         return replace(self, records=(*before, replace(last, seconds=seconds)))
 
-    def add_score(self, score: Score | None, better: bool | None = None) -> "Progress":
+    def add_score(self, score: Score | None, better: bool = False) -> "Progress":
         """Return the progress with the pending round evaluated; None: as good as the one before.
 
-        The best model is the one with the highest validation accuracy; of equals, the first.
-        `better` decides instead where it is given.
+        `better`: whether its model replaces the best one.
         """
         assert self.pending is not None
         best = self.best
@@ -239,8 +212,6 @@ class Progress:
             validation, test, metrics = last.val_accuracy, last.test_accuracy, last.metrics
         else:
             validation, test, metrics = score.validation, score.test, score.numbers
-            if better is None:
-                better = Selection().prefers(score, best)
             if better:
                 judged = validation, test, self.state.model, score.clients, score.judges
                 best = Best(self.pending.round, *judged, score.metrics, score.results)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,9 +16,36 @@ from fedfm.engine.evaluation import Evaluation
 from fedfm.metrics import Accuracy
 from fedfm.metrics.measures import Measures, to_plain_values
 from fedfm.run.client_results import ClientResults
-from fedfm.run.records import Metrics, Score, Selection
+from fedfm.run.records import Best, Metrics, Score
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which round is reported: the best one by a metric on validation samples, or the last."""
+
+    metric: str = "accuracy"
+    lower: bool = False
+    """Whether lower values are better."""
+    last: bool = False
+    """Whether the last round is reported."""
+
+    def prefers(self, score: Score, best: Best | None) -> bool:
+        """Return whether a model replaces the best one; of equals, the first stays."""
+        if best is None or self.last:
+            return True
+        new = self._find(score.validation, score.metrics)
+        old = self._find(best.val_accuracy, best.metrics)
+        if new is None or old is None:
+            return old is None and new is not None
+        return new < old if self.lower else new > old
+
+    def _find(self, accuracy: float | None, metrics: Metrics) -> float | None:
+        if self.metric == "accuracy":
+            return accuracy
+        value: float | None = metrics.get("val", {}).get(self.metric)
+        return value
 
 
 def make_selection(config: Config) -> Selection:
@@ -70,7 +98,7 @@ def find_owned(data: Dataset, shards: Sequence[np.ndarray]) -> list[Tensor]:
     """
     if data.train.clients is None or data.test.clients is None:
         return []
-    names = [data.train.clients[torch.from_numpy(shard)].unique().tolist() for shard in shards]
+    names = [torch.unique(data.train.clients[torch.from_numpy(shard)]).tolist() for shard in shards]
     owners = [several[0] for several in names if len(several) == 1]
     if len(set(owners)) < len(shards):
         return []
@@ -81,13 +109,17 @@ def check_labels(
     measures: Measures, select_by: str | None, test: Tensor, validation: Sequence[Tensor]
 ) -> None:
     """Refuse metrics that the labels leave without a value; warn where clients lack one."""
+
+    def count(labels: Tensor) -> int:
+        return len(torch.unique(labels))
+
     for metric in measures.metrics:
         needs = f"metric {metric.name} needs samples of {metric.classes} classes"
         require(
-            len(test.unique()) >= metric.classes,
-            f"{needs}, and the test samples have {len(test.unique())}: leave it out of metrics",
+            count(test) >= metric.classes,
+            f"{needs}, and the test samples have {count(test)}: leave it out of metrics",
         )
-        poor = sum(len(labels.unique()) < metric.classes for labels in validation if len(labels))
+        poor = sum(count(labels) < metric.classes for labels in validation if len(labels))
         require(
             metric.name != select_by or poor < len(validation),
             f"{needs}, and no client has as many in its validation samples: set select_by to "

@@ -62,7 +62,7 @@ def simulate(
         training: Clients, rounds, local epochs, learning rate and so on.
         deployment: Only its `minimum` matters in a simulation, and only with `privacy`.
         privacy: Clipping and noise; without it clients send exact answers.
-        metrics: Metrics or their names, measured besides accuracy; by default `training.metrics`.
+        metrics: Metrics or their names: what is measured besides accuracy.
         seed: Draws everything except the first weights of a network that you pass.
         executor: How clients are packed onto the machine; "auto" measures what is fastest.
         device: "cpu", "cuda" or "auto"; with "auto" your network is trained where it lies.

@@ -28,7 +28,7 @@ def make_score(collected: Collected, measures: Measures) -> Score:
     test = to_plain_values({name: value[0] for name, value in values.items()})
     accuracy = test.pop(Accuracy.name)
     return Score(
-        validation and validation.mean(Accuracy.name),
+        validation.mean(Accuracy.name) if validation else None,
         accuracy or 0.0,
         judges=tuple(sorted(collected.clients)),
         metrics=join_metrics(validation, test),
