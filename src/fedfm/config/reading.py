@@ -170,8 +170,9 @@ def _name_metric(metric: Any) -> str:
     """Return the name of a metric that was given from Python."""
     if isinstance(metric, str):
         return metric
-    check_metric(type(metric) if isinstance(metric, Metric) else metric)
-    require(isinstance(metric, Metric), f"give a metric, {metric.__name__}(), not its class")
+    given = isinstance(metric, Metric)
+    check_metric(type(metric) if given else metric)
+    require(given, f"give a metric itself, not its class {metric!r}")
     name: str = metric.name
     return name
 

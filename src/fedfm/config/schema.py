@@ -229,6 +229,8 @@ class Config(BaseModel):
     def _check_metrics(self) -> None:
         """Refuse unknown metrics, and to choose a round by one that is not a number."""
         chosen = self.training.select_by
+        twice = [name for name in self.metrics if self.metrics.count(name) > 1]
+        require(not twice, f"metrics names {', '.join(dict.fromkeys(twice))} twice")
         for metric in self.measures.metrics:
             require(
                 metric.name != chosen or metric.form == "number",

@@ -5,6 +5,7 @@ pairs of samples, which no sum over clients has. Clients therefore count their s
 bins of the score, and pairs within a bin count one half. On one data set the exact value is used.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,10 +15,10 @@ from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch
 from fedfm.metrics.base import Metric, count_by, divide
 
-BINS = 256
-"""Intervals of the log-odds of a class, of equal width."""
-LARGEST = 16.0
-"""The bins cover log-odds from -16 to 16; a float32 probability has no more than 16.6."""
+BINS = 512
+"""Intervals of the log-odds of a class: 0.008 wide at chance level, 0.16 at log-odds of 10."""
+LARGEST, LINEAR = 20.0, 0.5
+"""The bins cover log-odds up to 20 from chance; their width grows from about 0.5 on."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,10 @@ class Auc(Metric):
         """Count samples of a class, and all samples, by bin of the class's score: [S, C, BINS]."""
         size, mask = batch.logits.shape[-1], batch.mask.unsqueeze(-1)
         logs = torch.log_softmax(batch.logits.float(), -1)
-        odds = (logs - torch.log1p(-logs.exp())).nan_to_num(0.0).clamp(-LARGEST, LARGEST)
-        bins = ((odds / LARGEST + 1) * (BINS / 2)).long().clamp(max=BINS - 1)
+        odds = logs - torch.log1p(-logs.exp()) + math.log(max(1, size - 1))  # 0 at chance level
+        odds = odds.nan_to_num(0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST)
+        places = torch.asinh(odds / LINEAR) / math.asinh(LARGEST / LINEAR)  # from -1 to 1
+        bins = ((places + 1) * (BINS / 2)).long().clamp(0, BINS - 1)
         classes = torch.arange(size, device=bins.device)
         cells = (classes * BINS + bins).flatten(1)
         ours = (batch.labels.unsqueeze(-1) == classes) & mask
