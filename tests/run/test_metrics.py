@@ -142,9 +142,12 @@ def test_further_metrics_need_no_further_pass_and_change_no_result(monkeypatch):
     plain = run()
     passes = []
     measure = LoopExecutor.measure
-    monkeypatch.setattr(
-        LoopExecutor, "measure", lambda *args: [passes.append(1), measure(*args)][1]
-    )
+
+    def counted(*args):
+        passes.append(1)
+        return measure(*args)
+
+    monkeypatch.setattr(LoopExecutor, "measure", counted)
     result = run(metrics=ALL)
     assert len(passes) == 2 * len(result.rounds)
     assert [r.val_accuracy for r in result.rounds] == [r.val_accuracy for r in plain.rounds]
@@ -371,6 +374,8 @@ def test_clients_are_tested_on_their_own_samples_in_a_run(monkeypatch):
     training = Training(clients=3, rounds=2, epochs=1, validation=0, fine_tune=1)
     result = simulate("mlp", world, "fedavg", training=training, executor="loop")
     results, counts = result.clients, world.test.clients.bincount()
+    assert results is not None
+    assert result.best.fine_tuned is not None
     assert (results.split, result.best.fine_tuned.split) == ("test", "test")
     right = sum(v * n for v, n in zip(results.values["accuracy"], counts.tolist(), strict=True))
     assert right / len(world.test) == pytest.approx(result.test_accuracy)
