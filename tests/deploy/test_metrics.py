@@ -71,6 +71,14 @@ def test_a_client_of_one_class_is_left_out_of_the_mean(federation, kind):
     assert result.clients.count("auc") == 4
 
 
+def test_a_round_that_no_client_can_judge_is_said(federation, warnings):
+    run = federation("fedavg", "select_by=auc", "partition.kind=niid3", "partition.missing=3",
+                     "training.rounds=1", clients=4)  # fmt: skip
+    assert run.run().best.round == 1
+    (line,) = warnings()
+    assert "auc" in line
+
+
 @pytest.mark.parametrize("kind", [(), (SECURE,)])
 def test_select_by_chooses_the_round(federation, kind):
     run = federation("fedavg", "select_by=log_loss", "rounds=4", "lr=0.3", *kind)

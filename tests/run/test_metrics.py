@@ -259,6 +259,7 @@ def test_without_validation_clients_train_on_everything(tmp_path):
     [
         ({"validation": 0, "select_by": "auc"}, "select_by"),
         ({"validation": 0, "report": "best"}, "report"),
+        ({"report": "first"}, "report"),
         ({"report": "last", "select_by": "auc"}, "select_by"),
         ({"last_rounds": 2}, "report"),
         ({"report": "last", "last_rounds": 2, "evaluate_every": 2}, "evaluate_every"),

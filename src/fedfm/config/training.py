@@ -96,6 +96,10 @@ class Training:
     def _check_report(self) -> None:
         """Refuse to choose a round by what is not measured."""
         require(
+            self.report in (None, "best", "last"),
+            f"report must be 'best' or 'last', not {self.report!r}",
+        )
+        require(
             self.validation > 0 or self.select_by is None,
             f"select_by = {self.select_by!r} chooses a round on validation samples, but validation "
             "= 0: leave out select_by, or hold out some samples",

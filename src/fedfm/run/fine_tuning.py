@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedfm.config.training import Training
+from fedfm.config.training import Training, cohort_size
 from fedfm.core import trees
 from fedfm.core.client_states import InMemory
 from fedfm.core.errors import require
@@ -33,7 +33,9 @@ def fine_tune(
     )
     parts = [
         _measure_group(model, plain, evaluator, round, clients)
-        for clients in _split_clients(fed.population, len(fed.cohort(0)))
+        for clients in _split_clients(
+            fed.population, cohort_size(fed.participation, fed.population)
+        )
     ]
     measures = evaluator.measures
     values = measures.values(trees.concat(parts), measures.numbers)

@@ -35,14 +35,15 @@ class Selection:
         """Return whether a model replaces the best one; of equals, the first stays."""
         if best is None or self.last:
             return True
-        new = self._find(score.validation, score.metrics)
-        old = self._find(best.val_accuracy, best.metrics)
+        new = self.find(score.validation, score.metrics)
+        old = self.find(best.val_accuracy, best.metrics)
         if new is None or old is None:
             return old is None and new is not None
         return new < old if self.lower else new > old
 
-    def _find(self, accuracy: float | None, metrics: Metrics) -> float | None:
-        if self.metric == "accuracy":
+    def find(self, accuracy: float | None, metrics: Metrics) -> float | None:
+        """Return the value that counts, given validation accuracy and further metrics."""
+        if self.metric == Accuracy.name:
             return accuracy
         value: float | None = metrics.get("val", {}).get(self.metric)
         return value
@@ -113,7 +114,7 @@ def check_labels(
     def count(labels: Tensor) -> int:
         return len(torch.unique(labels))
 
-    for metric in measures.metrics:
+    for metric in (each for each in measures.metrics if each.classes > 1):
         needs = f"metric {metric.name} needs samples of {metric.classes} classes"
         require(
             count(test) >= metric.classes,

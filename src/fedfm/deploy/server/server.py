@@ -216,7 +216,10 @@ class Server:
         With the server's scores the last model counts: the server has only one split and cannot
         both choose a round and measure the choice on it.
         """
-        best = progress.best
+        best, chosen = progress.best, self.selection
+        if not chosen.last and chosen.find(score.validation, score.metrics) is None:
+            message = "no client has a value of %s on its validation samples: use another select_by"
+            logger.warning(message, chosen.metric)
         better = best is None or self.scorer is not None or self._is_better(score, best)
         return progress.add_score(score, better)
 
