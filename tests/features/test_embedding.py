@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_places():
 
 def test_another_process_gives_the_same_places():
     program = (
-        "from tests.metrics.test_embedding import clusters, embed; "
+        "from tests.features.test_embedding import clusters, embed; "
         "print(embed(clusters(60)[0], seed=1).tobytes().hex())"
     )
     other = subprocess.run(

@@ -59,9 +59,14 @@ class Evaluator:
         totals = self.measure_test(model, collect if self.measures.exact else None)
         whole = self.measures.values(trees.share(trees.sum_clients(totals)))
         test = {name: value[0] for name, value in whole.items()} | self._exact_values(seen)
+        return Evaluation(self.measure_clients(model), test, self._owned_values(totals))
+
+    def _owned_values(self, totals: Tree) -> Values:
+        """Return values on the test samples of every client [N]; {} if they are not known."""
+        if not self.owned:
+            return {}
         rows = trees.tree_map(lambda leaf: leaf[: len(self.owned)], totals)
-        clients = self.measures.values(rows, self.measures.numbers) if self.owned else {}
-        return Evaluation(self.measure_clients(model), test, clients)
+        return self.measures.values(rows, self.measures.numbers)
 
     def measure_clients(self, model: Model) -> Values:
         """Return values on the validation samples of every client [N]; {} if there are none."""

@@ -15,6 +15,8 @@ HIDDEN = (
     "each client's result is needed for the worst client and the 10th percentile, and a secure sum "
     "hides it: use the mean and the deviation, or deployment.secure = false"
 )
+Moments = tuple[int, float, float]
+"""How many clients have a value, its mean and its mean square."""
 Values = tuple[float | None, ...]
 """A value for each client; None where it has none, as AUC on samples of one class."""
 
@@ -31,10 +33,10 @@ class ClientResults:
 
     split: Literal["test", "validation"]
     """The samples of the clients that were measured."""
-    moments: dict[str, tuple[int, float, float]]
-    """By metric: how many clients have a value, its mean and its mean square."""
     values: dict[str, Values] = field(default_factory=dict)
     """By metric, the value of each client; empty if only sums over clients are known."""
+    sums: dict[str, Moments] = field(default_factory=dict)
+    """By metric what sums over clients give, where each client's value is not known."""
     lower: tuple[str, ...] = ()
     """The metrics of which lower values are better."""
 
@@ -46,42 +48,50 @@ class ClientResults:
     ) -> "ClientResults":
         """Return the results of clients whose values are known."""
         kept = {name: tuple(each) for name, each in values.items()}
-        moments = {name: _compute_moments(each) for name, each in kept.items()}
-        return ClientResults(split, moments, kept, tuple(lower))
+        return ClientResults(split, kept, lower=tuple(lower))
 
     @staticmethod
     def from_sums(
         split: Literal["test", "validation"], sums: Mapping[str, Mapping[str, Any]]
     ) -> "ClientResults":
         """Return the results of clients of which only sums are known (see `to_sums`)."""
-        moments = {}
+        moments: dict[str, Moments] = {}
         for name, each in sums.items():
             count = int(each["clients"])
             mean, square = (float(each[key]) / max(1, count) for key in ("sum", "squares"))
             moments[name] = (count, mean, square)
-        return ClientResults(split, moments)
+        return ClientResults(split, sums=moments)
 
     @staticmethod
     def parse(facts: Mapping[str, Any]) -> "ClientResults":
         """Undo `dataclasses.asdict` after JSON, which has lists for tuples."""
         tuples = {
             name: {metric: tuple(each) for metric, each in facts[name].items()}
-            for name in ("moments", "values")
+            for name in ("values", "sums")
         }
         return ClientResults(facts["split"], **tuples, lower=tuple(facts["lower"]))
 
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics."""
+        return [*(self.values or self.sums)]
+
+    def _moments(self, metric: str) -> Moments:
+        """Return how many clients have a value, its mean and its mean square."""
+        return _compute_moments(self.values[metric]) if self.values else self.sums[metric]
+
     def count(self, metric: str) -> int:
         """Return how many clients have a value."""
-        return self.moments[metric][0]
+        return self._moments(metric)[0]
 
     def mean(self, metric: str) -> float | None:
         """Return the unweighted mean over the clients that have a value."""
-        count, mean, _ = self.moments[metric]
+        count, mean, _ = self._moments(metric)
         return mean if count else None
 
     def deviation(self, metric: str) -> float | None:
         """Return the standard deviation over these clients."""
-        count, mean, square = self.moments[metric]
+        count, mean, square = self._moments(metric)
         return math.sqrt(max(0.0, square - mean**2)) if count else None
 
     def worst(self, metric: str) -> float | None:
@@ -99,7 +109,7 @@ class ClientResults:
     def describe(self) -> dict[str, Any]:
         """Return the statistics over clients and the clients' values, as summary.json has them."""
         table: dict[str, Any] = {"split": self.split}
-        for name in self.moments:
+        for name in self.metrics:
             row = {
                 "clients": self.count(name),
                 "mean": self.mean(name),
@@ -123,7 +133,7 @@ def to_sums(values: Mapping[str, Tensor]) -> Tree:
     }
 
 
-def _compute_moments(values: Sequence[float | None]) -> tuple[int, float, float]:
+def _compute_moments(values: Sequence[float | None]) -> Moments:
     known = np.array([value for value in values if value is not None], float)
     if not len(known):
         return 0, 0.0, 0.0

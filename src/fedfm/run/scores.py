@@ -87,9 +87,12 @@ def list_lower(measures: Measures) -> list[str]:
 
 def join_metrics(validation: ClientResults | None, test: Mapping[str, object]) -> Metrics:
     """Return further metrics than accuracy by split; {} if there are none."""
-    names = [name for name in (validation.moments if validation else ()) if name != Accuracy.name]
-    means = {"val": {name: validation.mean(name) for name in names}} if validation else {}
-    return {**means, "test": dict(test)} if test else {}
+    if not test:
+        return {}
+    if validation is None:
+        return {"test": dict(test)}
+    names = [name for name in validation.metrics if name != Accuracy.name]
+    return {"val": {name: validation.mean(name) for name in names}, "test": dict(test)}
 
 
 def find_owned(data: Dataset, shards: Sequence[np.ndarray]) -> list[Tensor]:
