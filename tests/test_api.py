@@ -12,6 +12,7 @@ import pytest
 import fedfm
 import fedfm.data
 import fedfm.methods
+import fedfm.metrics
 import fedfm.models
 from fedfm.config.schema import SECTIONS, Config
 from tools.site import describe_keys, describe_settings
@@ -21,7 +22,7 @@ REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs/api").gl
 LISTED = re.findall(r"^::: ([\w.]+)$", REFERENCE, re.MULTILINE)
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (fedfm, fedfm.data, fedfm.methods, fedfm.models)
+    for module in (fedfm, fedfm.data, fedfm.methods, fedfm.metrics, fedfm.models)
     for name in module.__all__
 }
 

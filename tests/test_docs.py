@@ -15,6 +15,7 @@ from fedfm import Partition, Training, simulate
 from fedfm.config import builtin_names, load_config, parse
 from fedfm.grid.recipe import expand_cells
 from fedfm.methods import PIECES
+from fedfm.metrics import METRICS
 from fedfm.models import MODELS
 from fedfm.paper.catalogue import load_recipe
 from fedfm.run.prepare import build_model, load_data
@@ -98,6 +99,24 @@ def test_the_worked_example_of_a_method_runs_and_is_registered(capsys):
     finally:
         for name in ("gentleprox", "growingfm"):
             PIECES.pop(name, None)
+
+
+def test_the_guide_to_metrics_runs(capsys):
+    before = dict(METRICS)
+    try:
+        said = run_blocks(ROOT / "docs/metrics.md", capsys)
+        assert parse({"metrics": "top2"}).measures.metrics[1].name == "top2"
+    finally:
+        METRICS.clear()
+        METRICS.update(before)
+    assert "False" not in said
+    (text,) = blocks(ROOT / "docs/metrics.md", "toml")
+    assert parse(tomllib.loads(text)).training.select_by == "macro_f1"
+
+
+def test_the_guide_to_metrics_has_every_metric():
+    named = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
+    assert {*METRICS} <= {*named}
 
 
 def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys):

@@ -33,7 +33,7 @@ def candidates() -> Iterator[list[str]]:
 def validation_accuracy(config: Config) -> float:
     """Return the best mean local validation accuracy in percent; 0 for a run that diverges."""
     try:
-        return 100 * run_configs([config])[0].best.val_accuracy
+        return 100 * (run_configs([config])[0].best.val_accuracy or 0.0)
     except UserError:
         return 0.0
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedfm.core.errors import UserError
     from fedfm.data.partition import Partition
     from fedfm.methods import FedAvg, FedFM, FedFMLite, Piece, compose
+    from fedfm.metrics import Metric
     from fedfm.run.records import Result, RoundRecord
     from fedfm.run.simulate import simulate, simulate_seeds
 
@@ -21,6 +22,7 @@ __all__ = [
     "FedAvg",
     "FedFM",
     "FedFMLite",
+    "Metric",
     "Partition",
     "Piece",
     "Result",
@@ -38,6 +40,7 @@ _MODULES = {
     "FedAvg": "methods",
     "FedFM": "methods",
     "FedFMLite": "methods",
+    "Metric": "metrics",
     "Partition": "data.partition",
     "Piece": "methods",
     "Result": "run.records",

@@ -1,4 +1,4 @@
-"""Load your own methods and models from the Python files that the environment names.
+"""Load your own methods, models and metrics from the Python files that the environment names.
 
 Every process of a run finds them there: workers of a grid, and Flower's processes, where every
 machine names its own files.
@@ -20,7 +20,7 @@ from fedfm.core.errors import UserError, require
 
 VARIABLE = "FEDFM_METHODS"
 CODE_DIGESTS: dict[str, str] = {}
-"""The digest of a plugin's file by the name of each method, model or loss that it registers.
+"""The digest of a plugin's file by the name of each method, model, loss or metric in it.
 
 Other code is another experiment."""
 _loaded: set[Path] = set()
@@ -31,8 +31,8 @@ def add_plugins(files: Iterable[Path]) -> None:
     """Add files to the environment variable FEDFM_METHODS, as absolute paths.
 
     Args:
-        files: Python files that register methods in `PIECES`, models in `MODELS` or losses in
-            `LOSSES`.
+        files: Python files that register methods in `PIECES`, models in `MODELS`, losses in
+            `LOSSES` or metrics in `METRICS`.
     """
     paths = (str(file.resolve()) for file in [*_list_files(), *files])
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
@@ -45,6 +45,7 @@ def load_plugins() -> None:
             before = _list_registered()
             _run(file)
             _check_methods(file)
+            _check_metrics(file)
             digest = _digest(file.read_bytes())
             after = _list_registered()
             CODE_DIGESTS.update({name: digest for name in after if before.get(name) != after[name]})
@@ -72,13 +73,16 @@ def _digest(source: bytes) -> str:
 
 
 def _list_registered() -> dict[str, object]:
-    """Return methods by name, models by `model.` and name, and losses by `loss.` and name."""
+    """Return methods by name, and models, losses and metrics by `model.`, ... and name."""
     from fedfm.losses import LOSSES
     from fedfm.methods import PIECES
+    from fedfm.metrics import METRICS
     from fedfm.models import MODELS
 
     models = {f"model.{name}": kind for name, kind in MODELS.items()}
-    return {**PIECES, **models, **{f"loss.{name}": loss for name, loss in LOSSES.items()}}
+    losses = {f"loss.{name}": loss for name, loss in LOSSES.items()}
+    metrics = {f"metric.{name}": kind for name, kind in METRICS.items()}
+    return {**PIECES, **models, **losses, **metrics}
 
 
 def _check_methods(file: Path) -> None:
@@ -97,6 +101,20 @@ def _check_methods(file: Path) -> None:
         missing = [setting.name for setting in settings if setting.default is setting.empty]
         message = f"give {', '.join(missing)} of '{name}' a default value"
         require(not missing, f"plugin {file}: {message}")
+
+
+def _check_metrics(file: Path) -> None:
+    """Refuse what is not a metric, and one that is registered under another name."""
+    from fedfm.metrics import METRICS
+    from fedfm.metrics.measures import check_metric
+
+    for name, kind in METRICS.items():
+        try:
+            check_metric(kind)
+        except UserError as problem:
+            raise UserError(f"plugin {file}: {problem}") from problem
+        message = f"register metric '{kind.name}' as METRICS[\"{kind.name}\"], not as '{name}'"
+        require(kind.name == name, f"plugin {file}: {message}")
 
 
 def _list_files() -> list[Path]:

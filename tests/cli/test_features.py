@@ -8,7 +8,7 @@ import pytest
 from fedfm import data
 from fedfm.cli.features import name_panels
 from fedfm.config import load_config
-from fedfm.metrics.feature_space import load_features, measure
+from fedfm.features.feature_space import load_features, measure
 from tests.cli.tools import TINY, Command, sets
 from tests.folders import contents
 

@@ -12,6 +12,7 @@ from fedfm import models, plugins
 from fedfm.config import load_config
 from fedfm.grid.identity import digest
 from fedfm.methods import PIECES
+from fedfm.metrics import METRICS
 from tests.cli.tools import TINY, Command, sets, start
 
 GUIDE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
@@ -158,3 +159,49 @@ def test_the_workers_of_a_grid_know_it(command: Command, gentleprox, tmp_path):
     assert answer.code == 0, answer.err
     lines = (tmp_path / "results" / "results.jsonl").read_text().splitlines()
     assert {json.loads(line)["method"] for line in lines} == {"gentleprox"}
+
+
+METRIC = """
+from dataclasses import dataclass
+from fedfm.metrics import METRICS, Accuracy
+
+@dataclass(frozen=True)
+class Wrong(Accuracy):
+    name = "{}"
+
+    def value(self, total):
+        return 1 - super().value(total)
+
+METRICS["wrong"] = Wrong
+"""
+
+
+@pytest.fixture
+def metric(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A file with a metric; what it registers is forgotten after the test."""
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.setattr(plugins, "_loaded", set())
+    before = dict(METRICS)
+    yield tmp_path / "mine.py"
+    plugins.CODE_DIGESTS.clear()
+    METRICS.clear()
+    METRICS.update(before)
+
+
+def test_a_metric_of_one_s_own(command: Command, metric, tmp_path):
+    given = ("run", "digits", *TINY, *sets("rounds=2", "method=fedavg", "metrics=wrong"))
+    assert "unknown metric 'wrong'" in command(*given).err
+    metric.write_text(METRIC.format("wrong"))
+    answer = command("--methods", str(metric), *given, "--out", str(tmp_path / "run"))
+    assert answer.code == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["metrics"]["test"]["wrong"] == pytest.approx(1 - summary["test_accuracy"])
+    assert [*load_config("digits", ["metrics=wrong"]).code] == ["metric.wrong"]
+    assert not load_config("digits").code
+
+
+def test_a_metric_is_registered_under_its_name(command: Command, metric):
+    metric.write_text(METRIC.format("other"))
+    answer = command("--methods", str(metric), "methods")
+    assert answer.code == 2
+    assert 'METRICS["other"]' in answer.err

@@ -40,6 +40,7 @@ def test_a_sweep_prints_a_table_and_the_best_and_leaves_a_report(command, tmp_pa
     means: dict[tuple[float, float], list[float]] = {}
     for each in summaries:
         mu, lr = each.config["method"]["fedprox"]["mu"], each.config["training"]["lr"]
+        assert each.val_accuracy is not None
         means.setdefault((mu, lr), []).append(each.val_accuracy)
     mu, lr = max(means, key=lambda key: sum(means[key]))
     assert (best["method"]["fedprox"]["mu"], best["training"]["lr"]) == (mu, lr)

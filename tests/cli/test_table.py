@@ -58,6 +58,9 @@ def test_a_table_runs_what_is_missing_and_says_that_it_is_reduced(command):
     again = command(*ANCHORS)
     assert again.out == first.out
     assert again.err == ""
+    clients = command(*ANCHORS, "--measure", "worst_accuracy", "--measure", "test_accuracy")
+    assert "worst client, accuracy (%)" in clients.out
+    assert "did you mean 'test_auc'" in command(*ANCHORS, "--measure", "test_aucc").err
     assert len(found(Path("results"))) == 6
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
-from fedfm.deploy.packets import FACTS, TREES, Packet, pack
+from fedfm.deploy.packets import FACTS, PROTOCOL_VERSION, TREES, Packet, pack
 from fedfm.deploy.server.server import TooFewClients
 from fedfm.run.records import Score
 from tests.deploy.conftest import NODES, Fault, assert_same, changed, facts_of, silent, unheard
@@ -86,7 +86,7 @@ def test_dead_while_it_judges_the_last_model(federation, warnings):
     run = federation()
     result = run.run(Fault("evaluate", silent))
     assert_same(run.state, run.simulated().state, **EXACT)
-    everyone, _ = run.simulation.evaluate(run.state.model)
+    everyone = run.simulation.evaluate(run.state.model).validation["accuracy"]
     assert result.rounds[-1].val_accuracy == pytest.approx(float(everyone[[0, 2]].mean()), abs=1e-6)
     assert_one_line(warnings(), "no answer within")
 
@@ -456,7 +456,9 @@ def test_a_client_with_other_messages_is_told_so(federation, warnings):
     run = federation("fedavg", "training.rounds=1", "deployment.wait=0.1")
     run.run(Fault("hello", older, at=range(9)))
     assert run.server.clients.members.numbers == {"c0": 0, "c2": 1}
-    assert_one_line(warnings(), "messages are of version 0, this client's of 1", "same FedFM")
+    assert_one_line(
+        warnings(), f"messages are of version 0, this client's of {PROTOCOL_VERSION}", "same FedFM"
+    )
 
 
 # --- too few --------------------------------------------------------------------------------------
@@ -621,7 +623,7 @@ def test_rounds_that_other_clients_measured_are_not_compared(
     """The second round is the best by far, in the eyes of two; three came back, and have a say."""
     judged = iter([(0.5, (0, 1, 2)), (0.9, (0, 1)), (0.6, (0, 1, 2)), (0.7, (0, 1, 2))])
 
-    def make_score(total, clients):
+    def make_score(collected, measures):
         validation, judges = next(judged)
         return Score(validation, validation, judges=judges)
 

@@ -71,9 +71,9 @@ def test_evaluation_averages_local_accuracies_and_counts_the_whole_test_set(worl
     validation = worlds.split_samples((23, 1, 10, 20))
     with torch.no_grad():
         right = (module.eval()(data.train.inputs)[1].argmax(1) == data.train.labels).double()
-    clients, test = Evaluator(LoopExecutor(module, on_device), validation, on_device)(
-        copy_model(module)
-    )
+    evaluator = Evaluator(LoopExecutor(module, on_device), validation, on_device)
+    clients, test, owned = evaluator(copy_model(module))
     expected = [float(right[own].mean()) for own in validation]
-    assert clients.tolist() == pytest.approx(expected)
-    assert test == pytest.approx(float(right.mean()))
+    assert clients["accuracy"].tolist() == pytest.approx(expected)
+    assert float(test["accuracy"]) == pytest.approx(float(right.mean()))
+    assert owned == {}

@@ -18,9 +18,9 @@ from fedfm.engine.choice import use_precision
 from fedfm.engine.graphs import GraphCohort, GraphExecutor
 from fedfm.engine.profile import Profile
 from fedfm.engine.streams import StreamsExecutor
+from fedfm.features.feature_space import load_features
 from fedfm.methods import FedAvg, FedFM, FedFMLite, FedProto, Moon, Piece, Scaffold
 from fedfm.methods.base import Batch
-from fedfm.metrics.feature_space import load_features
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.guard import Guard, keyed_sources
 from fedfm.rounds.round import run_round

@@ -47,6 +47,16 @@ def test_rounds_are_a_second_table(store, tmp_path):
     assert float(rows[-1]["test_accuracy"]) == 0.75
 
 
+def test_metrics_of_rounds_are_columns(store, tmp_path):
+    path = store.folder / "runs" / "FedAvg-0" / "rounds.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    values = {"metrics": {"val": {"auc": None}, "test": {"auc": 0.75}}}
+    path.write_text("".join(json.dumps(line | values) + "\n" for line in lines))
+    rows = read(export(store, tmp_path / "results.csv", rounds=True)[1])
+    assert [row["test_auc"] for row in rows] == ["0.75"] * 4 + [""] * 8
+    assert "metrics" not in rows[0]
+
+
 def test_a_shared_run_has_its_rounds_once_and_a_lost_one_is_said(store, tmp_path, caplog):
     (first, *_) = store.summaries()
     store.append([replace(first, recipe="other"), replace(first, folder="runs/lost")])

@@ -101,6 +101,11 @@ def test_a_wrong_sweep_is_refused_in_words(settings, words):
         sweep(*settings).make_grid()
 
 
+def test_settings_without_validation_cannot_be_compared():
+    with pytest.raises(UserError, match=r"^[^\n]*validation = 0[^\n]*$"):
+        sweep("lr=0.1,0.2", "validation=0").make_grid()
+
+
 def test_a_methods_setting_needs_no_piece_in_a_run_either():
     config = load_config("digits", ["method=fedproto", "method.strength=3"])
     assert config.method == load_config("digits", ["method=fedproto", "fedproto.strength=3"]).method

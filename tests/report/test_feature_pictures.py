@@ -14,7 +14,7 @@ from fedfm import FedAvg, FedFM, Partition, Training, data, models
 from fedfm.config import make_config
 from fedfm.core.errors import UserError
 from fedfm.core.rng import torch_seed
-from fedfm.metrics.feature_space import LocalSpaces
+from fedfm.features.feature_space import LocalSpaces
 from fedfm.paper.pictures import compute_local_spaces
 from fedfm.report import features
 from fedfm.report.features import COLOURS, Panel, draw_clients, draw_methods

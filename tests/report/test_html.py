@@ -593,3 +593,101 @@ def test_a_report_is_written_whole_into_a_new_folder(runs, tmp_path):
     assert source.startswith("<!doctype html>")
     assert Page(source).root.every("h1")[0].text == "Mine"
     assert [each.name for each in written.path.parent.iterdir()] == ["report.html"]
+
+
+# --- further metrics ------------------------------------------------------------------------------
+
+
+def add_metrics(folder: Path) -> None:
+    """Give a run further metrics, and results of clients."""
+    path = folder / "rounds.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        values = {"macro_f1": line["test_accuracy"] / 2, "log_loss": 2.5, "own": 7.0}
+        line["metrics"] = {"val": values, "test": values}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    matrix = [[3, 1, 0], [0, 4, 0], [2, 0, 2]]
+    by_class = {"class_f1": [0.75, 0.5, None], "confusion": matrix}
+    over = {"clients": 2, "mean": 0.5, "deviation": 0.1, "worst": 0.4, "p10": 0.42}
+    values = {"accuracy": [0.4, 0.6, None]}
+    change(
+        folder,
+        metrics={"val": values, "test": {"macro_f1": 0.25, "log_loss": 2.5, "own": 7.0} | by_class},
+        clients={"split": "test", "accuracy": over, "values": values},
+        fine_tuned={"split": "test", "accuracy": over | {"mean": 0.9}, "values": values},
+    )
+
+
+@pytest.fixture
+def measured(runs) -> Path:
+    for folder in runs.iterdir():
+        add_metrics(folder)
+    return runs
+
+
+def test_further_metrics_have_charts_and_columns(measured):
+    page = page_of(measured)
+    headings = [each.text for each in page.every("h3")]
+    for heading in ("Macro f1 over rounds", "Log loss over rounds", "Own over rounds"):
+        assert heading in headings
+    heads = [each.text for each in page.every("table", class_="sortable")[0].every("th")]
+    assert [h for h in heads if h.startswith("test ")][1:] == [
+        "test macro f1, %", "test log loss", "test own",
+    ]  # fmt: skip
+    assert rows(page)[0][-3:] == ["25.00 ± 0.00", "2.5000 ± 0.0000", "7.0000 ± 0.0000"]
+    (figure,) = [each for each in page.every("figure") if each.has({"id": "s0-test_log_loss"})]
+    numbers = json.loads(figure.every("script")[0].text)
+    assert numbers["percent"] is False
+    assert numbers["lines"][0]["y"] == [2.5] * 8
+
+
+def test_clients_and_classes_have_tables_and_the_matrix_a_picture(measured):
+    page = page_of(measured)
+    tables_by_head = {
+        tuple(each.text for each in table.every("th", scope="col")): table
+        for table in page.every("table", class_="sortable")
+    }
+    (clients,) = [heads for heads in tables_by_head if "worst client, accuracy, %" in heads]
+    assert clients[1:5] == (
+        "mean over clients, accuracy, %",
+        "deviation over clients, accuracy, %",
+        "worst client, accuracy, %",
+        "10th percentile of clients, accuracy, %",
+    )
+    assert [each.text for each in tables_by_head[clients].every("td")][2] == "40.00 ± 0.00"
+    (classes,) = [heads for heads in tables_by_head if len(heads) == 4 and "0" in heads]
+    assert [each.text for each in tables_by_head[classes].every("td")][:3] == ["0.750", "0.500", ""]
+    titles = [each.text for each in page.every("title")]
+    assert titles.count("Confusion") == 2
+    assert "Test accuracy of clients" in titles
+
+
+def test_a_metric_without_a_value_in_a_round_has_no_chart(measured):
+    for folder in measured.iterdir():
+        path = folder / "rounds.jsonl"
+        first, *rest = path.read_text().splitlines()
+        line = json.loads(first)
+        line["metrics"]["test"]["log_loss"] = None
+        path.write_text("\n".join([json.dumps(line), *rest]) + "\n")
+    headings = [each.text for each in page_of(measured).every("h3")]
+    assert "Log loss over rounds" not in headings
+    assert "Macro f1 over rounds" in headings
+
+
+def test_a_run_without_validation_is_shown(runs):
+    for folder in runs.iterdir():
+        path = folder / "rounds.jsonl"
+        lines = [
+            json.loads(line) | {"val_accuracy": None} for line in path.read_text().splitlines()
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        change(
+            folder,
+            val_accuracy=None,
+            client_accuracies=[],
+            test_accuracy=lines[-1]["test_accuracy"],
+        )
+    found = discover_runs([runs])
+    assert not found.left_out
+    assert found.runs[0].best_so_far.tolist() == found.runs[0].accuracy.tolist()
+    assert not page_of(runs).every("svg", class_="dots")

@@ -10,7 +10,7 @@ from fedfm import FedAvg, FedFM, Partition, Training, models, simulate
 from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.data import Dataset, Split
-from fedfm.metrics.feature_space import load_features
+from fedfm.features.feature_space import load_features
 from fedfm.run.prepare import load_data
 from fedfm.run.runner import run_configs
 

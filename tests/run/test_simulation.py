@@ -28,6 +28,7 @@ from fedfm.config import make_config
 from fedfm.core.checkpoint import to_bytes
 from fedfm.core.ledger import count_bytes, count_floats
 from fedfm.data.dataset import Dataset, Split
+from fedfm.engine.evaluation import Evaluation
 from fedfm.methods import PIECES, Scaffold
 from fedfm.models import BodyAndHead as Halves
 from fedfm.optim import Sgd
@@ -103,8 +104,10 @@ def test_a_batch_of_one_is_fine_where_batch_norm_sees_several_values_of_it():
 def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkeypatch):
     made = simulation()
     found = [(0.5, 0.1), (0.8, 0.2), (0.8, 0.9), (0.7, 0.8)]
-    validations = torch.tensor([[v] for v, _ in found], dtype=torch.float64)
-    scores = iter((v, test) for v, (_, test) in zip(validations, found, strict=True))
+    make = partial(torch.tensor, dtype=torch.float64)
+    scores = iter(
+        Evaluation({"accuracy": make([val])}, {"accuracy": make(test)}, {}) for val, test in found
+    )
     monkeypatch.setattr(made, "evaluate", lambda model: next(scores))
     progress = Progress(made.start)
     models_by_round = {}

@@ -50,7 +50,7 @@ def options(
     methods: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="A Python file with your own method or model. Repeatable."
+            metavar="FILE", help="A Python file with your own method, model or metric. Repeatable."
         ),
     ] = None,
 ) -> None:

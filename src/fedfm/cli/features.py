@@ -33,7 +33,7 @@ def features(
     both on test data. Every run's folder gets its measures as features.json. Stars in the picture
     are the mean features of the classes.
     """
-    from fedfm.metrics.feature_space import (
+    from fedfm.features.feature_space import (
         load_features,
         load_finished_config,
         measure,

@@ -51,6 +51,14 @@ def table(
         str | None,
         typer.Option(help="Address of a Ray cluster.", show_default="a new one on this machine"),
     ] = None,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Show this number, for example test_macro_f1 or worst_accuracy. Repeatable.",
+            show_default="the recipe's",
+        ),
+    ] = None,
     format: TableFormat = "text",
     run: RunFirst = True,
 ) -> None:
@@ -71,7 +79,7 @@ def table(
     if name is None:
         _list_recipes(Store(results), changes, format)
         return
-    recipe, store = load_recipe(name), Store(results)
+    recipe, store = _set_measures(load_recipe(name), measure), Store(results)
     if recipe.output in UNTRAINED:
         require(run, f"recipe {name} is drawn anew each time: leave out --no-run")
         _list_pictures(_draw_untrained(recipe, quick, changes, results), format)
@@ -85,6 +93,16 @@ def table(
     if run:
         _write_files(recipe, content, store.folder, quick)
     exit_if_incomplete(grid, find_missing(wanted, store.summaries()))
+
+
+def _set_measures(recipe: Recipe, measures: Sequence[str] | None) -> Recipe:
+    """Return the recipe with other measures, if any are given."""
+    from dataclasses import replace
+
+    from fedfm.report.tables.statistics import get_measure
+
+    names = tuple(get_measure(name).name for name in measures or recipe.measures)
+    return replace(recipe, measures=names)
 
 
 def _print_table(

@@ -20,6 +20,8 @@ from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
 from fedfm.losses import name_of
 from fedfm.methods import PIECES, Method, Piece, compose
+from fedfm.metrics import Metric
+from fedfm.metrics.measures import check_metric
 
 
 def builtin_names() -> list[str]:
@@ -106,7 +108,8 @@ def parse(table: dict[str, Any], given: Mapping[str, Any] | None = None) -> Conf
 
     Args:
         table: The keys and sections.
-        given: Pieces that were given from Python by name, and a loss as `loss.` and its name.
+        given: Pieces that were given from Python by name; metrics and a loss as `metric.` or
+            `loss.` and their name.
 
     Returns:
         The config, with everything resolved.
@@ -122,7 +125,13 @@ def parse(table: dict[str, Any], given: Mapping[str, Any] | None = None) -> Conf
 
 
 def make_config(
-    method: Any, *, model: Any = None, data: Any = None, loss: Any = None, **settings: Any
+    method: Any,
+    *,
+    model: Any = None,
+    data: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+    **settings: Any,
 ) -> Config:
     """Return the config of a run whose parts are Python objects, or words as in a TOML file.
 
@@ -133,6 +142,7 @@ def make_config(
         model: A network, a name or a table.
         data: A data set, a name or a table.
         loss: A function of logits and labels that replaces cross-entropy.
+        metrics: A metric, its name, or several of them.
         settings: Further keys and sections.
 
     Returns:
@@ -163,6 +173,10 @@ def make_config(
         require(callable(loss), "loss must be a function of logits and labels; name it in training")
         table["training"] = _name_loss(table.get("training", {}), name_of(loss))
         given[f"loss.{name_of(loss)}"] = loss
+    if metrics is not None:
+        chosen = [metrics] if isinstance(metrics, str | Metric) else [*metrics]
+        table["metrics"] = [_name_metric(metric) for metric in chosen]
+        given |= {f"metric.{each.name}": each for each in chosen if isinstance(each, Metric)}
     return parse(table, given)
 
 
@@ -171,6 +185,17 @@ def _name_loss(training: Any, name: str) -> Any:
     if isinstance(training, Training):
         return replace(training, loss=name)
     return {**training, "loss": name} if isinstance(training, Mapping) else training
+
+
+def _name_metric(metric: Any) -> str:
+    """Return the name of a metric that was given from Python."""
+    if isinstance(metric, str):
+        return metric
+    given = isinstance(metric, Metric)
+    check_metric(type(metric) if given else metric)
+    require(given, f"give a metric itself, not its class {metric!r}")
+    name: str = metric.name
+    return name
 
 
 def _has_pieces(method: Sequence[Any]) -> bool:

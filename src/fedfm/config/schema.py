@@ -32,6 +32,8 @@ from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.losses import LOSSES, TaskLoss, cross_entropy
 from fedfm.methods import Method, Model, Task, compose, piece_class
+from fedfm.metrics import Accuracy, metric_class
+from fedfm.metrics.measures import Measures
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources, keyed_sources
@@ -192,6 +194,8 @@ class Config(BaseModel):
     """Which model."""
     method: dict[str, dict[str, Any]] = {"fedfm": {}}
     """The pieces of the method: a name, a list of names, or a table of settings by name."""
+    metrics: tuple[str, ...] = (Accuracy.name,)
+    """What is measured besides accuracy: a metric's name, or a list of names."""
     partition: Partition = Partition()
     """How the training samples are divided among the clients."""
     training: Training = Training()
@@ -203,7 +207,7 @@ class Config(BaseModel):
     code: dict[str, str] = {}
     """Digests of the files that methods and a model of your own are in: found out, never set."""
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
-    """Pieces that were given from Python by name, and a loss as `loss.` and its name."""
+    """Given from Python: pieces by name, metrics and a loss by `metric.` or `loss.` and name."""
 
     @model_validator(mode="before")
     @classmethod
@@ -222,14 +226,22 @@ class Config(BaseModel):
             for name, options in method.items()
         }
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _list_metrics(cls, given: Any) -> Any:
+        return [given] if isinstance(given, str) else given
+
     @field_validator("code")
     @classmethod
     def _find_code(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         model = [f"model.{info.data['model'].name}"] if "model" in info.data else []
-        loss = [f"loss.{info.data['training'].loss}"] if "training" in info.data else []
+        training = info.data.get("training")
+        loss = [f"loss.{training.loss}"] if training else []
+        chosen = [training.select_by] if training and training.select_by else []
+        metrics = [f"metric.{name}" for name in (*info.data.get("metrics", ()), *chosen)]
         named = {
             name: CODE_DIGESTS[name]
-            for name in (*info.data.get("method", {}), *model, *loss)
+            for name in (*info.data.get("method", {}), *model, *loss, *metrics)
             if name in CODE_DIGESTS
         }
         return named | digest_sources(info.context or {})
@@ -242,7 +254,20 @@ class Config(BaseModel):
         self._check_secrecy()
         self._check_optimizer()
         self._check_loss()
+        self._check_metrics()
         return self
+
+    def _check_metrics(self) -> None:
+        """Refuse unknown metrics, and to choose a round by one that is not a number."""
+        chosen = self.training.select_by
+        twice = [name for name in self.metrics if self.metrics.count(name) > 1]
+        require(not twice, f"metrics names {', '.join(dict.fromkeys(twice))} twice")
+        for metric in self.measures.metrics:
+            require(
+                metric.name != chosen or metric.form == "number",
+                f"select_by = {chosen!r} is not one number: choose a round by another metric, such "
+                f"as {', '.join(each.name for each in self.measures.numbers[:3])}",
+            )
 
     def _check_rounds(self) -> None:
         every, rounds = self.composed.share_every, self.training.rounds
@@ -305,6 +330,15 @@ class Config(BaseModel):
         return compose(
             self._given.get(name) or piece_class(name)(**options)
             for name, options in self.method.items()
+        )
+
+    @property
+    def measures(self) -> Measures:
+        """The metrics of the run: accuracy, those that are asked for, the one that chooses."""
+        asked = (*self.metrics, self.training.select_by)
+        names = dict.fromkeys([Accuracy.name, *(name for name in asked if name)])
+        return Measures(
+            tuple(self._given.get(f"metric.{name}") or metric_class(name)() for name in names)
         )
 
     def guard(self, sources: Sources | None = None) -> Guard | None:

@@ -26,10 +26,12 @@ def hold_out_client(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split one client's sorted `shard` [n] into training and validation samples, both sorted.
 
-    The split depends on positions in the shard only: arange(n) gives the same positions.
+    With fraction = 0 all samples are for training. The split depends on positions in the shard
+    only: arange(n) gives the same positions.
     """
     size = validation_size(len(shard), fraction)
-    for kind, count in (("validation", size), ("training", len(shard) - size)):
+    parts = {"validation": size, "training": len(shard) - size}
+    for kind, count in parts.items() if fraction else ():
         require(
             count > 0,
             f"client {client} has {len(shard)} samples, which leaves none for {kind}: "

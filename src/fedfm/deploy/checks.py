@@ -53,6 +53,7 @@ def check_deployable(config: Config) -> None:
         f"deployment.threshold is {given.threshold}: it must be more than half of the {cohort} "
         "clients of a round and at most all of them; 0 means two thirds",
     )
+    _check_reported(config)
     if config.privacy is None:
         return
     require(
@@ -69,12 +70,28 @@ def check_deployable(config: Config) -> None:
         guard.check(config.composed)
 
 
+def _check_reported(config: Config) -> None:
+    """Refuse results that a deployment cannot give."""
+    training = config.training
+    require(
+        not training.fine_tune,
+        "fine_tune trains the reported model at every client once more, which only a simulation "
+        "does: leave it out, and let clients fine-tune the model that they get",
+    )
+    chooses = training.select_by is not None or training.report == "best"
+    require(
+        config.deployment.evaluate == "clients" or not chooses,
+        "with deployment.evaluate = 'server' the last round is reported, because one test split "
+        "cannot both choose a round and measure it: leave out select_by and report = 'best'",
+    )
+
+
 def check_enough(data: Dataset, config: Config) -> None:
     """Refuse data that leave no sample for training or for validation."""
     samples, share = len(data.train), config.training.validation
     held = validation_size(samples, share)
     require(
-        0 < held < samples,
+        (held > 0 or not share) and held < samples,
         f"{samples} training samples are too few to take part: with {share:.0%} of them held out "
         f"(training.validation), {samples - held} are for training and {held} for validation",
     )

@@ -1,6 +1,7 @@
-"""The accuracy of the global model: on each client's validation samples, and on the test set."""
+"""The metrics of the global model: on each client's validation samples, and on the test set."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,34 +10,98 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.forward import count_correct
-from fedfm.methods.base import Model
+from fedfm.engine.forward import Statistic
+from fedfm.methods.base import Batch, Model
+from fedfm.metrics.measures import Measures
+
+Values = dict[str, Tensor]
+"""Values by the name of their metric."""
+
+
+class Evaluation(NamedTuple):
+    """What a model reaches."""
+
+    validation: Values
+    """Of the metrics that are one number, on each client's validation samples [N]."""
+    test: Values
+    """Of all metrics, on the test set [...]; exact where a sum of statistics is not."""
+    clients: Values
+    """Of the metrics that are one number, on each client's test samples [N], where they are known.
+    """
 
 
 class Evaluator:
-    """Measures a model on the validation samples [n_k] of every client and on the test set."""
+    """Measures a model on the validation samples [n_k] of every client and on the test set.
 
-    def __init__(self, executor: Executor, validation: Sequence[Tensor], test: DeviceData) -> None:
+    `owned` has the test samples [m_k] of every client, where test samples belong to clients.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        validation: Sequence[Tensor],
+        test: DeviceData,
+        measures: Measures | None = None,
+        owned: Sequence[Tensor] = (),
+    ) -> None:
         self.executor, self.validation, self.test = executor, validation, test
-        self.all_test_samples = [torch.arange(len(test.labels))]
+        self.measures, self.owned = measures or Measures(), owned
+        self.test_samples = [*owned, _list_others(len(test.labels), owned)]
 
-    def __call__(self, model: Model) -> tuple[Tensor, float]:
-        """Return the accuracy on each client's validation samples [N], and on the test set."""
-        return self.measure_clients(model), float(accuracies(self.count_test(model)))
+    def __call__(self, model: Model) -> Evaluation:
+        """Measure the model on everything."""
+        seen: list[tuple[Tensor, Tensor]] = []
 
-    def measure_clients(self, model: Model) -> Tensor:
-        """Return the accuracy on the validation samples of every client [N]."""
-        return accuracies(
-            self.executor.measure(model.map(trees.share), self.validation, count_correct)
+        def collect(batch: Batch) -> Tree:
+            seen.append((batch.logits[batch.mask], batch.labels[batch.mask]))
+            return self.measures.statistic(batch)
+
+        totals = self.measure_test(model, collect if self.measures.exact else None)
+        whole = self.measures.values(trees.share(trees.sum_clients(totals)))
+        test = {name: value[0] for name, value in whole.items()} | self._exact_values(seen)
+        return Evaluation(self.measure_clients(model), test, self._owned_values(totals))
+
+    def _owned_values(self, totals: Tree) -> Values:
+        """Return values on the test samples of every client [N]; {} if they are not known."""
+        if not self.owned:
+            return {}
+        rows = trees.tree_map(lambda leaf: leaf[: len(self.owned)], totals)
+        return self.measures.values(rows, self.measures.numbers)
+
+    def measure_clients(self, model: Model) -> Values:
+        """Return values on the validation samples of every client [N]; {} if there are none."""
+        if not any(map(len, self.validation)):
+            return {}
+        totals = self.executor.measure(
+            model.map(trees.share), self.validation, self.measures.statistic
         )
+        return self.measures.values(totals, self.measures.numbers)
 
-    def count_test(self, model: Model) -> Tree:
-        """Count the correct test samples and all test samples [1]."""
-        return self.executor.measure(
-            model.map(trees.share), self.all_test_samples, count_correct, self.test
-        )
+    def measure_test(self, model: Model, statistic: Statistic | None = None) -> Tree:
+        """Return statistics of the test samples, by default those of the metrics.
+
+        They are [1, ...], or [N + 1, ...] where samples belong to clients: a row for each client,
+        and a last row for the samples of nobody.
+        """
+        chosen = statistic or self.measures.statistic
+        return self.executor.measure(model.map(trees.share), self.test_samples, chosen, self.test)
+
+    def _exact_values(self, seen: list[tuple[Tensor, Tensor]]) -> Values:
+        """Return exact values, given the predictions of all passes.
+
+        A pass that ran out of memory has left some, too: the last n are those of a whole pass.
+        """
+        if not seen:
+            return {}
+        samples = len(self.test.labels)
+        logits, labels = (torch.cat(parts)[-samples:] for parts in zip(*seen, strict=True))
+        exact = {metric.name: metric.exact(logits, labels) for metric in self.measures.exact}
+        return {name: value for name, value in exact.items() if value is not None}
 
 
-def accuracies(counts: Tree) -> Tensor:
-    """Return accuracies [N] from the counts of correct and of all samples."""
-    return torch.div(counts["right"].double(), counts["samples"])
+def _list_others(samples: int, owned: Sequence[Tensor]) -> Tensor:
+    """Return the samples that belong to nobody."""
+    others = torch.ones(samples, dtype=torch.bool)
+    for part in owned:
+        others[part] = False
+    return others.nonzero().flatten()

@@ -77,9 +77,3 @@ def _rectangles(samples: list[Tensor], at_once: int) -> Iterator[tuple[slice, Te
             lengths = torch.tensor([len(p) for p in parts]).unsqueeze(1)
             mask = torch.arange(len(parts[0])) < lengths
             yield slice(top, top + len(parts)), pad_sequence(parts, batch_first=True), mask
-
-
-def count_correct(batch: Batch) -> Tree:
-    """Count the correctly classified samples and all samples: [S] each."""
-    right = (batch.logits.argmax(-1) == batch.labels) & batch.mask
-    return {"right": right.sum(-1), "samples": batch.mask.sum(-1)}

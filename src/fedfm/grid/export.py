@@ -16,6 +16,7 @@ from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import not_installed, require
 from fedfm.core.tables import flatten_keys, to_csv
 from fedfm.grid.store import Store, Summary, read_rounds_of_runs
+from fedfm.run.records import name_metrics
 
 Row = dict[str, Any]
 SUFFIXES = (".csv", ".parquet")
@@ -58,7 +59,9 @@ def collect_round_rows(store: Store) -> list[Row]:
     """Return a row for every round of every run; a run that recipes share counts once."""
     runs = {summary.folder: summary for summary in store.summaries()}
     return [
-        {"folder": run.folder, "digest": run.digest, "seed": run.seed, "method": run.method} | each
+        {"folder": run.folder, "digest": run.digest, "seed": run.seed, "method": run.method}
+        | {key: value for key, value in each.items() if key != "metrics"}
+        | name_metrics(each.get("metrics", {}))
         for run, rounds in read_rounds_of_runs(store.folder, runs.values())
         for each in rounds
     ]

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from fedfm.core.checkpoint import partial_path
 from fedfm.data.dataset import Dataset
-from fedfm.grid.store import POINTS_FILE
-from fedfm.metrics.embedding import reduce_dimensions
-from fedfm.metrics.feature_space import (
+from fedfm.features.embedding import reduce_dimensions
+from fedfm.features.feature_space import (
     draw_sample,
     load_features,
     load_finished_config,
     measure,
     save_measures,
 )
+from fedfm.grid.store import POINTS_FILE
 
 POINTS = 2000
 """The number of points that a picture shows."""

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from fedfm.core.errors import require
 from fedfm.core.locks import lock
 from fedfm.grid.identity import digest
 from fedfm.run.folder import is_finished
+from fedfm.run.records import name_metrics
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -37,6 +38,8 @@ KEPT = (
     "device",
 )
 """What a summary takes from summary.json as it is."""
+OVER_CLIENTS = ("mean", "deviation", "worst", "p10")
+"""The statistics over clients."""
 Rounds = list[dict[str, Any]]
 """A run: the fields of `fedfm.run.records.RoundRecord` for each round."""
 
@@ -50,7 +53,7 @@ class Summary:
     seed: int
     method: str
     best_round: int
-    val_accuracy: float
+    val_accuracy: float | None
     test_accuracy: float
     rounds: int
     totals: dict[str, float]
@@ -73,6 +76,8 @@ class Summary:
     `totals` leaves out. 0: unknown, as for a resumed run."""
     together: int = 0
     """How many runs that job trained together; 0: unknown."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Further metrics than accuracy, e.g. test_auc, and results of clients, e.g. worst_accuracy."""
     format: int = FORMAT
 
     @property
@@ -155,6 +160,7 @@ def read_summary(folder: Path, results: Path | None = None) -> Summary:
             config=tomllib.loads((folder / "config.toml").read_text()),
             folder=str(folder.relative_to(results) if results else folder),
             measures=_read_measures(folder),
+            metrics=list_metrics(content),
             finished=when.isoformat(timespec="seconds"),
             **{key: content[key] for key in KEPT},
         )
@@ -167,6 +173,20 @@ def _read_measures(folder: Path) -> dict[str, float]:
     path = folder / "features.json"
     measures: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
     return measures
+
+
+def list_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of metrics and of clients that summary.json has, by name.
+
+    The mean over fine-tuned clients is named "fine_tuned_accuracy", the worst client's result
+    "worst_accuracy", and so on.
+    """
+    numbers = name_metrics(summary.get("metrics", {}))
+    for kind, prefix in (("clients", ""), ("fine_tuned", "fine_tuned_")):
+        for metric, row in summary.get(kind, {}).items():
+            if isinstance(row, dict) and metric != "values":
+                numbers |= {f"{prefix}{key}_{metric}": row.get(key) for key in OVER_CLIENTS}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def read_rounds(folder: Path) -> Rounds:

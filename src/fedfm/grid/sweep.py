@@ -128,6 +128,11 @@ class Sweep:
         """Return the cell with the chosen values of the swept settings."""
         changes = (f"{axis.key}={chosen.get(axis.key) or axis.values[0]}" for axis in self.axes)
         config = load_config(self.source, changes)
+        require(
+            config.training.validation > 0,
+            "settings are compared by validation accuracy, but validation = 0: hold out some "
+            "samples",
+        )
         labels = {key: f"{self._shorten(key)} = {value}" for key, value in chosen.items()}
         return Cell(labels, config.as_toml())
 
@@ -160,7 +165,11 @@ class Sweep:
 
 def mean_of(job: Job, summaries: Iterable[Summary]) -> float | None:
     """Return a job's mean validation accuracy; None unless all of its seeds are there."""
-    values = {each.key: each.val_accuracy for each in summaries if each.key in job.keys}
+    values = {
+        each.key: each.val_accuracy
+        for each in summaries
+        if each.key in job.keys and each.val_accuracy is not None
+    }
     return fmean(values.values()) if len(values) == len(job.seeds) else None
 
 

@@ -11,10 +11,10 @@ from torch import nn
 from fedfm.config import Config
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
+from fedfm.features.feature_space import LocalSpaces, compute_features
 from fedfm.grid.feature_points import read_points
 from fedfm.grid.recipe import Recipe, expand_cells
 from fedfm.grid.store import Summary
-from fedfm.metrics.feature_space import LocalSpaces, compute_features
 from fedfm.report.curves import draw_curves
 from fedfm.report.features import Panel, draw_clients, draw_methods
 from fedfm.report.partition_picture import draw_partition

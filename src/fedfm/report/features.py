@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from fedfm.core.errors import require
-from fedfm.metrics.embedding import embed
-from fedfm.metrics.feature_space import LocalSpaces, class_means, draw_sample
+from fedfm.features.embedding import embed
+from fedfm.features.feature_space import LocalSpaces, class_means, draw_sample
 from fedfm.report.figure import INK, check_suffix, new_figure, save_figure
 
 COLOURS = (

@@ -6,10 +6,13 @@ from fedfm.config import Config
 from fedfm.engine.profile import phase
 from fedfm.rounds.state import State
 from fedfm.run.folder import RunFolder
-from fedfm.run.records import Progress, Result, RoundRecord
+from fedfm.run.records import Best, Progress, Result, RoundRecord
 
 Watcher = Callable[[RoundRecord], None]
 """Called after every round, when all runs that are trained together have saved it."""
+
+FineTune = Callable[[Best], Best]
+"""Returns the reported model with what clients get after local fine-tuning."""
 
 
 class Bookkeeper:
@@ -50,12 +53,15 @@ class Bookkeeper:
         if self.watch and progress.records:
             self.watch(progress.records[-1])
 
-    def finish(self, progress: Progress) -> Result:
-        """Write the best model and the summary; return the result."""
+    def finish(self, progress: Progress, fine_tune: FineTune = lambda best: best) -> Result:
+        """Write the reported model and the summary; return the result."""
         assert progress.best is not None
+        best, last_rounds = fine_tune(progress.best), self.config.training.last_rounds
+        if last_rounds > 1:
+            best = best.average(progress.records[-last_rounds:])
         name, seed = self.config.composed.name, self.config.seed
         privacy = describe_privacy(self.config, self.secure)
-        result = Result(name, seed, progress.best, progress.records, privacy)
+        result = Result(name, seed, best, progress.records, privacy)
         if self.folder:
             self.folder.finish(result)
         return result

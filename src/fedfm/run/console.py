@@ -2,9 +2,10 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -20,7 +21,9 @@ from rich.progress import (
 from rich.table import Table
 
 from fedfm.core.errors import plural
+from fedfm.metrics import METRICS
 from fedfm.run.bookkeeper import Watcher
+from fedfm.run.client_results import ClientResults
 from fedfm.run.records import Result, RoundRecord
 
 
@@ -52,21 +55,54 @@ def numeric_table(title: str, first: str, heads: Sequence[str]) -> Table:
 
 
 def describe_round(record: RoundRecord) -> str:
-    """Return a round's loss and accuracies in one line."""
+    """Return a round's loss, accuracies and further metrics of the test samples in one line."""
     loss = "" if record.train_loss is None else f"loss {record.train_loss:.4f}  "
-    return f"{loss}val {100 * record.val_accuracy:.2f}%  test {100 * record.test_accuracy:.2f}%"
+    val = "" if record.val_accuracy is None else f"val {100 * record.val_accuracy:.2f}%  "
+    more = _list_values(record.metrics.get("test", {}))
+    return f"{loss}{val}test {100 * record.test_accuracy:.2f}%" + "".join(f"  {x}" for x in more)
+
+
+def _list_values(values: Mapping[str, Any]) -> list[str]:
+    """Return "name value" for the metrics that are one number."""
+    numbers = {name: value for name, value in values.items() if not isinstance(value, list)}
+    return [f"{name} {format_metric(name, value)}" for name, value in numbers.items()]
+
+
+def format_metric(name: str, value: float | None) -> str:
+    """Format a metric as people see it; "-" if there is no value."""
+    if value is None:
+        return "-"
+    percent = name in METRICS and METRICS[name].percent
+    return f"{100 * value:.2f}%" if percent else f"{value:.4f}"
 
 
 def describe_result(result: Result) -> str:
     """Return a run's accuracy, lost answers and privacy guarantee in words."""
     best = result.best
+    val = "" if best.val_accuracy is None else f", validation {100 * best.val_accuracy:.2f}%"
     text = (
         f"{result.method}: test accuracy {100 * best.test_accuracy:.2f}% "
-        f"(of round {best.round}, validation {100 * best.val_accuracy:.2f}%)"
+        f"(of round {best.round}{val})"
     )
+    if values := _list_values(best.metrics.get("test", {})):
+        text += f"\ntest {', '.join(values)}"
+    if best.clients and (best.metrics or best.fine_tuned or best.clients.split == "test"):
+        text += f"\nclients, {_describe_clients(best.clients)}"
+    if best.fine_tuned:
+        text += f"\nclients, fine-tuned, {_describe_clients(best.fine_tuned)}"
     if failed := sum(record.failed for record in result.rounds):
         text += f"\n{plural(failed, 'client answer')} left out: missing or not finite"
     return f"{text}\n{result.privacy}" if result.privacy else text
+
+
+def _describe_clients(results: ClientResults) -> str:
+    """Return mean, deviation and worst of the clients' accuracies in words."""
+    name = "accuracy"
+    numbers = {"mean": results.mean(name), "deviation": results.deviation(name)}
+    if results.values:
+        numbers |= {"worst": results.worst(name), "10th percentile": results.percentile(name)}
+    listed = ", ".join(f"{key} {format_metric(name, value)}" for key, value in numbers.items())
+    return f"{results.split} {name}: {listed} ({plural(results.count(name), 'client')})"
 
 
 def make_bars(last: ProgressColumn, transient: bool = False) -> Progress:

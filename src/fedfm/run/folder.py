@@ -28,11 +28,12 @@ from fedfm.core.checkpoint import (
 )
 from fedfm.core.errors import UserError, require
 from fedfm.core.locks import lock
-from fedfm.core.tables import flatten_keys, to_csv
+from fedfm.core.tables import to_csv
 from fedfm.core.trees import Tree, leaves, to_device
 from fedfm.engine.choice import CHOICES, ExecutorChoice
 from fedfm.methods.base import Model
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
+from fedfm.run.client_results import ClientResults
 from fedfm.run.records import Best, Progress, Result, RoundRecord
 
 CHECKPOINT = "checkpoint"
@@ -187,7 +188,7 @@ class RunFolder:
         """Write the best model, the rounds as a table, and the summary."""
         model = {**result.best.model.params, **result.best.model.buffers}
         write_atomically(self.path / "model.safetensors", to_bytes(model))
-        table = to_csv([flatten_keys(record.as_dict()) for record in result.rounds])
+        table = to_csv([record.numbers for record in result.rounds])
         write_atomically(self.path / "rounds.csv", table.encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
@@ -221,7 +222,9 @@ def is_finished(folder: Path) -> bool:
 def _best(facts: dict[str, Any], tree: Tree) -> Best:
     model = Model(tree["params"], tree.get("buffers", {}))
     several = {name: tuple(facts.get(name, ())) for name in ("client_accuracies", "judges")}
-    return Best(**facts | {"model": model} | several)
+    known = facts.get("clients")
+    results = {"clients": ClientResults.parse(known)} if known else {}
+    return Best(**facts | {"model": model} | several | results)
 
 
 def summary(result: Result) -> dict[str, Any]:
@@ -233,6 +236,7 @@ def summary(result: Result) -> dict[str, Any]:
         "val_accuracy": result.best.val_accuracy,
         "test_accuracy": result.best.test_accuracy,
         "client_accuracies": list(result.best.client_accuracies),
+        **_describe_metrics(result.best),
         "rounds": len(result.rounds),
         "failed": sum(record.failed for record in result.rounds),
         "totals": result.totals.as_dict()
@@ -247,6 +251,13 @@ def summary(result: Result) -> dict[str, Any]:
         **({"privacy": result.privacy} if result.privacy else {}),
         "device": next(iter(result.best.model.params.values())).device.type,
     }
+
+
+def _describe_metrics(best: Best) -> dict[str, Any]:
+    """Return further metrics, and what the clients get, where they are known."""
+    results = {"clients": best.clients, "fine_tuned": best.fine_tuned}
+    known = {name: each.describe() for name, each in results.items() if each}
+    return ({"metrics": best.metrics} if best.metrics else {}) | known
 
 
 def _commit() -> dict[str, str]:

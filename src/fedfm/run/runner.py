@@ -185,8 +185,10 @@ def _finish(simulations: Sequence[Simulation], keepers: Sequence[Bookkeeper]) ->
             if i not in diverged:
                 keepers[i].notify(progresses[i])
     results = [
-        keeper.finish(progress)
-        for i, (keeper, progress) in enumerate(zip(keepers, progresses, strict=True))
+        keeper.finish(progress, simulation.fine_tune)
+        for i, (keeper, progress, simulation) in enumerate(
+            zip(keepers, progresses, simulations, strict=True)
+        )
         if i not in diverged
     ]
     for i, problem in diverged.items():

@@ -19,6 +19,7 @@ from fedfm.data.join import Clients, are_clients, join
 from fedfm.data.partition import Partition, assign
 from fedfm.losses import LossFunction
 from fedfm.methods import Piece
+from fedfm.metrics import Metric
 from fedfm.privacy import Privacy
 from fedfm.run.bookkeeper import Watcher
 from fedfm.run.prepare import device_of, load_data
@@ -39,6 +40,7 @@ def simulate(
     loss: LossFunction | None = None,
     deployment: Deployment | Table | None = None,
     privacy: Privacy | Table | None = None,
+    metrics: Sequence[Metric | str] | None = None,
     seed: int = 0,
     executor: str = "auto",
     device: str = "auto",
@@ -70,6 +72,7 @@ def simulate(
             [S, B] or client [S], in place of cross-entropy; it is recorded by name and digest.
         deployment: Only its `minimum` matters in a simulation, and only with `privacy`.
         privacy: Clipping and noise; without it clients send exact answers.
+        metrics: Metrics or their names: what is measured besides accuracy.
         seed: Draws everything except the first weights of a network that you pass.
         executor: How clients are packed onto the machine; "auto" measures what is fastest.
         device: "cpu", "cuda" or "auto"; with "auto" your network is trained where it lies.
@@ -84,7 +87,8 @@ def simulate(
         watch: Called with the `RoundRecord` of every round.
 
     Returns:
-        The rounds, and the model of the round with the best mean validation accuracy.
+        The rounds, and the reported model: by default that of the round with the best mean
+        validation accuracy.
 
     Raises:
         UserError: If a setting is wrong; the message says what to do.
@@ -109,7 +113,7 @@ def simulate(
         **{"partition": partition, "training": training, "deployment": deployment},
         **{"privacy": privacy, "seed": _check_seed(seed), "executor": executor, "device": device},
         **{"precision": precision, "client_states": client_states, "threads": threads},
-        "checkpoint_every": checkpoint_every,
+        **{"metrics": metrics, "checkpoint_every": checkpoint_every},
     }
     require(not isinstance(model, type), "the model must be a torch.nn.Module, not its class")
     config = make_config(method, model=model, data=data, loss=loss, **settings)

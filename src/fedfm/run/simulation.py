@@ -27,7 +27,9 @@ from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
 from fedfm.rounds.single_samples import check_single_samples
 from fedfm.rounds.state import State, initial_state
-from fedfm.run.records import Progress, Score
+from fedfm.run.fine_tuning import check_fine_tuning, fine_tune
+from fedfm.run.records import Best, Progress
+from fedfm.run.scores import check_labels, find_owned, make_selection, score_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +80,12 @@ class Simulation:
         sizes = {f"client {k}": len(indices) for k, indices in enumerate(samples)}
         check_single_samples(model, data.example, sizes, fed.training)
         fed.training.schedule.check_steps(max(map(fed.training.count_steps, sizes.values())))
+        self.measures, self.selection = config.measures, make_selection(config)
+        self.measures.try_out(classes, fed.task.features)
+        labels = [data.train.labels[indices] for indices in validation]
+        check_labels(self.measures, training.select_by, data.test.labels, labels)
+        owned = find_owned(data, shards)
+        check_fine_tuning(training, owned)
         if sibling:
             self.choice, chosen = sibling.choice, sibling.federation.executor
         else:
@@ -85,7 +93,7 @@ class Simulation:
             chosen = make_executor(self.choice.name, model, self.device_data[0], config.precision)
         self.federation = replace(fed, executor=chosen)
         self.start = initial_state(start, self.method, fed.task, clients)
-        self.evaluate = Evaluator(chosen, validation, self.device_data[1])
+        self.evaluate = Evaluator(chosen, validation, self.device_data[1], self.measures, owned)
 
     def _choice(self, model: nn.Module, fed: Federation) -> ExecutorChoice:
         """Return the executor of the config, or the fastest one."""
@@ -111,8 +119,17 @@ class Simulation:
         if progress.records and (unchanged or not due):
             return progress.add_score(None)
         with phase("evaluation"):
-            clients, test = self.evaluate(progress.state.model)
-        return progress.add_score(Score(float(clients.mean()), test, tuple(clients.tolist())))
+            score = score_evaluation(self.evaluate(progress.state.model), self.measures)
+        return progress.add_score(score, self.selection.prefers(score, progress.best))
+
+    def fine_tune(self, best: Best) -> Best:
+        """Return the reported model with what clients get after local fine-tuning, if asked for."""
+        epochs, rounds = self.config.training.fine_tune, self.config.training.rounds
+        if not epochs:
+            return best
+        with phase("fine-tuning"):
+            results = fine_tune(best.model, self.federation, self.evaluate, epochs, rounds)
+        return replace(best, fine_tuned=results)
 
 
 def device_data(model: nn.Module, data: Dataset) -> tuple[DeviceData, DeviceData]:

@@ -43,7 +43,7 @@ def tracking(names: Sequence[str], config: Mapping[str, Any], folder: Path) -> I
 
 def metrics(record: RoundRecord) -> dict[str, float]:
     """Return the numbers of a round by name, without the round; a private run has no loss."""
-    numbers = flatten_keys(record.as_dict()).items()
+    numbers = record.numbers.items()
     return {name: float(value) for name, value in numbers if name != "round" and value is not None}
 
 

@@ -13,10 +13,11 @@ from scipy import stats
 from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.grid.recipe import Recipe
+from fedfm.grid.store import Summary
 from fedfm.paper.catalogue import list_recipe_names, load_recipe
 from fedfm.report.tables.build import build_table
 from fedfm.report.tables.formats import FORMATS, render_table
-from fedfm.report.tables.statistics import MEASURES, compute_paired_p, rank_values
+from fedfm.report.tables.statistics import MEASURES, compute_paired_p, get_measure, rank_values
 from tests.grid.results import result, results
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -369,3 +370,29 @@ def test_every_value_of_the_paper_finds_its_cell():
         recipe = load_recipe(name)
         shown = [entry for entry in build_table(recipe, []).entries.values() if entry.paper]
         assert len(shown) == len(recipe.values), name
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "scale", "better"),
+    [
+        ("test_macro_f1", "test macro f1 (%)", 100, 1),
+        ("val_log_loss", "validation log loss", 1, -1),
+        ("worst_accuracy", "worst client, accuracy (%)", 100, 1),
+        ("p10_auc", "10th percentile of clients, auc", 1, 1),
+        ("deviation_accuracy", "deviation over clients, accuracy (%)", 100, -1),
+        ("fine_tuned_mean_accuracy", "mean over clients, accuracy, fine-tuned (%)", 100, 1),
+    ],
+)
+def test_metrics_and_clients_are_measures(name, heading, scale, better):
+    measure = get_measure(name)
+    assert (measure.heading, measure.scale, measure.better) == (heading, scale, better)
+    config = parse({}).as_toml()
+    summary = Summary(config, 0, "fedavg", 1, None, 0.5, 1, {}, "x", metrics={name: 0.25})
+    assert measure.of(summary) == 0.25 * scale
+    assert get_measure("val_accuracy").of(summary) is None
+
+
+@pytest.mark.parametrize("name", ["test_confusion", "worst_f1", "best_accuracy", "test_"])
+def test_measures_of_unknown_metrics(name):
+    with pytest.raises(UserError):
+        get_measure(name)

@@ -23,6 +23,7 @@ from fedfm.losses import make_class_weights
 from fedfm.methods.base import Model, Task
 from fedfm.privacy.guard import secret_sources
 from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.run.client_results import to_sums
 from fedfm.run.prepare import build_model, device_of, use_threads
 from fedfm.run.simulation import device_data
 
@@ -88,10 +89,20 @@ class Runtime:
         )
 
     def evaluate(self, model: Model) -> Tree:
-        """Return the model's validation accuracy and its counts on the test split."""
-        evaluator = Evaluator(self._executor, [self.samples[1]], self._device_data[1])
-        (accuracy,) = evaluator.measure_clients(model)
-        return {"validation": accuracy, "test": trees.sum_clients(evaluator.count_test(model))}
+        """Return what this client adds to the sums of a model's scores.
+
+        `validation` and `clients` are values of its own, on validation and on test samples, in the
+        form of sums over clients; `test` has the statistics of its test samples.
+        """
+        measures = self.config.measures
+        evaluator = Evaluator(self._executor, [self.samples[1]], self._device_data[1], measures)
+        totals = evaluator.measure_test(model)
+        validation = evaluator.measure_clients(model)
+        return {
+            **({"validation": to_sums(validation)} if validation else {}),
+            "clients": to_sums(measures.values(totals, measures.numbers)),
+            "test": trees.sum_clients(totals),
+        }
 
     @cached_property
     def _device_data(self) -> tuple[DeviceData, DeviceData]:

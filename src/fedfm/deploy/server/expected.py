@@ -12,14 +12,7 @@ from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare
 from fedfm.rounds.costs import make_single_client
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import LocalTraining
-
-SCORES: Tree = {
-    "validation": torch.empty((), dtype=torch.float64, device="meta"),
-    "test": {
-        name: torch.empty((), dtype=torch.int64, device="meta") for name in ("right", "samples")
-    },
-}
-"""A client's evaluation: its validation accuracy, and counts on its test split."""
+from fedfm.run.client_results import to_sums
 
 
 def expect_answer(request: Request, method: Method, task: Task, guard: Guard | None = None) -> Sums:
@@ -34,6 +27,14 @@ def expect_answer(request: Request, method: Method, task: Task, guard: Guard | N
         return sums._replace(total={"reports": sums.total})
     job = make_job(group, fed, blank)
     return answer_train(group, fed, blank, job, fed.executor.train(job))
+
+
+def expect_scores(config: Config, task: Task) -> Tree:
+    """Return one client's evaluation of a model, with zeros: see `Runtime.evaluate`."""
+    measures, none = config.measures, torch.zeros(1, dtype=torch.float64)
+    sums = to_sums({metric.name: none for metric in measures.numbers})
+    validation = {"validation": sums} if config.training.validation else {}
+    return validation | {"clients": sums, "test": measures.try_out(task.classes, task.features)}
 
 
 def expect_weight(config: Config, model: Model, samples: float) -> float:

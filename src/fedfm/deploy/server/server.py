@@ -20,7 +20,7 @@ from fedfm.deploy.checks import check_deployable
 from fedfm.deploy.errors import SecureError
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.enrolment import Enrolment
-from fedfm.deploy.server.expected import SCORES, expect_answer, expect_weight
+from fedfm.deploy.server.expected import expect_answer, expect_scores, expect_weight
 from fedfm.deploy.server.messaging import PAUSE
 from fedfm.deploy.server.scores import make_score, make_scorer
 from fedfm.deploy.server.sums import Collected, Collector, PlainSums, SecureSums
@@ -35,6 +35,7 @@ from fedfm.run.bookkeeper import Bookkeeper, Watcher
 from fedfm.run.folder import RunFolder, is_finished
 from fedfm.run.prepare import build_model
 from fedfm.run.records import Best, Progress, Result, Score
+from fedfm.run.scores import make_selection
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Server:
     ) -> None:
         check_deployable(config)
         self.config, self.folder, self.method = config, folder, config.composed
+        self.measures, self.selection = config.measures, make_selection(config)
         self.keeper = Bookkeeper(config, folder, watch, deployed=True)
         self.clients = Enrolment(grid, config, folder.path / "members.json", pause)
         ask = self.clients.ask
@@ -104,6 +106,7 @@ class Server:
         network = build_model(self.config, agreement)
         features = models.feature_dim(network, agreement.example)
         self.task = Task(copy_model(network), len(agreement.classes), features)
+        self.scores = expect_scores(self.config, self.task)
         weight = expect_weight(self.config, self.task.model, self.clients.unit)
         self.clients.settle_unit(weight)
         return initial_state(self.task.model, self.method, self.task, OnClients())
@@ -134,15 +137,17 @@ class Server:
     ) -> tuple[Sums, Score | None]:
         """Return the sums of the cohort's answers and, with `evaluate`, the model's score."""
         like = expect_answer(request, self.method, self.task, self.guard)
-        wanted = like.total | ({"scores": SCORES} if evaluate else {})
+        wanted = like.total | ({"scores": self.scores} if evaluate else {})
         model = request.model._asdict()
         questions = {
             client: self._question(request, client, evaluate, model) for client in request.cohort
         }
-        total, clients, extra = self._collect(request.kind, questions, wanted, purposes)
+        collected = self._collect(request.kind, questions, wanted, purposes)
+        total, clients, extra, _ = collected
         kept = self._update_kept(request, like, clients)
         traffic = sum([like.traffic] * len(clients), extra)
-        score = make_score(total.pop("scores"), clients) if evaluate else None
+        score = make_score(collected, self.measures) if evaluate else None
+        total.pop("scores", None)
         sums = total["reports"] if request.kind == "measure" else total
         if "weight" in total:
             self.clients.rescale_unit(float(total["weight"]) / len(clients))
@@ -197,8 +202,8 @@ class Server:
         facts = self._facts(state.round) | {"kept": None, "sharing": False, "evaluate": True}
         model = {"model": state.model._asdict()}
         questions = {client: Packet(facts, model) for client in self.clients.present}
-        collected = self._collect("evaluate", questions, {"scores": SCORES}, ["evaluate"])
-        return make_score(collected.total["scores"], collected.clients)
+        collected = self._collect("evaluate", questions, {"scores": self.scores}, ["evaluate"])
+        return make_score(collected, self.measures)
 
     def _deliver(self, model: Model) -> None:
         """Send the run's final model to every client."""
@@ -211,7 +216,10 @@ class Server:
         With the server's scores the last model counts: the server has only one split and cannot
         both choose a round and measure the choice on it.
         """
-        best = progress.best
+        best, chosen = progress.best, self.selection
+        if not chosen.last and chosen.find(score.validation, score.metrics) is None:
+            message = "no client has a value of %s on its validation samples: use another select_by"
+            logger.warning(message, chosen.metric)
         better = best is None or self.scorer is not None or self._is_better(score, best)
         return progress.add_score(score, better)
 
@@ -223,7 +231,7 @@ class Server:
         differ by design, and scores are compared.
         """
         comparable = self.config.training.participation < 1 or score.judges == best.judges
-        return not comparable or score.validation > best.val_accuracy
+        return not comparable or self.selection.prefers(score, best)
 
     def _save(self, progress: Progress) -> None:
         self.keeper.save(progress)

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -35,6 +36,8 @@ class Collected(NamedTuple):
     total: Tree
     clients: list[int]
     extra: Traffic = Traffic()
+    answers: Mapping[int, Tree] = MappingProxyType({})
+    """Each client's answer, where the server can read it."""
 
 
 class PlainSums:
@@ -49,7 +52,7 @@ class PlainSums:
         """Return the sum of all answers that look like `like` and are finite."""
         answers = self.ask(kind, questions)
         valid = read_valid(kind, answers, lambda client, answer: read_sum(answer, like))
-        return Collected(add_answers([*valid.values()]), [*valid])
+        return Collected(add_answers([*valid.values()]), [*valid], answers=valid)
 
 
 def read_valid(

@@ -1,4 +1,4 @@
-"""Charts of accuracy over rounds and against bytes; the page's script shows values on hover."""
+"""Charts of metrics over rounds, and of accuracy against bytes; a script shows values on hover."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,9 @@ from fedfm.report.html import svg
 from fedfm.report.html.group import Curve, MethodGroup
 from fedfm.report.html.load import Floats
 from fedfm.report.html.svg import Group, Scale
+from fedfm.report.tables.statistics import MEASURES, Measure
 
+ACCURACY = MEASURES["test_accuracy"]
 HEIGHT = 374.0
 """Without the legend."""
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 548.0, 34.0, 316.0
@@ -55,6 +57,16 @@ def draw_over_rounds(entries: Sequence[MethodGroup], name: str) -> Chart | None:
     return _draw_chart(name, "Accuracy over rounds", caption, lines, "round")
 
 
+def draw_metric(entries: Sequence[MethodGroup], measure: Measure, name: str) -> Chart | None:
+    """Draw another metric over rounds."""
+    metric = measure.name.removeprefix("test_")
+    curves = [(e, e.metric_curve(metric, measure.scale)) for e in entries]
+    lines = [ChartLine(e, curve.rounds, curve) for e, curve in curves if curve]
+    heading = f"{metric.replace('_', ' ').capitalize()} over rounds"
+    caption = "Mean over seeds, with a band from lowest to highest."
+    return _draw_chart(name, heading, caption, lines, "round", measure=measure)
+
+
 def draw_against_bytes(entries: Sequence[MethodGroup], name: str) -> Chart | None:
     """Draw test accuracy of the best round so far against all bytes sent."""
     curves = [(e, curve) for e in entries if (curve := e.best_curve)]
@@ -78,26 +90,32 @@ def _draw_chart(
     unit: str,
     of: str = "",
     logs: Sequence[bool] = (False,),
+    measure: Measure = ACCURACY,
 ) -> Chart | None:
     """Draw a chart over `unit`, which the axis calls `unit` + `of`, for each kind of axis."""
     if not lines:
         return None
-    y, scales = _make_accuracy_scale(lines), [_make_x_scale(lines, log) for log in logs]
+    y, scales = _make_y_scale(lines, measure), [_make_x_scale(lines, log) for log in logs]
     pictures = [
-        _draw_picture(f"{name}-{i}", heading, lines, x, y, unit + of) for i, x in enumerate(scales)
+        _draw_picture(f"{name}-{i}", heading, lines, x, y, unit + of, measure)
+        for i, x in enumerate(scales)
     ]
     numbers = {
         "x": [vars(scale) for scale in scales],
         "y": vars(y),
         "label": unit,
+        "percent": measure.scale == 100,
         "lines": [line.as_dict() for line in lines],
     }
     return Chart(name, heading, caption, pictures, numbers)
 
 
-def _make_accuracy_scale(lines: Sequence[ChartLine]) -> Scale:
+def _make_y_scale(lines: Sequence[ChartLine], measure: Measure) -> Scale:
     low = min(float(line.curve.low.min()) for line in lines)
     high = max(float(line.curve.high.max()) for line in lines)
+    if measure.scale != 100:
+        ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, max(high, low + 1e-3))
+        return Scale(ticks[0], ticks[-1], BOTTOM, TOP)
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(min(low, 99.0), max(high, low + 1))
     return Scale(max(ticks[0], 0.0), min(ticks[-1], 100.0), BOTTOM, TOP)
 
@@ -112,22 +130,32 @@ def _make_x_scale(lines: Sequence[ChartLine], log: bool) -> Scale:
 
 
 def _draw_picture(
-    name: str, heading: str, lines: Sequence[ChartLine], x: Scale, y: Scale, label: str
+    name: str,
+    heading: str,
+    lines: Sequence[ChartLine],
+    x: Scale,
+    y: Scale,
+    label: str,
+    measure: Measure,
 ) -> Markup:
+    percent, title = measure.scale == 100, measure.heading.removesuffix(" (%)")
     ends = "; ".join(
-        f"{line.entry.label} ends at {line.curve.mean[-1]:.1f} % ({label} {line.x[-1]:,.4g})"
+        f"{line.entry.label} ends at {f'{end:.1f} %' if percent else f'{end:.4g}'} "
+        f"({label} {line.x[-1]:,.4g})"
         for line in lines
+        for end in [line.curve.mean[-1]]
     )
     kind = "chart crowded" if len(lines) > FEW else "chart"
-    picture = svg.new_picture(name, kind, heading, f"Test accuracy in percent: {ends}.")
-    _draw_axes(picture.group("grid"), x, y, label)
+    about = f"{title.capitalize()}{' in percent' if percent else ''}: {ends}."
+    picture = svg.new_picture(name, kind, heading, about)
+    _draw_axes(picture.group("grid"), x, y, label, f"{title}, %" if percent else title)
     for line in lines:
         _draw_line(picture.group("series", line.entry.number), line, x, y)
     labels = {line.entry.number: line.entry.label for line in lines}
     return svg.to_markup(picture, picture.legend(labels, HEIGHT + 6, svg.add_line_sample))
 
 
-def _draw_axes(grid: Group, x: Scale, y: Scale, label: str) -> None:
+def _draw_axes(grid: Group, x: Scale, y: Scale, label: str, title: str) -> None:
     for value, place in y.ticks:
         grid.line(LEFT, place, RIGHT, place)
         grid.text(LEFT - 9, place + 4.5, f"{value:g}", "end")
@@ -136,7 +164,7 @@ def _draw_axes(grid: Group, x: Scale, y: Scale, label: str) -> None:
         grid.text(place, BOTTOM + 22, f"{value:,g}", "middle")
     grid.line(LEFT, BOTTOM, RIGHT, BOTTOM, "base")
     grid.text((LEFT + RIGHT) / 2, HEIGHT - 8, label, "middle name")
-    grid.text(2, 15, "test accuracy, %", "name")
+    grid.text(2, 15, title, "name")
 
 
 def _draw_line(series: Group, line: ChartLine, x: Scale, y: Scale) -> None:

@@ -1,4 +1,4 @@
-"""The chart of the clients: a dot for the validation accuracy of each."""
+"""The chart of the clients: a dot for the accuracy of each on its own samples."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ DOTS = 200
 
 
 def draw_client_dots(entries: Sequence[MethodGroup], name: str) -> Markup | None:
-    """Draw the validation accuracy of every client in the best round, a row per method."""
+    """Draw the accuracy of every client in the reported round, a row per method."""
     rows = [(entry, values) for entry in entries if len(values := _collect_accuracies(entry))]
     if not rows:
         return None
@@ -26,12 +26,14 @@ def draw_client_dots(entries: Sequence[MethodGroup], name: str) -> Markup | None
         f"{entry.label}: {values.min():.0f} to {values.max():.0f} %, median {np.median(values):.0f}"
         for entry, values in rows
     )
-    picture = new_picture(name, "dots", "Validation accuracy of clients", description)
+    splits = " or ".join(sorted({run.split for entry, _ in rows for run in entry.runs}))
+    title = f"{splits.capitalize()} accuracy of clients"
+    picture = new_picture(name, "dots", title, description)
     grid = picture.group("grid")
     for value, place in scale.ticks:
         grid.line(place, 4, place, bottom)
         grid.text(place, bottom + 18, f"{value:g}", "middle")
-    grid.text(WIDTH / 2, bottom + 40, "validation accuracy of a client, %", "middle name")
+    grid.text(WIDTH / 2, bottom + 40, f"{splits} accuracy of a client, %", "middle name")
     for i, (entry, values) in enumerate(rows):
         row = picture.group("series", entry.number)
         _draw_row(row, entry.label, scale(values), float(scale(np.median(values))), ROW * (i + 0.7))

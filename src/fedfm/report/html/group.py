@@ -18,7 +18,7 @@ POINTS = 240
 
 @dataclass(frozen=True)
 class Curve:
-    """Test accuracy in percent over seeds, thinned, against rounds and bytes."""
+    """A metric of the test samples over seeds, thinned, against rounds and bytes."""
 
     rounds: Floats
     sent: Floats
@@ -58,24 +58,30 @@ class MethodGroup:
     @cached_property
     def curve(self) -> Curve | None:
         """Return the curve of the model after each round."""
-        return self._over_seeds(lambda run: run.accuracy)
+        return self._over_seeds(lambda run: 100 * run.accuracy)
 
     @cached_property
     def best_curve(self) -> Curve | None:
         """Return the curve of the best model so far."""
-        return self._over_seeds(lambda run: run.best_so_far)
+        return self._over_seeds(lambda run: 100 * run.best_so_far)
 
-    def _over_seeds(self, accuracy_of: Callable[[LoadedRun], Floats]) -> Curve | None:
+    def metric_curve(self, name: str, scale: float) -> Curve | None:
+        """Return the curve of another metric, times `scale`, if all values are known."""
+        if not all(name in run.curves and np.isfinite(run.curves[name]).all() for run in self.runs):
+            return None
+        return self._over_seeds(lambda run: scale * run.curves[name])
+
+    def _over_seeds(self, values_of: Callable[[LoadedRun], Floats]) -> Curve | None:
         """Average over the seeds that have a curve of full length."""
         runs = [run for run in self.runs if len(run.accuracy) == self.runs[0].rounds > 0]
         if not runs:
             return None
-        accuracy = 100 * np.stack([accuracy_of(run) for run in runs])
+        values = np.stack([values_of(run) for run in runs])
         sent = np.stack([run.sent for run in runs]).mean(0)
         shown = thin_indices(len(sent), POINTS)
-        mean, low, high = accuracy.mean(0), accuracy.min(0), accuracy.max(0)
+        mean, low, high = values.mean(0), values.min(0), values.max(0)
         rounds = np.arange(1, len(sent) + 1.0)
-        return Curve(*(values[shown] for values in (rounds, sent, mean, low, high)))
+        return Curve(*(each[shown] for each in (rounds, sent, mean, low, high)))
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,12 @@ class LoadedRun(Summary):
     sent: Floats = field(default_factory=lambda: np.empty(0))
     """Bytes sent until then, up and down."""
     client_accuracies: tuple[float, ...] = ()
+    """Of each client on its own samples, those of `split`."""
+    split: str = "validation"
+    curves: dict[str, Floats] = field(default_factory=dict)
+    """Further metrics on the test samples after every round; NaN: no value."""
+    by_class: dict[str, Floats] = field(default_factory=dict)
+    """Metrics of the reported model by class [C], or as a matrix [C, C]; NaN: no value."""
     own_data: bool = False
     """Whether real clients brought their own data, so that the config's was not used."""
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -87,11 +93,35 @@ def load_run(folder: Path) -> LoadedRun:
         accuracy=np.array([_to_finite(line["test_accuracy"]) for line in rounds]),
         best_so_far=np.array(_track_best(rounds, run.test_accuracy)),
         sent=np.cumsum([float(line["bytes_up"] + line["bytes_down"]) for line in rounds]),
-        client_accuracies=tuple(map(_to_finite, more.get("client_accuracies") or ())),
+        **_read_clients(more),
+        curves=_read_curves(rounds),
+        by_class=_read_by_class(more),
         own_data=bool(_read_optional(folder / MEMBERS).get("own_data")),
         machine=_to_texts(_read_optional(folder / "machine.json")),
         profile=_clean_profile(_read_optional(folder / "profile.json")),
     )
+
+
+def _read_clients(summary: dict[str, Any]) -> dict[str, Any]:
+    """Read each client's accuracy: on its test samples, or else on its validation samples."""
+    results = summary.get("clients", {})
+    values = results.get("values", {}).get("accuracy") or summary.get("client_accuracies") or ()
+    known = tuple(_to_finite(value) for value in values if value is not None)
+    return {"client_accuracies": known, "split": str(results.get("split", "validation"))}
+
+
+def _read_curves(rounds: list[dict[str, Any]]) -> dict[str, Floats]:
+    """Read the metrics that every round has."""
+    tables = [line.get("metrics", {}).get("test", {}) for line in rounds]
+    names = [name for name in tables[0] if all(name in table for table in tables)]
+    return {name: np.array([table[name] for table in tables], float) for name in names}
+
+
+def _read_by_class(summary: dict[str, Any]) -> dict[str, Floats]:
+    values = summary.get("metrics", {}).get("test", {})
+    return {
+        name: np.array(value, float) for name, value in values.items() if isinstance(value, list)
+    }
 
 
 def _track_best(rounds: list[dict[str, Any]], counts: float) -> list[float]:

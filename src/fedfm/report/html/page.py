@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from fedfm import __version__
 from fedfm.core.checkpoint import write_atomically
-from fedfm.report.html import charts, tables
+from fedfm.report.html import charts, metrics, tables
 from fedfm.report.html.clients import draw_client_dots
 from fedfm.report.html.discover import Discovery, LeftOut, discover_runs, embed_picture
 from fedfm.report.html.group import Setting, group_by_setting
@@ -142,8 +142,11 @@ def _make_section(setting: Setting, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "title": setting.title,
-        "charts": [chart for chart in drawn if chart],
-        "results": tables.build_results(setting),
+        "charts": [*(chart for chart in drawn if chart), *metrics.draw_charts(setting, name)],
+        "results": metrics.add_columns(tables.build_results(setting), setting),
+        "classes": metrics.build_classes(setting),
+        "matrices": metrics.draw_matrices(setting, name),
+        "over_clients": metrics.build_clients(setting),
         "costs": tables.build_costs(setting),
         "clients": draw_client_dots(setting.entries, f"{name}-clients"),
         "partition": partition,

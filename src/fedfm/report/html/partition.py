@@ -33,7 +33,8 @@ def draw_partition_of(run: LoadedRun, name: str) -> tuple[Markup | None, str]:
     if "digest" in run.config.get("data", {}):
         return None, "The partition is not drawn: the run was given its data in Python."
     try:
-        config = parse({k: v for k, v in run.config.items() if k not in ("method", "code")})
+        own = ("method", "metrics", "code")
+        config = parse({k: v for k, v in run.config.items() if k not in own})
         config, dataset = follow_data(config, _load_data(config.data))
         clients = config.training.clients
         table = partitions.tabulate(dataset, clients, config.partition, config.seed)
@@ -46,6 +47,18 @@ def draw_partition_of(run: LoadedRun, name: str) -> tuple[Markup | None, str]:
     return draw_partition_cells(table, dataset.classes, name), about
 
 
+def list_classes(run: LoadedRun, count: int) -> list[str]:
+    """Return the names of the classes where the data are at hand, else their numbers."""
+    numbers = [str(label) for label in range(count)]
+    if run.own_data or "digest" in run.config.get("data", {}):
+        return numbers
+    try:
+        names = _load_data(parse({"data": run.config.get("data", {})}).data).classes
+    except (ValueError, OSError):
+        return numbers
+    return [*names] if len(names) == count else numbers
+
+
 @lru_cache(maxsize=2)  # whole data sets
 def _load_data(chosen: DataConfig) -> Dataset:
     return load_data(Config(data=chosen), download=False)
@@ -53,30 +66,46 @@ def _load_data(chosen: DataConfig) -> Dataset:
 
 def draw_partition_cells(table: NDArray[np.int64], classes: Sequence[str], name: str) -> Markup:
     """Draw the counts [K, C] of each class at each client: clients down, classes across."""
-    shown, sizes = table[:MOST_CLIENTS], table.sum(1)
-    width, height = (WIDTH - LEFT - 4) / shown.shape[1], float(np.clip(600 / len(shown), 4, 24))
-    bottom = TOP + height * len(shown) + 34
+    sizes = table.sum(1)
     description = f"{len(table)} clients hold {sizes.min():,} to {sizes.max():,} samples each."
-    picture = new_picture(name, "cells", "Samples of each class at each client", description)
-    shades = np.ceil(SHADES * np.sqrt(shown / max(int(shown.max()), 1))).astype(int)
-    gap = 1.5 if max(shown.shape) <= FEW else 0.4
+    texts = "Samples of each class at each client", description, "clients down, classes across"
+    rows = [str(k) for k in range(len(table))]
+    return draw_cells(table[:MOST_CLIENTS], rows[:MOST_CLIENTS], classes, name, texts)
+
+
+def draw_cells(
+    table: NDArray[Any],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    name: str,
+    texts: tuple[str, str, str],
+) -> Markup:
+    """Draw counts [R, C] as shaded cells; `texts` are title, description and axes."""
+    title, description, axes = texts
+    width, height = (WIDTH - LEFT - 4) / table.shape[1], float(np.clip(600 / len(table), 4, 24))
+    bottom = TOP + height * len(table) + 34
+    picture = new_picture(name, "cells", title, description)
+    shades = np.ceil(SHADES * np.sqrt(table / max(int(table.max()), 1))).astype(int)
+    gap = 1.5 if max(table.shape) <= FEW else 0.4
     for shade in range(SHADES + 1):
         places = [(LEFT + c * width, TOP + k * height) for k, c in np.argwhere(shades == shade)]
         picture.path(draw_rectangles(places, width - gap, height - gap), f"s{shade}")
-    x, y = (np.arange(n) + 0.5 for n in shown.shape[::-1])
+    x, y = (np.arange(n) + 0.5 for n in table.shape[::-1])
     centres = LEFT + x * width, TOP + y * height
-    _label_cells(picture.group("grid"), classes, *centres)
-    picture.text(WIDTH / 2, bottom - 10, "clients down, classes across", "middle name")
-    if max(shown.shape) <= FEW:
-        _write_counts(picture, shown, shades > SHADES // 2, *centres)
+    _label_cells(picture.group("grid"), rows, columns, *centres)
+    picture.text(WIDTH / 2, bottom - 10, axes, "middle name")
+    if max(table.shape) <= FEW:
+        _write_counts(picture, table, shades > SHADES // 2, *centres)
     return to_markup(picture, bottom)
 
 
-def _label_cells(axes: Group, classes: Sequence[str], x: NDArray[Any], y: NDArray[Any]) -> None:
-    for c in thin_indices(len(x), FEW if max(map(len, classes)) < 3 else 6):
-        axes.text(x[c], TOP - 9, str(classes[c])[:10], "middle")
+def _label_cells(
+    axes: Group, rows: Sequence[str], columns: Sequence[str], x: NDArray[Any], y: NDArray[Any]
+) -> None:
+    for c in thin_indices(len(x), FEW if max(map(len, columns)) < 3 else 6):
+        axes.text(x[c], TOP - 9, str(columns[c])[:10], "middle")
     for k in thin_indices(len(y), FEW if len(y) <= FEW else 8):
-        axes.text(LEFT - 9, y[k] + 4.5, str(k), "end")
+        axes.text(LEFT - 9, y[k] + 4.5, str(rows[k])[:6], "end")
 
 
 def _write_counts(

@@ -106,7 +106,7 @@
 
   const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
 
-  function describe(tip, points, label) {
+  function describe(tip, points, label, percent) {
     tip.replaceChildren();
     const table = make("table", tip);
     const nearestPoint = points.reduce((a, b) => (b.distance < a.distance ? b : a));
@@ -116,9 +116,10 @@
       const row = make("tr", table);
       const swatch = document.querySelector(`#filter input[value="${line.method}"] + svg`);
       make("th", row).append(swatch.cloneNode(true), line.label);
-      make("td", row, "", `${line.y[at].toFixed(2)} %`);
+      const digits = percent ? 2 : 4;
+      make("td", row, "", `${line.y[at].toFixed(digits)}${percent ? " %" : ""}`);
       if (line.low[at] !== line.high[at])
-        make("td", row, "", `${line.low[at].toFixed(1)} to ${line.high[at].toFixed(1)}`);
+        make("td", row, "", [line.low, line.high].map((v) => v[at].toFixed(digits - 1)).join(" to "));
     }
   }
 
@@ -147,7 +148,7 @@
       const points = nearest(numbers.lines, x, where);
       if (!points.length) return hide();
       const at = mark(layer, points, x, numbers.y);
-      describe(tip, points, numbers.label);
+      describe(tip, points, numbers.label, numbers.percent);
       tip.hidden = false;
       tip.style.left = `${(100 * at) / width}%`;
       tip.classList.toggle("left", at > width / 2);

@@ -86,7 +86,7 @@ def list_sweeps(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
 
 
 def _measure(cell: Sequence[tuple[str, str]], runs: Sequence[LoadedRun]) -> Tried:
-    values = [100 * run.val_accuracy for run in runs]
+    values = [100 * (run.val_accuracy or 0.0) for run in runs]
     texts = tuple(label.split(" = ", 1)[-1] for _, label in cell)
     return Tried(texts, float(np.mean(values)), compute_deviation(values), len(values))
 

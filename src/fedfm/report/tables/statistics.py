@@ -9,6 +9,7 @@ from scipy import stats
 
 from fedfm.core.errors import unknown
 from fedfm.grid.store import Summary
+from fedfm.metrics import METRICS
 
 FEWEST_PAIRS = 3
 """Seeds that two rows must share for a paired test."""
@@ -59,14 +60,40 @@ MEASURES = {
 }
 
 
+PREFIXES = {
+    "test": "test",
+    "val": "validation",
+    "mean": "mean over clients,",
+    "worst": "worst client,",
+    "p10": "10th percentile of clients,",
+    "deviation": "deviation over clients,",
+}
+"""What stands before a metric in the name of a measure, and in its heading."""
+FINE_TUNED = "fine_tuned_"
+
+
 def get_measure(name: str) -> Measure:
-    """Return the measure of a name."""
-    if name not in MEASURES:
-        raise unknown("measure", name, MEASURES)
-    return MEASURES[name]
+    """Return the measure of a name: one of `MEASURES`, or a metric such as "test_auc".
+
+    Statistics over clients are "worst_accuracy", "p10_auc" and so on; after fine-tuning
+    "fine_tuned_mean_accuracy".
+    """
+    if name in MEASURES:
+        return MEASURES[name]
+    prefix, _, metric = name.removeprefix(FINE_TUNED).partition("_")
+    if prefix not in PREFIXES or metric not in METRICS or METRICS[metric].form != "number":
+        known = [f"test_{each.name}" for each in METRICS.values() if each.form == "number"]
+        raise unknown("measure", name, [*MEASURES, *known])
+    kind = METRICS[metric]
+    heading = f"{PREFIXES[prefix]} {metric.replace('_', ' ')}"
+    heading += ", fine-tuned" if name.startswith(FINE_TUNED) else ""
+    lower = prefix == "deviation" or kind.better == "lower"
+    if kind.percent:
+        return Measure(name, f"{heading} (%)", 2, scale=100, better=-1 if lower else 1)
+    return Measure(name, heading, 4, better=-1 if lower else 1)
 
 
-def _collect_numbers(summary: Summary) -> Mapping[str, float]:
+def _collect_numbers(summary: Summary) -> Mapping[str, float | None]:
     totals = summary.totals
     return {
         **totals,
@@ -75,6 +102,7 @@ def _collect_numbers(summary: Summary) -> Mapping[str, float]:
         "val_accuracy": summary.val_accuracy,
         "best_round": summary.best_round,
         **summary.measures,
+        **summary.metrics,
     }
 
 

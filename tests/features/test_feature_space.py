@@ -16,9 +16,8 @@ from fedfm.config import load_config, make_config
 from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError
 from fedfm.core.rng import generator
-from fedfm.grid.feature_points import write_measures
-from fedfm.metrics import feature_space
-from fedfm.metrics.feature_space import (
+from fedfm.features import feature_space
+from fedfm.features.feature_space import (
     LocalSpaces,
     class_means,
     compute_features,
@@ -28,6 +27,7 @@ from fedfm.metrics.feature_space import (
     load_finished_config,
     measure,
 )
+from fedfm.grid.feature_points import write_measures
 from fedfm.paper.pictures import train_local_models
 from fedfm.rounds.clients import count_samples
 from fedfm.rounds.round import run_round

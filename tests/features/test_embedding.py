@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import silhouette_score
 
 from fedfm.core.errors import UserError
-from fedfm.metrics import embedding
-from fedfm.metrics.embedding import embed
+from fedfm.features import embedding
+from fedfm.features.embedding import embed
 
 
 def clusters(samples: int = 240) -> tuple[np.ndarray, np.ndarray]:
@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_places():
 
 def test_another_process_gives_the_same_places():
     program = (
-        "from tests.metrics.test_embedding import clusters, embed; "
+        "from tests.features.test_embedding import clusters, embed; "
         "print(embed(clusters(60)[0], seed=1).tobytes().hex())"
     )
     other = subprocess.run(

@@ -1,0 +1,37 @@
+"""The confusion matrix: how many samples of each class are taken for which class."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedfm.core.trees import Tree
+from fedfm.methods.base import Batch
+from fedfm.metrics.base import Metric, count_by
+
+
+@dataclass(frozen=True)
+class Confusion(Metric):
+    """The confusion matrix: a row for each true class, a column for each predicted class.
+
+    Examples:
+        >>> import torch
+        >>> labels, mask = torch.tensor([[0, 1, 1]]), torch.ones(1, 3, dtype=torch.bool)
+        >>> logits = torch.eye(2)[torch.tensor([[0, 1, 0]])]
+        >>> Confusion().statistic(Batch(logits, logits, labels, mask))["counts"]
+        tensor([[[1, 0],
+                 [1, 1]]])
+    """
+
+    name = "confusion"
+    form = "matrix"
+
+    def statistic(self, batch: Batch) -> Tree:
+        """Count the samples by label and prediction: [S, C, C]."""
+        size = batch.logits.shape[-1]
+        pairs = batch.labels * size + batch.logits.argmax(-1)
+        return {"counts": count_by(pairs, batch.mask, size * size).view(-1, size, size)}
+
+    def value(self, total: Tree) -> Tensor:
+        """Return the counts [S, C, C]."""
+        counts: Tensor = total["counts"]
+        return counts
