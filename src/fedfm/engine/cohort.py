@@ -33,12 +33,15 @@ class TrainingJob:
     plans: Sequence[BatchPlan]
     objective: Objective
     sgd: Sgd
+    trained: frozenset[str] | None = None
+    """The names of the parameters that take steps; None: all."""
 
     def rows(self, which: slice | Tensor) -> "TrainingJob":
         """Return the job of some of the clients."""
         indices = range(len(self.plans))[which] if isinstance(which, slice) else which.tolist()
         plans = [self.plans[i] for i in indices]
-        return TrainingJob(self.start.rows(which), plans, self.objective.rows(which), self.sgd)
+        start, objective = self.start.rows(which), self.objective.rows(which)
+        return TrainingJob(start, plans, objective, self.sgd, self.trained)
 
 
 class TrainingResult(NamedTuple):
@@ -72,7 +75,7 @@ class Cohort:
     """Everything that S clients train with: models, momenta, and what the pieces hold."""
 
     def __init__(self, net: BoundNetwork, data: DeviceData, job: TrainingJob) -> None:
-        self.net, self.data, self.sgd = net, data, job.sgd
+        self.net, self.data, self.sgd, self.trained = net, data, job.sgd, job.trained
         clients, held = len(job.plans), job.objective.held
         self.model = job.start.map(lambda tree: repeat_arranged(tree, clients))
         self.low_params = net.to_low_precision(self.model.params)
@@ -108,7 +111,7 @@ class Cohort:
         with phase("corrections"):
             grads = part.objective.correct(grads, part.params)
         with phase("optimizer"):
-            update(part.params, grads, part.momenta, part.low_params, self.sgd)
+            update(part.trained_params, grads, part.momenta, part.low_params, self.sgd)
 
     def _run(self, block: Block, step: Step) -> None:
         device = self.losses.device
@@ -127,6 +130,8 @@ class CohortPart:
         self.cohort, self.net, self.rows = cohort, cohort.net, rows
         self.losses = cohort.losses[rows]
         self.params = trees.rows(cohort.model.params, rows)
+        names = self.params if cohort.trained is None else cohort.trained
+        self.trained_params = {name: p for name, p in self.params.items() if name in names}
         self.low_params = trees.rows(cohort.low_params, rows)
         self.momenta = trees.rows(cohort.momenta, rows)
         self.objective = cohort.objective.rows(rows)

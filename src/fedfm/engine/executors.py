@@ -204,12 +204,13 @@ def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[Trai
 
 def join_jobs(jobs: Sequence[TrainingJob]) -> TrainingJob:
     """Put the clients of all jobs one after another; what a job's clients share is copied."""
-    pieces, sgd = jobs[0].objective.pieces, jobs[0].sgd
-    assert all((job.objective.pieces, job.sgd) == (pieces, sgd) for job in jobs)
+    kinds = [(job.objective.pieces, job.sgd, job.trained) for job in jobs]
+    assert all(kind == kinds[0] for kind in kinds)
+    pieces, sgd, trained = kinds[0]
     tensors = [
         trees.repeat({**job.start._asdict(), "held": job.objective.held}, len(job.plans))
         for job in jobs
     ]
     params, buffers, held = trees.concat(tensors).values()
     plans = [plan for job in jobs for plan in job.plans]
-    return TrainingJob(Model(params, buffers), plans, Objective(pieces, held), sgd)
+    return TrainingJob(Model(params, buffers), plans, Objective(pieces, held), sgd, trained)

@@ -54,6 +54,7 @@ class GraphCohort(Cohort):
         return (
             list(objective.pieces) == list(self.objective.pieces)
             and (job.sgd, len(job.plans)) == (self.sgd, len(self.losses))
+            and job.trained == self.trained
             and _shapes(objective.held) == _shapes(self.objective.held)
         )
 
@@ -93,7 +94,7 @@ class GraphCohort(Cohort):
         constants = trees.rows(self.correction.constants, part.rows)
         sgd = self.correction.into(self.sgd)
         with phase("optimizer"):
-            update(part.params, grads, part.momenta, part.low_params, sgd, constants)
+            update(part.trained_params, grads, part.momenta, part.low_params, sgd, constants)
 
     def _set_correction(self, correction: Correction | None) -> None:
         """Set this round's correction; one of another kind makes captured steps invalid."""

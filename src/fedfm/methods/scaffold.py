@@ -35,6 +35,7 @@ class Scaffold(Piece):
     step_cost = 1.1
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
     shares_every_round = True
+    needs_whole_model = True
 
     def server_state(self, task: Task) -> Tree:
         """Return the server's control variate c, initially zero."""

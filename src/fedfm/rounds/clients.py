@@ -3,7 +3,7 @@
 All tensors are [S, ...]: simulated clients work together, a real client is a cohort of one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -16,12 +16,14 @@ from fedfm.core.trees import Tree
 from fedfm.engine.cohort import TrainingJob, TrainingResult
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
-from fedfm.methods.base import LocalRun, Model, Piece, Task
+from fedfm.methods.base import LocalRun, Model, Piece, Stage, Task
 from fedfm.methods.contract import check_alike, check_one_each, check_pair
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 
+OWN, SECOND = "model", "second"
+"""The parts of a client's state that are models: leaves of its own, and a second model."""
 PRIVATE = ("pieces", "change", "buffers")
 """The parts of a contribution that privacy clips as one vector."""
 
@@ -38,6 +40,32 @@ class ClientGroup(NamedTuple):
     """Leaves [1, ...] if all start from the global model, else [S, ...]."""
     clients: Tree
     """The clients' states: a tree per piece, leaves [S, ...]."""
+    personal: frozenset[str]
+    """The names of the parameters and buffers that stay at the clients."""
+    second: Model
+    """The clients' second models, or the global one for a client that has none yet."""
+
+    @property
+    def received(self) -> Model:
+        """The global model that each client received last, with its own leaves in it."""
+        return self.start if self.personal else self.base
+
+
+class Trained(NamedTuple):
+    """The result of all stages of a cohort's training."""
+
+    job: TrainingJob
+    """The last stage that trained the model which is shared."""
+    result: TrainingResult
+    """The result of that stage."""
+    second: Model | None
+    """The second models [S, ...], if clients have one."""
+    held: Tree
+    """What clients held in any stage."""
+
+
+LocalTrainings = Generator[TrainingJob, TrainingResult, Trained]
+"""Yields the job of each stage and receives its result."""
 
 
 class Work(NamedTuple):
@@ -50,7 +78,7 @@ class Work(NamedTuple):
     up: Tree
     """What each piece sends besides the model."""
     kept: Tree
-    """What each piece keeps."""
+    """What each piece keeps, and the client's second model."""
 
     def rows(self, which: slice | Tensor) -> "Work":
         """Return the work of some of the clients."""
@@ -69,16 +97,26 @@ def prepare_group(request: Request, fed: Federation) -> ClientGroup:
         request.model.map(trees.share),
         starting_models(request.model, kept),
         {piece.name: piece_states(kept, piece, fed.task) for piece in pieces},
+        fed.method.personal(fed.task),
+        starting_models(request.model, kept, SECOND),
     )
 
 
-def starting_models(shared: Model, kept: Sequence[Tree]) -> Model:
-    """Return each client's starting model: its own if it kept one, else the global one [...]."""
-    if all("model" not in state for state in kept):
+def starting_models(shared: Model, kept: Sequence[Tree], which: str = OWN) -> Model:
+    """Return each client's starting model: the global one [...] with the leaves that it kept."""
+    if all(which not in state for state in kept):
         return shared.map(trees.share)
-    received = shared._asdict()
-    models = [trees.complete(state.get("model", received), received) for state in kept]
+    models = []
+    for state in kept:
+        own = state.get(which, {})
+        models.append({part: leaves | own.get(part, {}) for part, leaves in shared._asdict().items()})
     return Model(**trees.stack(models))
+
+
+def personal_models(shared: Model, kept: Sequence[Tree]) -> Model:
+    """Return the model that each client would use: its second one, or the one it starts from."""
+    has_second = any(SECOND in state for state in kept)
+    return starting_models(shared, kept, SECOND if has_second else OWN)
 
 
 def piece_states(kept: Sequence[Tree], piece: Piece, task: Task) -> Tree:
@@ -113,28 +151,78 @@ def answer_measure(group: ClientGroup, fed: Federation, request: Request) -> Sum
     return Sums(total, group.cohort, counted, request.kept, count_upload(reports))
 
 
-def make_job(group: ClientGroup, fed: Federation, request: Request) -> TrainingJob:
-    """Return the local training of the cohort."""
+def train_stages(group: ClientGroup, fed: Federation, request: Request) -> LocalTrainings:
+    """Train the cohort stage by stage: yield jobs, receive their results."""
+    objective, start, second = make_objective(group, fed, request), group.start, None
+    held, shared = objective.held, None
+    for stage, plans in fed.plan_stages(request.round, group.cohort):
+        if stage.second:
+            own = Objective([stage.second], prepare_second(stage.second, group))
+            held = held | {SECOND: own.held}
+            second = (yield TrainingJob(group.second, plans, own, fed.training.sgd)).model
+        else:
+            trained = select_trained(stage, group, start)
+            job = TrainingJob(start, plans, objective, fed.training.sgd, trained)
+            shared = job, (yield job)
+            start = shared[1].model
+    assert shared is not None, "some stage trains the model that is shared"
+    return Trained(*shared, second, held)
+
+
+def send(training: LocalTrainings, result: TrainingResult) -> TrainingJob | Trained:
+    """Give a training the result of its last job; return the next job, or the result of all."""
+    try:
+        return training.send(result)
+    except StopIteration as end:
+        trained: Trained = end.value
+        return trained
+
+
+def train_locally(group: ClientGroup, fed: Federation, request: Request) -> Trained:
+    """Train a cohort by itself, through all stages."""
+    training = train_stages(group, fed, request)
+    step: TrainingJob | Trained = next(training)
+    while isinstance(step, TrainingJob):
+        step = send(training, fed.executor.train(step))
+    return step
+
+
+def make_objective(group: ClientGroup, fed: Federation, request: Request) -> Objective:
+    """Return the local objective of the cohort, with what every piece holds."""
     received = trees.share(request.down)
     held = {
-        piece.name: piece.prepare(group.clients[piece.name], group.base, received[piece.name])
+        piece.name: piece.prepare(group.clients[piece.name], group.received, received[piece.name])
         for piece in group.pieces
     }
-    plans = [fed.plan(request.round, client) for client in group.cohort]
-    return TrainingJob(group.start, plans, Objective(group.pieces, held), fed.training.sgd)
+    for piece in group.pieces:
+        if type(piece).use_counts is not Piece.use_counts:
+            held[piece.name] = held[piece.name] | piece.use_counts(fed.count_classes(group.cohort))
+    return Objective(group.pieces, held)
+
+
+def prepare_second(piece: Piece, group: ClientGroup) -> Tree:
+    """Return what a piece holds while it trains second models."""
+    return {piece.name: piece.prepare({}, group.base, {})}
+
+
+def select_trained(stage: Stage, group: ClientGroup, start: Model) -> frozenset[str] | None:
+    """Return the names of the parameters that take steps in a stage; None: all."""
+    if stage.trains == "all":
+        return None
+    personal, shared = start.split(group.personal)
+    return frozenset((personal if stage.trains == "personal" else shared).params)
 
 
 def answer_train(
-    group: ClientGroup,
-    fed: Federation,
-    request: Request,
-    job: TrainingJob,
-    result: TrainingResult,
+    group: ClientGroup, fed: Federation, request: Request, trained: Trained
 ) -> Sums:
     """Answer "train": the sum of the contributions of the clients that did not diverge."""
-    work = finish_training(group, fed, request, job, result)
-    traffic = count_uploads(work, request.sharing)
-    held = count_held_floats({"model": {"params": work.run.end.params}, **job.objective.held})
+    work = finish_training(group, fed, request, trained)
+    traffic = count_uploads(group, work, request.sharing)
+    models = {"model": {"params": work.run.end.params}}
+    if trained.second:
+        models[SECOND] = {"params": trained.second.params}
+    held = count_held_floats(models | {"held": trained.held})
     work, clients = drop_failures(group, work)
     if not clients:
         return Sums({}, group.cohort, [], request.kept, traffic, held)
@@ -144,23 +232,19 @@ def answer_train(
             traffic = sum([upload] * len(group.cohort), Traffic())
         else:
             total = sum_contributions(group, work, request.sharing)
-    kept = keep_states(request, fed, clients, work)
+    kept = keep_states(request, fed, clients, work, group.personal)
     return Sums(total, group.cohort, clients, kept, traffic, held)
 
 
 def finish_training(
-    group: ClientGroup,
-    fed: Federation,
-    request: Request,
-    job: TrainingJob,
-    result: TrainingResult,
+    group: ClientGroup, fed: Federation, request: Request, trained: Trained
 ) -> Work:
     """Return what each client sends and keeps after its training."""
-    model, losses, steps = result
+    model, losses, steps = trained.result
     samples = (count_samples(group.samples) / request.unit).to(next(trees.leaves(model.params)))
     if fed.guard:
         samples = torch.ones_like(samples)
-    run = LocalRun(group.start, model, steps, job.sgd, fed.method.pull, samples)
+    run = LocalRun(group.start, model, steps, trained.job.sgd, fed.method.pull, samples)
     received = trees.share(request.down)
     up, kept = {}, {}
     for piece in group.pieces:
@@ -168,6 +252,8 @@ def finish_training(
         pair = piece.finish(old, run, received[piece.name])
         up[piece.name], state = check_pair(piece, "finish", pair, "what is sent and what is kept")
         kept[piece.name] = check_alike(piece, "finish", state, old, "a client's state")
+    if trained.second:
+        kept[SECOND] = trained.second._asdict()
     return Work(run, losses, collect_reports(group, fed, "after", model), up, kept)
 
 
@@ -176,9 +262,9 @@ def count_samples(samples: Sequence[Tensor]) -> Tensor:
     return torch.tensor([len(indices) for indices in samples], dtype=torch.float64)
 
 
-def count_uploads(work: Work, sharing: bool) -> Traffic:
+def count_uploads(group: ClientGroup, work: Work, sharing: bool) -> Traffic:
     """Count what the clients send."""
-    model = to_message(work.run.end) if sharing else {}
+    model = to_message(work.run.end.split(group.personal)[1]) if sharing else {}
     return count_upload({"reports": work.reports, "pieces": work.up, "model": model})
 
 
@@ -189,8 +275,9 @@ def to_message(model: Model) -> Tree:
 
 def drop_failures(group: ClientGroup, work: Work) -> tuple[Work, list[int]]:
     """Return the work of the clients with finite loss, model and messages, and who they are."""
+    own = {SECOND: work.kept[SECOND]} if SECOND in work.kept else {}
     sent = {"losses": work.losses, "reports": work.reports, "up": work.up}
-    finite = trees.is_finite(sent | {"model": work.run.end._asdict()})
+    finite = trees.is_finite(sent | {"model": work.run.end._asdict()} | own)
     clients = trees.select_items(group.cohort, finite)
     if clients in ([], group.cohort):
         return work, clients
@@ -204,6 +291,8 @@ def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
     models are shared, also weight: sum_i u_i; change: sum_i u_i (y_i - x); buffers.
     """
     samples, run = work.run.samples, work.run
+    _, end = run.end.split(group.personal)
+    _, base = group.base.split(group.personal)
     total = {
         "samples": samples.sum(),
         "loss": (samples * work.losses).sum(),
@@ -216,9 +305,9 @@ def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
     for piece in group.pieces:
         weights = check_one_each(piece, "weights", piece.weights(weights, run), len(samples))
     change = trees.tree_map(
-        lambda y, x: trees.weighted_sum(weights, y - x), run.end.params, group.base.params
+        lambda y, x: trees.weighted_sum(weights, y - x), end.params, base.params
     )
-    buffers = sum_buffers(run.end.buffers, group.base.buffers, samples)
+    buffers = sum_buffers(end.buffers, base.buffers, samples)
     return total | {"weight": weights.sum(), "change": change, **buffers}
 
 
@@ -259,16 +348,21 @@ def sum_private_contributions(
     return trees.sum_clients(private | public), count_upload(trees.rows(private, slice(0, 1)))
 
 
-def keep_states(request: Request, fed: Federation, clients: list[int], work: Work) -> ClientStates:
-    """Return what every client keeps after the round; local models only until they are shared.
+def keep_states(
+    request: Request, fed: Federation, clients: list[int], work: Work, personal: frozenset[str]
+) -> ClientStates:
+    """Return what every client keeps after the round: its leaves of the model, and its states.
+
+    Leaves that are shared are kept only until they are.
 
     If models are not shared in every round, no piece keeps a state (`compose` ensures that).
     """
     if fed.method.share_every > 1 and request.sharing:
         return request.kept.clear()
     kept = {name: tree for name, tree in work.kept.items() if tree}
-    if not request.sharing:
-        kept["model"] = work.run.end._asdict()
+    own = work.run.end.split(personal)[0] if request.sharing else work.run.end
+    if own.params or own.buffers:
+        kept[OWN] = own._asdict()
     if not kept:
         return request.kept
     states = trees.unstack(kept, len(clients))

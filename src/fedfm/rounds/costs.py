@@ -9,7 +9,7 @@ from torch import nn
 from fedfm.core.ledger import Traffic
 from fedfm.core.sgd import Sgd
 from fedfm.core.trees import to_device
-from fedfm.engine.networks import copy_model
+from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.shapes import ShapesExecutor
 from fedfm.methods import Method, Task
 from fedfm.privacy.guard import Guard
@@ -43,9 +43,11 @@ class Cost:
 def measure_cost(method: Method, model: nn.Module, classes: int, features: int) -> Cost:
     """Measure the cost of a method, in rounds with every piece active."""
     start = copy_model(model).map(lambda tree: to_device(tree, "meta"))
-    task = Task(start, classes, features)
+    task = describe_task(model, start, classes, features)
     state = replace(initial_state(start, method, task), round=method.steady_round)
     fed = make_single_client(method, task)
+    if method.keeps_models:  # the first model that a client receives is the whole one
+        state, _ = run_round(state, fed)
     traffic, held = Traffic(), 0
     for _ in range(method.share_every):
         state, log = run_round(state, fed)

@@ -1,8 +1,9 @@
 """The constant part of a federation: the clients' data, the method, the local training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedfm.config.training import Training, cohort_size
@@ -10,7 +11,7 @@ from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
 from fedfm.data.batches import BatchPlan, plan_batches
 from fedfm.engine.executors import Executor
-from fedfm.methods.base import Task
+from fedfm.methods.base import Stage, Task
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
 
@@ -46,11 +47,15 @@ class Federation:
     seed: int
     guard: Guard | None = None
     """Clips and noises answers, if privacy is on."""
+    labels: Tensor | None = None
+    """The labels [n] of the data; only pieces that use class counts need them."""
 
     def __post_init__(self) -> None:
-        """Refuse a method that does not work with privacy."""
+        """Refuse a method that does not work with privacy; pool samples if the method does."""
         if self.guard:
             self.guard.check(self.method)
+        if self.method.pools_data and len(self.samples) > 1:
+            object.__setattr__(self, "samples", [torch.cat([*self.samples]).sort().values])
 
     @property
     def population(self) -> int:
@@ -62,11 +67,42 @@ class Federation:
         everyone = range(self.population)
         return draw_cohort(everyone, self.participation, self.population, self.seed, round)
 
-    def plan(self, round: int, client: int) -> BatchPlan:
+    def count_classes(self, cohort: Sequence[int]) -> Tensor:
+        """Return how many training samples of each class the clients have [S, C]."""
+        device, classes = self.task.device, self.task.classes
+        if self.labels is None:
+            return torch.zeros(len(cohort), classes, dtype=torch.int64, device=device)
+        labels = self.labels.cpu()
+        counts = [labels[self.samples[k]].bincount(minlength=classes) for k in cohort]
+        return torch.stack(counts).to(device)
+
+    def plan_stages(
+        self, round: int, cohort: Sequence[int]
+    ) -> Iterator[tuple[Stage, list[BatchPlan]]]:
+        """Yield each stage of local training with the batches of every client in it.
+
+        The epochs of a round follow each other from stage to stage. Second models are trained on
+        the batches of the stage before.
+        """
+        stages, usual = self.method.stages, self.training.epochs
+        total = sum(stage.epochs or usual for stage in stages if not stage.second)
+        whole = [self.plan(round, client, total) for client in cohort]
+        done, plans = 0, whole
+        for stage in stages:
+            if not stage.second:
+                end = done + (stage.epochs or usual)
+                plans = [
+                    plan.part(done * plan.steps // total, end * plan.steps // total)
+                    for plan in whole
+                ]
+                done = end
+            yield stage, plans
+
+    def plan(self, round: int, client: int, epochs: int | None = None) -> BatchPlan:
         """Return the batches of a client in a round."""
         return plan_batches(
             self.samples[client].numpy(),
-            epochs=self.training.epochs,
+            epochs=epochs or self.training.epochs,
             batch_size=self.training.batch_size,
             keep_last=self.training.keep_last,
             augmented=self.augmented,

@@ -16,19 +16,22 @@ from torch import Tensor
 
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import all_finite
-from fedfm.engine.cohort import TrainingJob, TrainingResult
-from fedfm.engine.executors import train_together
+from fedfm.engine.cohort import TrainingJob
+from fedfm.engine.executors import Executor, train_together
 from fedfm.engine.profile import phase
-from fedfm.methods.base import Turnout
+from fedfm.methods.base import Task, Turnout
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.clients import (
     ClientGroup,
+    LocalTrainings,
+    Trained,
     answer_measure,
     answer_train,
-    make_job,
     prepare_group,
+    send,
     to_message,
+    train_stages,
 )
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
@@ -60,6 +63,11 @@ class Rules(Protocol):
         ...
 
     @property
+    def task(self) -> Task:
+        """The shapes of the model and the data."""
+        ...
+
+    @property
     def population(self) -> int:
         """N, the number of clients."""
         ...
@@ -87,7 +95,9 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     request = Request(
         "train", state.round, cohort, state.model, newcomers, {}, state.clients, sharing
     )
-    ledger.record_download(to_message(state.model), len(newcomers))
+    personal, shared = state.model.split(method.personal(rules.task))
+    ledger.record_download(to_message(shared), len(newcomers))
+    ledger.record_download(to_message(personal), len(set(newcomers) - set(state.clients)))
     if any(piece.measures == "before" for piece in pieces):
         sums = yield request._replace(kind="measure")
         _check_sum(sums, rules)
@@ -111,7 +121,8 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
             raise Diverged("server's step diverged", state.round)
     failed = sorted(set(cohort) - set(sums.clients))
     loss = total["loss"] / total["samples"] if "loss" in total else None
-    log = RoundLog(sums.clients, loss, failed, ledger.traffic, sums.held)
+    traffic = Traffic() if method.pools_data else ledger.traffic
+    log = RoundLog(sums.clients, loss, failed, traffic, sums.held)
     return State(state.round + 1, model, server, sums.kept), log
 
 
@@ -136,7 +147,7 @@ class OpenRound(NamedTuple):
     server: ServerRound
     request: Request
     group: ClientGroup
-    job: TrainingJob
+    training: LocalTrainings
 
 
 def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
@@ -155,8 +166,20 @@ def run_rounds(
     If one diverges, the others continue.
     """
     rounds = [open_round(state, fed) for state, fed in zip(states, feds, strict=True)]
-    results = train_together([one.job for one in rounds], feds[0].executor)
-    return [close_round(*one) for one in zip(rounds, feds, results, strict=True)]
+    trained = train_in_step([one.training for one in rounds], feds[0].executor)
+    return [close_round(*one) for one in zip(rounds, feds, trained, strict=True)]
+
+
+def train_in_step(trainings: Sequence[LocalTrainings], executor: Executor) -> list[Trained]:
+    """Train all cohorts together, stage by stage."""
+    with phase("data"):
+        jobs = [next(training) for training in trainings]
+    while True:
+        results = train_together(jobs, executor)
+        steps = [send(*pair) for pair in zip(trainings, results, strict=True)]
+        if done := [step for step in steps if isinstance(step, Trained)]:
+            return done
+        jobs = [step for step in steps if isinstance(step, TrainingJob)]
 
 
 def open_round(state: State, fed: Federation) -> OpenRound:
@@ -166,17 +189,15 @@ def open_round(state: State, fed: Federation) -> OpenRound:
     group = prepare_group(request, fed)
     if request.kind == "measure":
         request = server.send(answer_measure(group, fed, request))
-    with phase("data"):
-        training = make_job(group, fed, request)
-    return OpenRound(server, request, group, training)
+    return OpenRound(server, request, group, train_stages(group, fed, request))
 
 
 def close_round(
-    opened: OpenRound, fed: Federation, outcome: TrainingResult
+    opened: OpenRound, fed: Federation, trained: Trained
 ) -> tuple[State, RoundLog] | Diverged:
     """Run a round from the results of local training to its end."""
-    server, request, group, job = opened
+    server, request, group, _ = opened
     try:
-        return finish_round(server, answer_train(group, fed, request, job, outcome))
+        return finish_round(server, answer_train(group, fed, request, trained))
     except Diverged as problem:
         return problem

@@ -16,8 +16,8 @@ from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.networks import copy_model
-from fedfm.methods import Piece, Task, compose
+from fedfm.engine.networks import copy_model, describe_task
+from fedfm.methods import Piece, compose
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, initial_state
@@ -122,7 +122,9 @@ def make_federation(
         executor = EXECUTORS[executor](module, make_device_data(data, module))
     sgd = Sgd(lr, momentum, weight_decay)
     return Federation(
-        task=Task(copy_model(module), len(data.classes), models.feature_dim(module, data.shape)),
+        task=describe_task(
+            module, copy_model(module), len(data.classes), models.feature_dim(module, data.shape)
+        ),
         method=compose(pieces),
         executor=executor,
         samples=samples or split_samples(),
@@ -130,6 +132,7 @@ def make_federation(
         participation=participation,
         augmented=False,
         seed=seed,
+        labels=data.train.labels,
     )
 
 

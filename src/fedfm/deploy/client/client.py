@@ -26,7 +26,7 @@ from fedfm.deploy.normalisation import compact
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
 from fedfm.deploy.validation import to_one_line
 from fedfm.methods.base import Model
-from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
+from fedfm.rounds.clients import answer_measure, answer_train, prepare_group, train_locally
 from fedfm.rounds.exchange import Request, Sums
 
 logger = logging.getLogger(__name__)
@@ -123,8 +123,7 @@ class Client:
         request, runtime = self._task(question, "train")
         fed = runtime.federation
         group = prepare_group(request, fed)
-        job = make_job(group, fed, request)
-        sums = answer_train(group, fed, request, job, fed.executor.train(job))
+        sums = answer_train(group, fed, request, train_locally(group, fed, request))
         return self._send_sums(question, runtime, request, sums, sums.total)
 
     def evaluate(self, question: Packet) -> Packet:

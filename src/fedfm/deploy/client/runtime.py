@@ -18,8 +18,8 @@ from fedfm.engine.choice import make_executor
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import Executor
-from fedfm.engine.networks import trainable_parameters, untrained_tensors
-from fedfm.methods.base import Model, Task
+from fedfm.engine.networks import describe_task, trainable_parameters, untrained_tensors
+from fedfm.methods.base import Model
 from fedfm.privacy.guard import secret_sources
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.run.prepare import build_model, device_of, use_threads
@@ -69,7 +69,7 @@ class Runtime:
         """A federation in which every client has this client's samples."""
         features = models.feature_dim(self.network, self.data.shape)
         return Federation(
-            task=Task(self.start, len(self.data.classes), features),
+            task=describe_task(self.network, self.start, len(self.data.classes), features),
             method=self.config.composed,
             executor=self._executor,
             samples=[self.samples[0]] * (self.client + 1),
@@ -78,6 +78,7 @@ class Runtime:
             augmented=self.data.augment,
             seed=self.config.seed,
             guard=self.config.guard(secret_sources),
+            labels=self.data.train.labels,
         )
 
     def evaluate(self, model: Model) -> Tree:

@@ -24,8 +24,8 @@ from fedfm.deploy.server.expected import SCORES, expect_answer, expect_weight
 from fedfm.deploy.server.messaging import PAUSE
 from fedfm.deploy.server.scores import make_score, make_scorer
 from fedfm.deploy.server.sums import Collected, Collector, PlainSums, SecureSums
-from fedfm.engine.networks import copy_model
-from fedfm.methods.base import Model, Task
+from fedfm.engine.networks import copy_model, describe_task
+from fedfm.methods.base import Model
 from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import draw_cohort
@@ -103,7 +103,8 @@ class Server:
         agreement = self.clients.agreement
         network = build_model(self.config, agreement)
         features = models.feature_dim(network, agreement.shape)
-        self.task = Task(copy_model(network), len(agreement.classes), features)
+        self.task = describe_task(network, copy_model(network), len(agreement.classes), features)
+        self.method.check(self.task)
         weight = expect_weight(self.config, self.task.model, self.clients.unit)
         self.clients.settle_unit(weight)
         return initial_state(self.task.model, self.method, self.task, OnClients())

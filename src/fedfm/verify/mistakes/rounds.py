@@ -12,12 +12,12 @@ from fedfm.core import ledger, trees
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import Tree
 from fedfm.data.batches import BatchPlan, plan_batches
-from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.networks import BoundNetwork
+from fedfm.engine.objective import Objective
 from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Model, Moon
 from fedfm.rounds import clients, federation
 from fedfm.rounds import round as rounds
-from fedfm.rounds.clients import ClientGroup, Work, answer_measure, answer_train, make_job
+from fedfm.rounds.clients import ClientGroup, Work, answer_measure, answer_train, make_objective
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 from fedfm.verify.mistakes.planting import plant_in
@@ -64,14 +64,14 @@ def repeat_first_epoch(indices: np.ndarray, *, epochs: int, **how: Any) -> Batch
 
 
 @plant_in(
-    rounds,
-    "make_job",
+    clients,
+    "make_objective",
     "between exchanges of models the pull is towards the client's own",
     FedProx(mu=0.3),
 )
-def pull_to_start(group: ClientGroup, fed: Federation, request: Request) -> TrainingJob:
+def pull_to_start(group: ClientGroup, fed: Federation, request: Request) -> Objective:
     """Give the pieces the model that a client starts from instead of the received one."""
-    return make_job(group._replace(base=group.start), fed, request)
+    return make_objective(group._replace(base=group.start), fed, request)
 
 
 def count_everybody(answer: Callable[..., Sums]) -> Callable[..., Sums]:
@@ -121,6 +121,6 @@ def record_one_handshake(self: Ledger, answers: Traffic) -> None:
     "the ledger has models that were not sent",
     replace(LITE, models_every=2),
 )
-def count_unsent_uploads(work: Work, sharing: bool) -> Traffic:
+def count_unsent_uploads(group: ClientGroup, work: Work, sharing: bool) -> Traffic:
     """Count a model that stays with its client."""
-    return count_uploads(work, sharing=True)
+    return count_uploads(group, work, sharing=True)
