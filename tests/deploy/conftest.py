@@ -23,8 +23,10 @@ from fedfm.core.trees import flatten
 from fedfm.deploy.client_app import app
 from fedfm.deploy.packets import FACTS, Packet, pack, unpack
 from fedfm.deploy.server.server import Server
-from fedfm.rounds.clients import answer_measure, answer_train, prepare_group, train_locally
+from fedfm.rounds.clients import answer_measure, answer_train
+from fedfm.rounds.group import prepare_group
 from fedfm.rounds.round import serve_round
+from fedfm.rounds.stages import train_locally
 from fedfm.rounds.state import State
 from fedfm.run.folder import RunFolder
 from fedfm.run.prepare import build_model, load_data

@@ -46,8 +46,8 @@ class Model(NamedTuple):
 
     def split(self, names: Container[str]) -> "tuple[Model, Model]":
         """Return the leaves that are named, and the others."""
-        named = self.map(lambda tree: {name: tree[name] for name in tree if name in names})
-        return named, self.map(lambda tree: {name: tree[name] for name in tree if name not in names})
+        named = self.map(lambda tree: {k: leaf for k, leaf in tree.items() if k in names})
+        return named, self.map(lambda tree: {k: tree[k] for k in tree if k not in names})
 
     @property
     def shared(self) -> bool:

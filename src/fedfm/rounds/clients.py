@@ -1,9 +1,9 @@
-"""The clients' side of a round: where they start, what they measure, train, send and keep.
+"""The clients' side of a round: what they measure, send and keep.
 
 All tensors are [S, ...]: simulated clients work together, a real client is a cohort of one.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -13,59 +13,17 @@ from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
 from fedfm.core.ledger import BUFFERS, Traffic, count_held_floats, count_upload
 from fedfm.core.trees import Tree
-from fedfm.engine.cohort import TrainingJob, TrainingResult
-from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
-from fedfm.methods.base import LocalRun, Model, Piece, Stage, Task
+from fedfm.methods.base import LocalRun, Model
 from fedfm.methods.contract import check_alike, check_one_each, check_pair
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.group import OWN, SECOND, ClientGroup
+from fedfm.rounds.stages import Trained
 
-OWN, SECOND = "model", "second"
-"""The parts of a client's state that are models: leaves of its own, and a second model."""
 PRIVATE = ("pieces", "change", "buffers")
 """The parts of a contribution that privacy clips as one vector."""
-
-
-class ClientGroup(NamedTuple):
-    """The clients of a round, their pieces, samples and starting models."""
-
-    cohort: list[int]
-    pieces: list[Piece]
-    samples: list[Tensor]
-    base: Model
-    """The global model, leaves [1, ...]."""
-    start: Model
-    """Leaves [1, ...] if all start from the global model, else [S, ...]."""
-    clients: Tree
-    """The clients' states: a tree per piece, leaves [S, ...]."""
-    personal: frozenset[str]
-    """The names of the parameters and buffers that stay at the clients."""
-    second: Model
-    """The clients' second models, or the global one for a client that has none yet."""
-
-    @property
-    def received(self) -> Model:
-        """The global model that each client received last, with its own leaves in it."""
-        return self.start if self.personal else self.base
-
-
-class Trained(NamedTuple):
-    """The result of all stages of a cohort's training."""
-
-    job: TrainingJob
-    """The last stage that trained the model which is shared."""
-    result: TrainingResult
-    """The result of that stage."""
-    second: Model | None
-    """The second models [S, ...], if clients have one."""
-    held: Tree
-    """What clients held in any stage."""
-
-
-LocalTrainings = Generator[TrainingJob, TrainingResult, Trained]
-"""Yields the job of each stage and receives its result."""
 
 
 class Work(NamedTuple):
@@ -84,48 +42,6 @@ class Work(NamedTuple):
         """Return the work of some of the clients."""
         parts = (trees.rows(tree, which) for tree in (self.reports, self.up, self.kept))
         return Work(self.run.rows(which), self.losses[which], *parts)
-
-
-def prepare_group(request: Request, fed: Federation) -> ClientGroup:
-    """Collect the samples, models and states of the clients of the cohort."""
-    pieces = fed.method.active(request.round)
-    kept = [trees.to_device(request.kept.get(client), fed.task.device) for client in request.cohort]
-    return ClientGroup(
-        request.cohort,
-        pieces,
-        [fed.samples[client] for client in request.cohort],
-        request.model.map(trees.share),
-        starting_models(request.model, kept),
-        {piece.name: piece_states(kept, piece, fed.task) for piece in pieces},
-        fed.method.personal(fed.task),
-        starting_models(request.model, kept, SECOND),
-    )
-
-
-def starting_models(shared: Model, kept: Sequence[Tree], which: str = OWN) -> Model:
-    """Return each client's starting model: the global one [...] with the leaves that it kept."""
-    if all(which not in state for state in kept):
-        return shared.map(trees.share)
-    models = []
-    for state in kept:
-        own = state.get(which, {})
-        models.append({part: leaves | own.get(part, {}) for part, leaves in shared._asdict().items()})
-    return Model(**trees.stack(models))
-
-
-def personal_models(shared: Model, kept: Sequence[Tree]) -> Model:
-    """Return the model that each client would use: its second one, or the one it starts from."""
-    has_second = any(SECOND in state for state in kept)
-    return starting_models(shared, kept, SECOND if has_second else OWN)
-
-
-def piece_states(kept: Sequence[Tree], piece: Piece, task: Task) -> Tree:
-    """Return the clients' states of a piece [S, ...]; new clients have the initial state."""
-    initial = piece.client_state(task)
-    if not initial:
-        return {}
-    states = [trees.complete(state.get(piece.name, initial), initial) for state in kept]
-    return trees.stack(states)
 
 
 def collect_reports(
@@ -151,71 +67,7 @@ def answer_measure(group: ClientGroup, fed: Federation, request: Request) -> Sum
     return Sums(total, group.cohort, counted, request.kept, count_upload(reports))
 
 
-def train_stages(group: ClientGroup, fed: Federation, request: Request) -> LocalTrainings:
-    """Train the cohort stage by stage: yield jobs, receive their results."""
-    objective, start, second = make_objective(group, fed, request), group.start, None
-    held, shared = objective.held, None
-    for stage, plans in fed.plan_stages(request.round, group.cohort):
-        if stage.second:
-            own = Objective([stage.second], prepare_second(stage.second, group))
-            held = held | {SECOND: own.held}
-            second = (yield TrainingJob(group.second, plans, own, fed.training.sgd)).model
-        else:
-            trained = select_trained(stage, group, start)
-            job = TrainingJob(start, plans, objective, fed.training.sgd, trained)
-            shared = job, (yield job)
-            start = shared[1].model
-    assert shared is not None, "some stage trains the model that is shared"
-    return Trained(*shared, second, held)
-
-
-def send(training: LocalTrainings, result: TrainingResult) -> TrainingJob | Trained:
-    """Give a training the result of its last job; return the next job, or the result of all."""
-    try:
-        return training.send(result)
-    except StopIteration as end:
-        trained: Trained = end.value
-        return trained
-
-
-def train_locally(group: ClientGroup, fed: Federation, request: Request) -> Trained:
-    """Train a cohort by itself, through all stages."""
-    training = train_stages(group, fed, request)
-    step: TrainingJob | Trained = next(training)
-    while isinstance(step, TrainingJob):
-        step = send(training, fed.executor.train(step))
-    return step
-
-
-def make_objective(group: ClientGroup, fed: Federation, request: Request) -> Objective:
-    """Return the local objective of the cohort, with what every piece holds."""
-    received = trees.share(request.down)
-    held = {
-        piece.name: piece.prepare(group.clients[piece.name], group.received, received[piece.name])
-        for piece in group.pieces
-    }
-    for piece in group.pieces:
-        if type(piece).use_counts is not Piece.use_counts:
-            held[piece.name] = held[piece.name] | piece.use_counts(fed.count_classes(group.cohort))
-    return Objective(group.pieces, held)
-
-
-def prepare_second(piece: Piece, group: ClientGroup) -> Tree:
-    """Return what a piece holds while it trains second models."""
-    return {piece.name: piece.prepare({}, group.base, {})}
-
-
-def select_trained(stage: Stage, group: ClientGroup, start: Model) -> frozenset[str] | None:
-    """Return the names of the parameters that take steps in a stage; None: all."""
-    if stage.trains == "all":
-        return None
-    personal, shared = start.split(group.personal)
-    return frozenset((personal if stage.trains == "personal" else shared).params)
-
-
-def answer_train(
-    group: ClientGroup, fed: Federation, request: Request, trained: Trained
-) -> Sums:
+def answer_train(group: ClientGroup, fed: Federation, request: Request, trained: Trained) -> Sums:
     """Answer "train": the sum of the contributions of the clients that did not diverge."""
     work = finish_training(group, fed, request, trained)
     traffic = count_uploads(group, work, request.sharing)

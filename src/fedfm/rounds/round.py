@@ -22,20 +22,12 @@ from fedfm.engine.profile import phase
 from fedfm.methods.base import Task, Turnout
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.clients import (
-    ClientGroup,
-    LocalTrainings,
-    Trained,
-    answer_measure,
-    answer_train,
-    prepare_group,
-    send,
-    to_message,
-    train_stages,
-)
+from fedfm.rounds.clients import answer_measure, answer_train, to_message
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.group import ClientGroup, prepare_group
 from fedfm.rounds.server import Diverged, absorb_reports, aggregate, describe_divergence
+from fedfm.rounds.stages import LocalTrainings, Trained, send, train_stages
 from fedfm.rounds.state import State
 
 
@@ -148,6 +140,8 @@ class OpenRound(NamedTuple):
     request: Request
     group: ClientGroup
     training: LocalTrainings
+    job: TrainingJob
+    """The first stage of the training."""
 
 
 def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
@@ -166,17 +160,16 @@ def run_rounds(
     If one diverges, the others continue.
     """
     rounds = [open_round(state, fed) for state, fed in zip(states, feds, strict=True)]
-    trained = train_in_step([one.training for one in rounds], feds[0].executor)
+    trained = train_in_step(rounds, feds[0].executor)
     return [close_round(*one) for one in zip(rounds, feds, trained, strict=True)]
 
 
-def train_in_step(trainings: Sequence[LocalTrainings], executor: Executor) -> list[Trained]:
+def train_in_step(rounds: Sequence[OpenRound], executor: Executor) -> list[Trained]:
     """Train all cohorts together, stage by stage."""
-    with phase("data"):
-        jobs = [next(training) for training in trainings]
+    jobs = [one.job for one in rounds]
     while True:
         results = train_together(jobs, executor)
-        steps = [send(*pair) for pair in zip(trainings, results, strict=True)]
+        steps = [send(one.training, r) for one, r in zip(rounds, results, strict=True)]
         if done := [step for step in steps if isinstance(step, Trained)]:
             return done
         jobs = [step for step in steps if isinstance(step, TrainingJob)]
@@ -189,15 +182,18 @@ def open_round(state: State, fed: Federation) -> OpenRound:
     group = prepare_group(request, fed)
     if request.kind == "measure":
         request = server.send(answer_measure(group, fed, request))
-    return OpenRound(server, request, group, train_stages(group, fed, request))
+    training = train_stages(group, fed, request)
+    with phase("data"):
+        job = next(training)
+    return OpenRound(server, request, group, training, job)
 
 
 def close_round(
     opened: OpenRound, fed: Federation, trained: Trained
 ) -> tuple[State, RoundLog] | Diverged:
     """Run a round from the results of local training to its end."""
-    server, request, group, _ = opened
     try:
-        return finish_round(server, answer_train(group, fed, request, trained))
+        sums = answer_train(opened.group, fed, opened.request, trained)
+        return finish_round(opened.server, sums)
     except Diverged as problem:
         return problem

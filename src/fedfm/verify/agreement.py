@@ -7,7 +7,7 @@ import torch
 
 from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFM, FedFMLite, FedProx, Piece
-from fedfm.rounds.clients import OWN, SECOND
+from fedfm.rounds.group import OWN, SECOND
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State
 from fedfm.verify.checks import Mismatch, check, federated, only, registered_name, same, same_model

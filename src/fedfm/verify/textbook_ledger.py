@@ -56,16 +56,16 @@ def round_bill(
 
     Models go down to ``newcomers``, who have none of their own since the last exchange, and up at
     the end of every ``models_every`` rounds. What stays at clients goes down to those alone who
-    take part for the ``first`` time. Training in one place sends nothing. Anchors go both ways from round T_s on, for which
-    FedFM and FedProto need a second handshake; FedFM-Lite sends them from the round before T_s,
-    empty ones down at first.
+    take part for the ``first`` time. Training in one place sends nothing. Anchors go both ways
+    from round T_s on, for which FedFM and FedProto need a second handshake; FedFM-Lite sends them
+    from the round before T_s, empty ones down at first.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     size = next(model.parameters()).element_size()
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
     if method == "centralised":
         return Bill(0, 0, 0, 0, 0, held=parameters)
-    stays = PERSONAL.get(method, lambda model: [])(model)
+    stays = PERSONAL[method](model) if method in PERSONAL else []
     own_floats = sum(p.numel() for name, p in model.named_parameters() if name in stays)
     own_bytes = sum(b.numel() * b.element_size() for n, b in model.named_buffers() if n in stays)
     lite, start = method == "fedfm-lite", settings.get("start_round")
@@ -82,10 +82,7 @@ def round_bill(
         floats_up,
         floats_down,
         size * floats_up + uploads * (buffers - own_bytes) + entries * count,
-        size * floats_down
-        + newcomers * (buffers - own_bytes)
-        + first * own_bytes
-        + entries * FLAG,
+        size * floats_down + newcomers * (buffers - own_bytes) + first * own_bytes + entries * FLAG,
         handshakes=2 if matched and not lite else 1,
         held=parameters * (1 + HELD.get(method, 0)) + anchors,
     )

@@ -26,8 +26,10 @@ from fedfm.deploy.normalisation import compact
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
 from fedfm.deploy.validation import to_one_line
 from fedfm.methods.base import Model
-from fedfm.rounds.clients import answer_measure, answer_train, prepare_group, train_locally
+from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.exchange import Request, Sums
+from fedfm.rounds.group import prepare_group
+from fedfm.rounds.stages import train_locally
 
 logger = logging.getLogger(__name__)
 QUESTIONS = {

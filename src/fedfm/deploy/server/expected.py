@@ -11,10 +11,12 @@ from fedfm.data.batches import batch_sizes
 from fedfm.methods.base import LocalRun, Model, Task
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.clients import answer_measure, answer_train, prepare_group, train_locally
+from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.costs import make_single_client
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import LocalTraining
+from fedfm.rounds.group import prepare_group
+from fedfm.rounds.stages import train_locally
 
 SCORES: Tree = {
     "validation": torch.empty((), dtype=torch.float64, device="meta"),

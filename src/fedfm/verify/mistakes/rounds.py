@@ -15,11 +15,13 @@ from fedfm.data.batches import BatchPlan, plan_batches
 from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.objective import Objective
 from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Model, Moon
-from fedfm.rounds import clients, federation
+from fedfm.rounds import clients, federation, stages
 from fedfm.rounds import round as rounds
-from fedfm.rounds.clients import ClientGroup, Work, answer_measure, answer_train, make_objective
+from fedfm.rounds.clients import Work, answer_measure, answer_train
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.group import ClientGroup
+from fedfm.rounds.stages import make_objective
 from fedfm.verify.mistakes.planting import plant_in
 
 bind_frozen, sum_buffers = BoundNetwork.bind_frozen, clients.sum_buffers
@@ -64,7 +66,7 @@ def repeat_first_epoch(indices: np.ndarray, *, epochs: int, **how: Any) -> Batch
 
 
 @plant_in(
-    clients,
+    stages,
     "make_objective",
     "between exchanges of models the pull is towards the client's own",
     FedProx(mu=0.3),
