@@ -22,7 +22,7 @@ from fedfm.core.errors import require
 from fedfm.core.ledger import count_bytes
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
-from fedfm.methods import Method, Model, Piece, Task, compose, piece_class
+from fedfm.methods import Method, Piece, Task, compose, piece_class
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources, keyed_sources
@@ -225,12 +225,13 @@ class Config(BaseModel):
             return None
         return Guard(self.privacy, self.deployment.minimum, sources or keyed_sources(self.seed))
 
-    def keeps_states_on_disk(self, model: Model) -> bool:
-        """Return whether what the clients keep is held on disk, given a model [...]."""
-        method, task = self.composed, Task(model, classes=1, features=1)
+    def keeps_states_on_disk(self, task: Task) -> bool:
+        """Return whether what the clients keep is held on disk, given the shapes of a model."""
+        method = self.composed
         each = count_bytes({piece.name: piece.client_state(task) for piece in method.pieces})
-        if method.share_every > 1:
-            each += count_bytes(model._asdict())
+        each += count_bytes(task.model.split(method.personal(task))[0]._asdict())
+        if method.share_every > 1 or any(stage.second for stage in method.stages):
+            each += count_bytes(task.model._asdict())
         if self.client_states == "auto":
             return each * self.training.clients > GIGABYTE
         return self.client_states == "disk"

@@ -16,7 +16,7 @@ from fedfm.core.client_states import ClientStates, InMemory, OnDisk
 from fedfm.core.errors import UserError
 from fedfm.data.dataset import Dataset
 from fedfm.engine.choice import ExecutorChoice
-from fedfm.engine.networks import copy_model
+from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.profile import phase
 from fedfm.rounds.server import Diverged
 from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
@@ -63,7 +63,8 @@ class Run:
 
     def client_states(self, stack: ExitStack) -> ClientStates:
         """Return an empty store for what clients keep, as large as the config needs."""
-        if not self.config.keeps_states_on_disk(copy_model(self.model)):
+        task = describe_task(self.model, copy_model(self.model), classes=1, features=1)
+        if not self.config.keeps_states_on_disk(task):
             return InMemory()
         if self.out is not None:
             return OnDisk(self.out / "clients")
