@@ -1,6 +1,7 @@
 """The spec of a run: every key of a config, and what is checked before anything runs."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -23,6 +24,7 @@ from fedfm.core.ledger import count_bytes
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.methods import Method, Piece, Task, compose, piece_class
+from fedfm.models.weights import digest_file
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources, keyed_sources
@@ -83,6 +85,13 @@ class ModelConfig(BaseModel):
 
     name: str = "cnn"
     """The name of a model."""
+    weights: str | None = None
+    """A .safetensors file that training starts from, with the names of torchvision, Hugging Face or
+    the model itself; by default random weights."""
+    freeze: tuple[str, ...] | None = None
+    """Layers that are not trained, such as ["conv1", "layer[12]"]; they are sent once."""
+    weights_digest: str | None = None
+    """The digest of the file of weights: recorded, never set."""
 
     @staticmethod
     def of(model: nn.Module) -> "ModelConfig":
@@ -99,6 +108,14 @@ class ModelConfig(BaseModel):
         if "digest" in table or not isinstance(name, str) or name not in models.MODELS:
             return given
         return models.default_options(name) | table
+
+    @model_validator(mode="after")
+    def _find_digest(self) -> Self:
+        """Find the digest of the weights, unless it is recorded: the file may be elsewhere then."""
+        if self.weights and not self.weights_digest:
+            digest = digest_file(Path(self.weights).expanduser())
+            object.__setattr__(self, "weights_digest", digest)
+        return self
 
     @property
     def options(self) -> dict[str, Any]:

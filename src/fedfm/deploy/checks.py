@@ -76,7 +76,7 @@ def check_batches(data: Dataset, config: Config) -> None:
     samples = len(data.train) - validation_size(len(data.train), config.training.validation)
     training = LocalTraining.from_config(config.training)
     if find_single_samples({"this client": samples}, training):
-        network = build_model(config, data)
+        network = build_model(config, data, pretrained=False)
         check_single_samples(network, data.shape, {"this client": samples}, training)
 
 

@@ -35,12 +35,14 @@ def describe_task(module: nn.Module, model: Model, classes: int, features: int) 
     head, norm = getattr(module, "head_name", None), nn.modules.batchnorm._BatchNorm
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, norm)}
     names = [*model.params, *model.buffers]
+    frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
     return Task(
         model,
         classes,
         features,
         head=frozenset(name for name in names if head and name.startswith(f"{head}.")),
         norms=frozenset(name for name in names if name.rpartition(".")[0] in layers),
+        frozen=frozenset(frozen),
     )
 
 

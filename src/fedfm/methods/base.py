@@ -77,6 +77,8 @@ class Task:
     """The names of the parameters of the last layer."""
     norms: frozenset[str] = frozenset()
     """The names of the parameters and buffers of batch-norm layers."""
+    frozen: frozenset[str] = frozenset()
+    """The names of the parameters that nobody trains; they are among the model's buffers."""
 
     @property
     def params(self) -> Tree:

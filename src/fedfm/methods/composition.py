@@ -68,6 +68,14 @@ class Method:
         """Return the names of the parameters and buffers that stay at the clients."""
         return frozenset().union(*(piece.personal(task) for piece in self.pieces))
 
+    def sent_once(self, task: Task) -> frozenset[str]:
+        """Return the names of what a client gets with its first model only, and never sends.
+
+        These are frozen parameters, and what each client keeps of its own. The server's values of
+        both never change.
+        """
+        return task.frozen | self.personal(task)
+
     def active(self, round: int) -> list[Piece]:
         """Return the pieces that take part in a round (from 0)."""
         return [piece for piece in self.pieces if round >= piece.first_round]

@@ -84,7 +84,7 @@ def answer_train(group: ClientGroup, fed: Federation, request: Request, trained:
             traffic = sum([upload] * len(group.cohort), Traffic())
         else:
             total = sum_contributions(group, work, request.sharing)
-    kept = keep_states(request, fed, clients, work, group.personal)
+    kept = keep_states(request, fed, clients, work, group)
     return Sums(total, group.cohort, clients, kept, traffic, held)
 
 
@@ -116,7 +116,7 @@ def count_samples(samples: Sequence[Tensor]) -> Tensor:
 
 def count_uploads(group: ClientGroup, work: Work, sharing: bool) -> Traffic:
     """Count what the clients send."""
-    model = to_message(work.run.end.split(group.personal)[1]) if sharing else {}
+    model = to_message(group.select_sent(work.run.end)) if sharing else {}
     return count_upload({"reports": work.reports, "pieces": work.up, "model": model})
 
 
@@ -143,8 +143,7 @@ def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
     models are shared, also weight: sum_i u_i; change: sum_i u_i (y_i - x); buffers.
     """
     samples, run = work.run.samples, work.run
-    _, end = run.end.split(group.personal)
-    _, base = group.base.split(group.personal)
+    end, base = group.select_sent(run.end), group.select_sent(group.base)
     total = {
         "samples": samples.sum(),
         "loss": (samples * work.losses).sum(),
@@ -201,7 +200,7 @@ def sum_private_contributions(
 
 
 def keep_states(
-    request: Request, fed: Federation, clients: list[int], work: Work, personal: frozenset[str]
+    request: Request, fed: Federation, clients: list[int], work: Work, group: ClientGroup
 ) -> ClientStates:
     """Return what every client keeps after the round: its leaves of the model, and its states.
 
@@ -212,7 +211,8 @@ def keep_states(
     if fed.method.share_every > 1 and request.sharing:
         return request.kept.clear()
     kept = {name: tree for name, tree in work.kept.items() if tree}
-    own = work.run.end.split(personal)[0] if request.sharing else work.run.end
+    trained = work.run.end.split(group.frozen)[1]
+    own = trained.split(group.personal)[0] if request.sharing else trained
     if own.params or own.buffers:
         kept[OWN] = own._asdict()
     if not kept:

@@ -41,13 +41,12 @@ class Cost:
 
 
 def measure_cost(method: Method, model: nn.Module, classes: int, features: int) -> Cost:
-    """Measure the cost of a method, in rounds with every piece active."""
+    """Measure the cost of a method in rounds with every piece active, but not the first model."""
     start = copy_model(model).map(lambda tree: to_device(tree, "meta"))
     task = describe_task(model, start, classes, features)
-    state = replace(initial_state(start, method, task), round=method.steady_round)
+    begun = initial_state(start, method, task)
+    state = replace(begun, round=method.steady_round, received=frozenset({0}))
     fed = make_single_client(method, task)
-    if method.keeps_models:  # the first model that a client receives is the whole one
-        state, _ = run_round(state, fed)
     traffic, held = Traffic(), 0
     for _ in range(method.share_every):
         state, log = run_round(state, fed)

@@ -29,6 +29,8 @@ class ClientGroup(NamedTuple):
     """The clients' states: a tree per piece, leaves [S, ...]."""
     personal: frozenset[str]
     """The names of the parameters and buffers that stay at the clients."""
+    frozen: frozenset[str]
+    """The names of the parameters that nobody trains."""
     second: Model
     """The clients' second models, or the global one for a client that has none yet."""
 
@@ -36,6 +38,10 @@ class ClientGroup(NamedTuple):
     def received(self) -> Model:
         """The global model that each client received last, with its own leaves in it."""
         return self.start if self.personal else self.base
+
+    def select_sent(self, model: Model) -> Model:
+        """Return the part of a model that clients send."""
+        return model.split(self.personal | self.frozen)[1]
 
 
 def prepare_group(request: Request, fed: Federation) -> ClientGroup:
@@ -50,6 +56,7 @@ def prepare_group(request: Request, fed: Federation) -> ClientGroup:
         starting_models(request.model, kept),
         {piece.name: piece_states(kept, piece, fed.task) for piece in pieces},
         fed.method.personal(fed.task),
+        fed.task.frozen,
         starting_models(request.model, kept, SECOND),
     )
 

@@ -83,13 +83,14 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     pieces, cohort = method.active(state.round), rules.cohort(state.round)
     owners = set(state.clients) if method.share_every > 1 else set()
     newcomers = [client for client in cohort if client not in owners]
+    first = [client for client in newcomers if client not in state.received]
     sharing = (state.round + 1) % method.share_every == 0
     request = Request(
-        "train", state.round, cohort, state.model, newcomers, {}, state.clients, sharing
+        "train", state.round, cohort, state.model, newcomers, first, {}, state.clients, sharing
     )
-    personal, shared = state.model.split(method.personal(rules.task))
-    ledger.record_download(to_message(shared), len(newcomers))
-    ledger.record_download(to_message(personal), len(set(newcomers) - set(state.clients)))
+    once, always = state.model.split(method.sent_once(rules.task))
+    ledger.record_download(to_message(always), len(newcomers))
+    ledger.record_download(to_message(once), len(first))
     if any(piece.measures == "before" for piece in pieces):
         sums = yield request._replace(kind="measure")
         _check_sum(sums, rules)
@@ -115,7 +116,8 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     loss = total["loss"] / total["samples"] if "loss" in total else None
     traffic = Traffic() if method.pools_data else ledger.traffic
     log = RoundLog(sums.clients, loss, failed, traffic, sums.held)
-    return State(state.round + 1, model, server, sums.kept), log
+    received = (state.received - {*cohort}) | {*sums.present}
+    return State(state.round + 1, model, server, sums.kept, received), log
 
 
 def _check_sum(sums: Sums, rules: Rules) -> None:

@@ -42,7 +42,7 @@ class Runtime:
     def network(self) -> nn.Module:
         """The network with uninitialised weights: the server sends the weights."""
         with torch.device("meta"):
-            network = build_model(self.config, self.agreement)
+            network = build_model(self.config, self.agreement, pretrained=False)
         network.to_empty(device=device_of(self.config))
         use_threads(self.config.threads, network)
         return network
