@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fedfm.config import Config, load_config, parse
-from fedfm.core.trees import Tree, flatten, to_device
+from fedfm.core.trees import Tree, flatten, to_device, tree_map
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement
 from fedfm.deploy.checks import check_accountable, check_batches, describe_differences
@@ -28,7 +28,7 @@ from fedfm.deploy.validation import to_one_line
 from fedfm.methods.base import Model
 from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.exchange import Request, Sums
-from fedfm.rounds.group import prepare_group
+from fedfm.rounds.group import personal_models, prepare_group
 from fedfm.rounds.stages import train_locally
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Client:
         """Evaluate the last model."""
         request, runtime = self._task(question, "evaluate")
         _refuse_private(runtime.config, "accuracies")
-        scores = {"scores": runtime.evaluate(request.model)}
+        scores = {"scores": runtime.evaluate(_own_model(request, runtime))}
         return self._send("evaluate", question, runtime.config, scores)
 
     def log_refusal(self, question: Packet) -> Packet:
@@ -141,12 +141,11 @@ class Client:
         return Packet({})
 
     def keep_result(self, question: Packet) -> Packet:
-        """Save the federation's final model."""
-        token = question.facts["token"]
-        self.storage.load_enrolment(token)
-        model = question.trees["model"]
-        self.storage.save_result({**model["params"], **model.get("buffers", {})})
-        if spent := self.storage.describe_privacy(token):
+        """Save the federation's final model, with what this client has of its own."""
+        request, runtime = self._task(question, "deliver")
+        model = _own_model(request, runtime)
+        self.storage.save_result({**model.params, **model.buffers})
+        if spent := self.storage.describe_privacy(question.facts["token"]):
             logger.warning("privacy that this client has spent: %s", spent)
         return Packet({})
 
@@ -157,7 +156,7 @@ class Client:
         config = parse(json.loads(enrolment["config"]))
         runtime = Runtime(self.site, config, agreement, enrolment["client"])
         model = self._model(question, kind, runtime)
-        sent = to_device(question.trees.get("down", {}), runtime.federation.task.device)
+        sent = to_device(question.trees.get("down", {}), runtime.task.device)
         pieces = config.composed.active(facts["round"])
         return Request(
             kind=kind,
@@ -165,6 +164,7 @@ class Client:
             cohort=[enrolment["client"]],
             model=model,
             newcomers=[],
+            first=[],
             down={piece.name: sent.get(piece.name, {}) for piece in pieces},
             kept=self.storage.load_states(enrolment["client"], facts["kept"]),
             sharing=facts["sharing"],
@@ -175,10 +175,12 @@ class Client:
         """Return the global model of this question or, without one, of an earlier question."""
         version, sent = question.facts["version"], question.trees.get("model")
         if sent is None:
-            return self.storage.load_model(version, runtime.start)
-        if kind == "measure" or runtime.config.composed.share_every > 1:
-            self.storage.save_model(sent, version)
-        return to_model(sent, runtime.start)
+            return to_model(self.storage.load_model(version), runtime.start)
+        method = runtime.config.composed
+        model = self.storage.complete_model(sent, method.sent_once(runtime.task))
+        if kind == "measure" or (kind == "train" and method.share_every > 1):
+            self.storage.save_model(model, version)
+        return to_model(model, runtime.start)
 
     def _send_sums(
         self, question: Packet, runtime: Runtime, request: Request, sums: Sums, total: Tree
@@ -188,7 +190,7 @@ class Client:
         self._record_privacy(question, runtime, request, total)
         if question.facts["evaluate"]:
             _refuse_private(runtime.config, "accuracies")
-            total = total | {"scores": runtime.evaluate(request.model)}
+            total = total | {"scores": runtime.evaluate(_own_model(request, runtime))}
         return self._send(request.kind, question, runtime.config, total)
 
     def _record_privacy(
@@ -204,6 +206,15 @@ class Client:
         if config.deployment.secure:
             return self.masker.mask(purpose, question, tree)
         return Packet({}, {"sum": tree})
+
+
+def _own_model(request: Request, runtime: Runtime) -> Model:
+    """Return the model that this client would use: the global one, or its own."""
+    if not runtime.config.composed.keeps_models:
+        return request.model
+    kept = to_device(request.kept.get(runtime.client), runtime.task.device)
+    own = personal_models(request.model, [kept])
+    return own.map(lambda tree: tree_map(lambda leaf: leaf[0], tree))
 
 
 def _refuse_private(config: Config, what: str) -> None:

@@ -19,7 +19,7 @@ from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import Executor
 from fedfm.engine.networks import describe_task, trainable_parameters, untrained_tensors
-from fedfm.methods.base import Model
+from fedfm.methods.base import Model, Task
 from fedfm.privacy.guard import secret_sources
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.run.prepare import build_model, device_of, use_threads
@@ -54,6 +54,13 @@ class Runtime:
         return model.map(lambda tree: trees.tree_map(Tensor.detach, tree))
 
     @cached_property
+    def task(self) -> Task:
+        """The shapes of the model and the data, and the roles of the model's tensors."""
+        shape, classes = self.agreement.shape, len(self.agreement.classes)
+        features = models.feature_dim(self.network, shape)
+        return describe_task(self.network, self.start, classes, features)
+
+    @cached_property
     def samples(self) -> tuple[Tensor, Tensor]:
         """The indices of the samples for training and for validation."""
         places, share = np.arange(len(self.data.train)), self.config.training.validation
@@ -67,9 +74,8 @@ class Runtime:
     @cached_property
     def federation(self) -> Federation:
         """A federation in which every client has this client's samples."""
-        features = models.feature_dim(self.network, self.data.shape)
         return Federation(
-            task=describe_task(self.network, self.start, len(self.data.classes), features),
+            task=self.task,
             method=self.config.composed,
             executor=self._executor,
             samples=[self.samples[0]] * (self.client + 1),

@@ -5,7 +5,7 @@ everything on disk except the secrets of a secure sum. All files are replaced at
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,9 @@ class Storage:
     def save_enrolment(self, facts: dict[str, Any]) -> None:
         """Save the federation that the client has joined, and the client's number in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        before = _read_json(self.folder / "federation.json")
+        if not isinstance(before, dict) or before.get("token") != facts["token"]:
+            self._first.unlink(missing_ok=True)  # another federation's
         write_atomically(self.folder / "federation.json", json.dumps(facts).encode())
 
     def load_enrolment(self, token: str) -> dict[str, Any]:
@@ -93,10 +96,26 @@ class Storage:
             if other != path:
                 other.unlink()
 
-    def load_model(self, version: int, like: Model) -> Model:
+    def load_model(self, version: int) -> Tree:
         """Return the global model after `version` rounds."""
         with _raise_lost(f"this client lacks the model after round {version}"):
-            return to_model(unflatten(load_file(self._model_file(version))), like)
+            return unflatten(load_file(self._model_file(version)))
+
+    def complete_model(self, sent: Tree, once: Collection[str]) -> Tree:
+        """Return a received model with what is sent `once`, which is saved when it comes."""
+        if not once:
+            return sent
+        first = {part: {n: leaves[n] for n in leaves if n in once} for part, leaves in sent.items()}
+        if any(first.values()):
+            write_atomically(self._first, to_bytes(first))
+            return sent
+        with _raise_lost("this client has lost what came with its first model"):
+            first = unflatten(load_file(self._first))
+        return {part: sent.get(part, {}) | first.get(part, {}) for part in Model._fields}
+
+    @property
+    def _first(self) -> Path:
+        return self.folder / "first.safetensors"
 
     @property
     def result(self) -> Path:
