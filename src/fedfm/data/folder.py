@@ -60,7 +60,7 @@ def read_images(path: Path, cache: Path, size: int | None = None, mode: str = ""
 def _decode_all(path: Path, size: int | None, mode: str) -> Decoded:
     plan = assign_classes(path, (name for name, _ in walk(path)))
     names = sorted(plan)
-    images = {n: _decode(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
+    images = {n: decode_image(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
     classes, labels = encode_labels([plan[name][1] for name in names])
     inputs = _stack({path / name: images[name] for name in names})
     parts = [plan[name][0] for name in names]
@@ -123,7 +123,7 @@ def _check_classes(path: Path, plan: dict[str, tuple[str, str]]) -> None:
     require(test <= train, f"{path}: no training images of {', '.join(sorted(test - train))}")
 
 
-def _decode(data: bytes, name: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
+def decode_image(data: bytes, name: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
     """Decode an image to [H, W], or to [H, W, 3] if it has colours."""
     from PIL import Image, UnidentifiedImageError
 

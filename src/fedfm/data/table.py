@@ -24,14 +24,14 @@ Row = tuple[int, list[str]]
 def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     """Read the table at `path`: numbers under a header, classes in the column `label`."""
     path = Path(path).expanduser()
-    header, rows = _read_table(path)
+    header, rows = read_table(path)
     if label not in header:
         raise unknown(f"label column (in {path})", label, header)
     require(header.count(label) == 1, f"{path} has two columns '{label}': rename one")
     column = header.index(label)
     features = [index for index in range(len(header)) if index != column]
     require(len(features) > 0, f"{path} has no columns but '{label}'")
-    numbers = _read_numbers(path, header, rows, features)
+    numbers = read_numbers(path, header, rows, features)
     _check_precision(path, [header[index] for index in features], numbers)
     for line, cells in rows:
         require(cells[column] != "", f"{path}, row {line}, column '{label}': the label is missing")
@@ -45,7 +45,7 @@ def read_csv(folder: Path, *, path: Path, label: str = "label") -> Dataset:
     return Dataset("csv", train, test, classes, *scale, keep_order=True)
 
 
-def _read_table(path: Path) -> tuple[list[str], list[Row]]:
+def read_table(path: Path) -> tuple[list[str], list[Row]]:
     """Return the header and the rows of a CSV file."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -67,7 +67,7 @@ def _read_table(path: Path) -> tuple[list[str], list[Row]]:
     return header, rows
 
 
-def _read_numbers(
+def read_numbers(
     path: Path, header: list[str], rows: list[Row], columns: list[int]
 ) -> NDArray[np.float64]:
     """Return the cells of `columns` [N, F]; refuse those that are not finite numbers."""

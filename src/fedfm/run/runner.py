@@ -20,6 +20,7 @@ from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.profile import phase
 from fedfm.rounds.server import Diverged
 from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
+from fedfm.run.description import DataDescription
 from fedfm.run.folder import RunFolder, check_writable
 from fedfm.run.prepare import build_model, device_of, load_data, use_threads
 from fedfm.run.records import Progress, Result
@@ -59,6 +60,7 @@ class Run:
             folder.check_data(data.digest)
         else:
             folder.record_machine(choice, next(self.model.parameters()).device, data.digest)
+        DataDescription.of(data).save(folder.path)
         return folder
 
     def client_states(self, stack: ExitStack) -> ClientStates:

@@ -15,7 +15,7 @@ import torch
 from fedfm.config import Config, load_config, parse
 from fedfm.core.trees import Tree, flatten, to_device, tree_map
 from fedfm.data.dataset import Dataset
-from fedfm.deploy.agreement import Agreement
+from fedfm.deploy.agreement import Agreement, describe_agreement
 from fedfm.deploy.checks import check_accountable, check_batches, describe_differences
 from fedfm.deploy.client.runtime import Runtime
 from fedfm.deploy.client.site import Site
@@ -144,7 +144,8 @@ class Client:
         """Save the federation's final model, with what this client has of its own."""
         request, runtime = self._task(question, "deliver")
         model = _own_model(request, runtime)
-        self.storage.save_result({**model.params, **model.buffers})
+        description = describe_agreement(runtime.agreement)
+        self.storage.save_result({**model.params, **model.buffers}, runtime.config, description)
         if spent := self.storage.describe_privacy(question.facts["token"]):
             logger.warning("privacy that this client has spent: %s", spent)
         return Packet({})

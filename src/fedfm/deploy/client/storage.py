@@ -14,6 +14,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from fedfm.config import Config
 from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
 from fedfm.core.client_states import OnDisk
 from fedfm.core.errors import UserError
@@ -22,6 +23,7 @@ from fedfm.deploy.errors import Refusal, StateLost
 from fedfm.deploy.packets import match_tree
 from fedfm.methods.base import Model
 from fedfm.privacy.guard import Guard
+from fedfm.run.description import DataDescription
 
 PRIVACY = "privacy.json"
 """The record of what the client has given away under differential privacy."""
@@ -122,8 +124,12 @@ class Storage:
         """The file of the federation's final model, for `load_state_dict`."""
         return self.folder / "model.safetensors"
 
-    def save_result(self, tensors: Tree) -> None:
-        """Save the federation's final model."""
+    def save_result(self, tensors: Tree, config: Config, data: DataDescription) -> None:
+        """Save the federation's final model, with what `fedfm.load` needs to use it."""
+        import tomli_w
+
+        write_atomically(self.folder / "config.toml", tomli_w.dumps(config.as_toml()).encode())
+        data.save(self.folder)
         write_atomically(self.result, to_bytes(tensors))
 
     def _model_file(self, version: int) -> Path:

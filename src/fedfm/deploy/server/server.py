@@ -16,6 +16,7 @@ from fedfm.config import Config
 from fedfm.core.client_states import ClientStates, OnClients
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
+from fedfm.deploy.agreement import describe_agreement
 from fedfm.deploy.checks import check_deployable
 from fedfm.deploy.errors import SecureError
 from fedfm.deploy.packets import Packet
@@ -84,6 +85,7 @@ class Server:
         if is_finished(self.folder.path):
             self.clients.minimum = 0
         self.clients.form_federation(self.collector)
+        describe_agreement(self.clients.agreement).save(self.folder.path)
         self.start = self._initial_state()
         self.scorer = make_scorer(self.config, self.clients.agreement)
         progress = self.keeper.begin(self.start)
