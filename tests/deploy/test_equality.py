@@ -4,12 +4,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedfm import UserError, compose
+from fedfm import UserError, compose, load
 from fedfm.core.trees import flatten, tree_map
 from fedfm.deploy.client.storage import Storage
 from fedfm.methods import PIECES
 from fedfm.methods.base import Model
 from fedfm.rounds.group import personal_models
+from fedfm.run.prepare import load_data
 from tests.deploy.conftest import CLIENTS, Fault, assert_same, facts_of, silent, tensors_of
 
 COMPOSED = ("fedprox", "fednova", "moon", "fedavgm", "scaffold", "feddyn")
@@ -71,6 +72,22 @@ def test_clients_with_models_of_their_own(federation, method, others):
     accuracy = sum(measure_own(run, wanted)) / CLIENTS
     assert result.rounds[-1].val_accuracy == pytest.approx(accuracy, abs=1e-9)
     assert result.best.round == run.config.training.rounds
+
+
+def test_every_client_can_load_its_own_folder(federation):
+    run = federation("fedper")
+    run.run()
+    wanted, data = run.simulated(), load_data(run.config)
+    for client in range(CLIENTS):
+        classifier, own = load(run.out(client)), load_own(run, client, wanted)[1]
+        torch.testing.assert_close(
+            classifier.model.state_dict(), dict(own.params | own.buffers), **TOLERANCE
+        )
+        assert classifier.classes == data.classes
+        assert classifier.data.mean == pytest.approx(data.mean, rel=0.2)
+    assert load(run.folder / "server").classes == data.classes
+    with pytest.raises(UserError, match="machine"):
+        load(run.folder / "server", client=0)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedfm", "fedfm-lite", "fedper", "scaffold"])
