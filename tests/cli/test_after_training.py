@@ -117,7 +117,7 @@ def test_export_model_writes_what_the_suffix_says(command, run):
     torch.testing.assert_close(program(inputs), classifier.predict(inputs))
     tensors = load_file("deep/model.safetensors")
     assert tensors.keys() == torch.load("model.pt", weights_only=True).keys()
-    assert torch.equal(tensors["head.weight"], classifier.model.head.weight)
+    assert torch.equal(tensors["head.weight"], classifier.model.get_parameter("head.weight"))
     assert not torch.equal(load_file("own.safetensors")["head.weight"], tensors["head.weight"])
 
 

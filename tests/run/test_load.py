@@ -37,8 +37,8 @@ def points() -> Dataset:
     torch.manual_seed(0)
     labels = torch.arange(90) % 3
     inputs = 100 + 5 * torch.randn(90, 6) + 9 * nn.functional.one_hot(labels, 6)
-    splits = (Split(inputs[part], labels[part]) for part in (slice(60), slice(60, None)))
-    return Dataset("points", *splits, ("a", "b", "c"), (100.0,), (5.0,))
+    train, test = (Split(inputs[part], labels[part]) for part in (slice(60), slice(60, None)))
+    return Dataset("points", train, test, ("a", "b", "c"), (100.0,), (5.0,))
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_clients_are_known_by_name(tmp_path):
     simulate("mlp", named, "fedper", training=FEW, executor="loop", out=tmp_path / "run")
     assert load(tmp_path / "run").data.clients == named.clients
     one, other = (load(tmp_path / "run", client=client) for client in ("south", 1))
-    assert torch.equal(one.model.head.weight, other.model.head.weight)
+    assert torch.equal(*(each.model.get_parameter("head.weight") for each in (one, other)))
     for absent in ("east", 3, "-1"):
         with pytest.raises(UserError, match=r"north, south, west"):
             load(tmp_path / "run", client=absent)

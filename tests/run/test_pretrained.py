@@ -50,7 +50,8 @@ def test_a_run_with_frozen_weights_keeps_them(weights, tmp_path):
     assert recorded.weights_digest == digest_file(weights)
     assert recorded.freeze == ("body.1",)
     weights.unlink()
-    assert torch.equal(load(tmp_path / "run").model.body[1].weight, pretrained["body.1.weight"])
+    loaded = load(tmp_path / "run").model.get_parameter("body.1.weight")
+    assert torch.equal(loaded, pretrained["body.1.weight"])
 
 
 def test_other_weights_are_another_run(weights, tmp_path):

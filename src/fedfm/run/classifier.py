@@ -87,7 +87,7 @@ class Classifier:
         require(shape == wanted, f"inputs have shape {shape}, but the model takes {wanted}")
         device = self.program.scale.device
         with torch.inference_mode():
-            batches = [self.program(batch.to(device)).cpu() for batch in inputs.split(BATCH)]
+            batches = [self.program(batch.to(device)).cpu() for batch in torch.split(inputs, BATCH)]
         return torch.cat(batches) if batches else torch.empty(0, len(self.classes))
 
     def classify(self, inputs: Tensor) -> list[str]:
