@@ -5,8 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedfm import UserError, compose, load
-from fedfm.core.trees import flatten, tree_map
-from fedfm.deploy.client.storage import Storage
+from fedfm.core.trees import tree_map
 from fedfm.methods import PIECES
 from fedfm.methods.base import Model
 from fedfm.rounds.group import personal_models
@@ -68,7 +67,7 @@ def test_clients_with_models_of_their_own(federation, method, others):
     for client in range(CLIENTS):
         for ours, theirs in zip(*load_own(run, client, wanted), strict=True):
             for name, leaf in theirs.items():
-                assert torch.allclose(ours[name], leaf, **TOLERANCE), name
+                assert torch.allclose(ours[name], leaf, 1e-4, 1e-5), name
     accuracy = sum(measure_own(run, wanted)) / CLIENTS
     assert result.rounds[-1].val_accuracy == pytest.approx(accuracy, abs=1e-9)
     assert result.best.round == run.config.training.rounds
@@ -81,7 +80,7 @@ def test_every_client_can_load_its_own_folder(federation):
     for client in range(CLIENTS):
         classifier, own = load(run.out(client)), load_own(run, client, wanted)[1]
         for name, leaf in classifier.model.state_dict().items():
-            assert torch.allclose(leaf, (own.params | own.buffers)[name], **TOLERANCE), name
+            assert torch.allclose(leaf, (own.params | own.buffers)[name], 1e-4, 1e-5), name
         assert classifier.classes == data.classes
         assert classifier.data.mean == pytest.approx(data.mean, rel=0.2)
     assert load(run.folder / "server").classes == data.classes
@@ -141,19 +140,6 @@ def test_a_resumed_server_knows_who_has_the_frozen_layers(federation):
 
 def stop_in_round(round, message, answer):
     return silent(message, answer) if facts_of(message).get("round") == round else answer()
-
-
-def test_what_came_with_the_first_model_belongs_to_one_federation(tmp_path):
-    storage = Storage(tmp_path)
-    storage.save_enrolment({"token": "one"})
-    first = {"buffers": {"frozen": torch.ones(2)}, "params": {"head": torch.zeros(2)}}
-    assert storage.complete_model(first, {"frozen"}) == first
-    storage.save_enrolment({"token": "one", "client": 3})
-    later = storage.complete_model({"params": {"head": torch.ones(3)}}, {"frozen"})
-    assert flatten(later).keys() == {"params/head", "buffers/frozen"}
-    storage.save_enrolment({"token": "two"})
-    with pytest.raises(UserError, match="first"):
-        storage.complete_model({"params": {"head": torch.ones(3)}}, {"frozen"})
 
 
 @pytest.mark.parametrize(

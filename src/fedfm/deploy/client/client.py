@@ -176,7 +176,7 @@ class Client:
         """Return the global model of this question or, without one, of an earlier question."""
         version, sent = question.facts["version"], question.trees.get("model")
         if sent is None:
-            return to_model(self.storage.load_model(version), runtime.start)
+            return self.storage.load_model(version, runtime.start)
         method = runtime.config.composed
         model = self.storage.complete_model(sent, method.sent_once(runtime.task))
         if kind == "measure" or (kind == "train" and method.share_every > 1):

@@ -98,10 +98,10 @@ class Storage:
             if other != path:
                 other.unlink()
 
-    def load_model(self, version: int) -> Tree:
+    def load_model(self, version: int, like: Model) -> Model:
         """Return the global model after `version` rounds."""
         with _raise_lost(f"this client lacks the model after round {version}"):
-            return unflatten(load_file(self._model_file(version)))
+            return to_model(unflatten(load_file(self._model_file(version))), like)
 
     def complete_model(self, sent: Tree, once: Collection[str]) -> Tree:
         """Return a received model with what is sent `once`, which is saved when it comes."""
