@@ -74,7 +74,7 @@ def failing(
                 raise problem(f"at step {touches}: {name}")
             if name == "fsync":
                 synced[os.fstat(args[0]).st_ino] = os.fstat(args[0]).st_size
-            if name in ("open", "replace"):
+            if name == "replace" or (name == "open" and writes(*args[1:], **options)):
                 written.add(Path(args[name == "replace"]))
             return real(*args, **options)
 
@@ -87,9 +87,14 @@ def failing(
         yield lambda: touches
 
 
+def writes(mode: str = "r", *_: Any, **__: Any) -> bool:
+    """Whether `open` with these arguments may change the file; one that is read loses nothing."""
+    return not {"w", "a", "x", "+"}.isdisjoint(mode)
+
+
 def lose_half(written: set[Path], synced: dict[int, int]) -> None:
     """Cut off half of what each file holds beyond what was synced."""
-    for path in filter(Path.exists, written):
+    for path in filter(Path.is_file, written):
         status = path.stat()
         kept = synced.get(status.st_ino, 0)
         os.truncate(path, kept + (status.st_size - kept) // 2)

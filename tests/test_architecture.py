@@ -4,7 +4,7 @@ import ast
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -17,15 +17,24 @@ OUTSIDE = {"deploy", "paper", "report", "cli"}
 """What the library does not know."""
 
 
-def imported(file: Path) -> Iterator[str]:
-    """Yield every module that a file imports, at its top or in a function."""
-    for node in ast.walk(ast.parse(file.read_text())):
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    """Return the syntax tree of a file, node by node."""
+    return [*ast.walk(ast.parse(file.read_text()))]
+
+
+@cache
+def imported(file: Path) -> list[str]:
+    """Return every module that a file imports, at its top or in a function."""
+    names: list[str] = []
+    for node in nodes(file):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are absolute"
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names.append(str(node.module))
+            names += (f"{node.module}.{alias.name}" for alias in node.names)
+    return names
 
 
 def folder_of(module: str) -> str:
@@ -34,6 +43,7 @@ def folder_of(module: str) -> str:
     return first if (ROOT / first).is_dir() or (ROOT / f"{first}.py").exists() else ""
 
 
+@cache
 def folders() -> dict[str, set[str]]:
     """Return, for every folder, those that it imports from."""
     graph: defaultdict[str, set[str]] = defaultdict(set)
@@ -67,10 +77,10 @@ def test_only_the_methods_and_what_is_about_them_name_methods():
     for file in ROOT.rglob("*.py"):
         path = file.relative_to(ROOT)
         if path.parts[0] not in about[0] and path not in about[1]:
-            nodes = [*ast.walk(ast.parse(file.read_text()))]
-            assert not names & {n.value for n in nodes if isinstance(n, ast.Constant)}, path
-            assert not classes & {n.id for n in nodes if isinstance(n, ast.Name)}, path
-            assert not classes & {n.name for n in nodes if isinstance(n, ast.alias)}, path
+            found = nodes(file)
+            assert not names & {n.value for n in found if isinstance(n, ast.Constant)}, path
+            assert not classes & {n.id for n in found if isinstance(n, ast.Name)}, path
+            assert not classes & {n.name for n in found if isinstance(n, ast.alias)}, path
 
 
 def test_server_and_clients_know_each_other_by_messages_only():

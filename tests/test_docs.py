@@ -44,11 +44,13 @@ def test_the_places_that_the_architecture_names_are_there():
 
 
 def test_the_documented_config_is_the_default_and_names_every_key():
-    (text,) = blocks(ROOT / "docs/configs.md", "toml")
+    text, *examples = blocks(ROOT / "docs/configs.md", "toml")
     table, default = tomllib.loads(text), parse({}).as_toml()
     dominance = [each["partition"].pop("dominance") for each in (table, default)]
     assert dominance[0] == pytest.approx(dominance[1])
     assert table == default
+    for example in examples:
+        assert parse(tomllib.loads(example)).as_toml() != default
 
 
 def run_blocks(path: Path, capsys) -> str:

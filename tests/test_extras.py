@@ -14,6 +14,7 @@ EXTRAS = {
     "dp_accounting",
     "flwr",
     "mlflow",
+    "optuna",
     "pandas",
     "polars",
     "pyarrow",
@@ -56,6 +57,13 @@ def test_privacy_names_the_extra_that_it_needs_before_the_first_round(tmp_path):
     assert "[privacy] needs an accountant: pip install '.[privacy]'" in done.stderr
     assert "round 1" not in done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_search_names_the_extra_that_it_needs_before_the_first_run(tmp_path):
+    done = fedfm("sweep", "digits", "--set", "lr=0.01..0.1", "--search", "3", folder=tmp_path)
+    assert done.returncode == 2
+    assert "a search needs Optuna: pip install '.[search]'" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_keys_name_the_extra_that_they_need(tmp_path):

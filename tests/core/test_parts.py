@@ -98,7 +98,7 @@ def test_the_ledger_counts_floats_without_buffers_and_bytes_with_everything():
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans(), st.integers(0, 5))
 def test_an_epoch_takes_every_sample_at_most_once_and_drops_less_than_a_batch(n, size, keep, seed):
     indices = np.arange(100, 100 + n)
-    made = plan_batches(indices, epochs=1, batch_size=size, keep_last=keep, augmented=False,
+    made = plan_batches(indices, epochs=1, batch_size=size, keep_last=keep, augmentation=None,
                 key=(seed, 0, 0))  # fmt: skip
     batches, taken = made.batches, made.indices
     assert len(set(taken.tolist())) == len(taken)
@@ -115,7 +115,7 @@ def test_plans_reshuffle_every_epoch_and_depend_on_round_and_client():
             epochs=2,
             batch_size=32,
             keep_last=False,
-            augmented=False,
+            augmentation=None,
             key=(0, round, client),
         )
         return [batch.tolist() for batch in made.batches]

@@ -3,10 +3,15 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
-from fedfm.data.augment import apply, draw
+from fedfm import UserError, data
+from fedfm.config import DataConfig, parse
+from fedfm.data.augment import PAPERS, Augmentation, apply, draw
+from fedfm.grid.identity import digest
+from fedfm.run.prepare import load_data
 
 
 def slow(image: Tensor, draw: Tensor) -> Tensor:
@@ -109,3 +114,90 @@ def test_the_host_never_reads_a_value():
     changed = apply(batch, torch.empty(5, 4, device="meta"))
     assert changed.is_meta
     assert changed.shape == batch.shape
+
+
+def test_the_default_draws_are_those_of_the_first_version():
+    """Written down here as they were: results with augmentation must not change."""
+    uniform = np.random.default_rng(5).random((50, 4))
+    shift = np.floor(uniform[:, :2] * 9) - 4
+    angle = (2 * uniform[:, 3:] - 1) * math.radians(15)
+    columns = np.hstack([shift, uniform[:, 2:3] < 0.5, angle]).astype(np.float32)
+    assert torch.equal(draw(np.random.default_rng(5), 50), torch.from_numpy(columns))
+    assert Augmentation() == PAPERS
+
+
+@pytest.mark.parametrize(("name", "columns"), [("crop", [0, 1]), ("flip", [2]), ("rotation", [3])])
+def test_each_change_can_be_switched_off_alone(name, columns):
+    all_, without = (
+        draw(np.random.default_rng(6), 200, each)
+        for each in (Augmentation(), Augmentation(**{name: 0}))
+    )
+    others = [column for column in range(4) if column not in columns]
+    assert not without[:, columns].any()
+    assert torch.equal(without[:, others], all_[:, others])
+
+
+def test_each_change_has_its_probability_and_keeps_its_range():
+    often = Augmentation(crop=0.3, flip=0.1, rotation=0.2, padding=2, degrees=10)
+    draws = draw(np.random.default_rng(7), 50_000, often)
+    dx, dy, flip, angle = draws.T.double()
+    assert abs(float(((dx != 0) | (dy != 0)).double().mean()) - 0.3 * 24 / 25) < 0.01
+    assert abs(float(flip.mean()) - 0.1) < 0.01
+    assert abs(float((angle != 0).double().mean()) - 0.2) < 0.01
+    moved = draws[(dx != 0) | (dy != 0)]
+    for column in (0, 1):
+        values, counts = np.unique(moved[:, column].numpy(), return_counts=True)
+        assert values.tolist() == [-2, -1, 0, 1, 2]
+        assert counts.min() > len(moved) / 5 * 0.75  # (0, 0) is not among them
+    turned = angle[angle != 0].rad2deg()
+    assert 9.8 < float(turned.max()) <= 10
+    assert abs(float(turned.mean())) < 0.3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"crop": 1.5}, {"flip": -0.1}, {"rotation": "often"}, {"padding": -1}, {"padding": 0.5},
+     {"degrees": 200}, {"degrees": -1}],
+)  # fmt: skip
+def test_values_outside_their_range_are_refused(wrong):
+    with pytest.raises(UserError):
+        Augmentation(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"crop": True}, {"crop": 2}, {"krop": 1}, {"degrees": "many"}, "perhaps", 3]
+)
+def test_a_config_refuses_them_with_the_key(wrong):
+    with pytest.raises(UserError, match=r"augment|crop"):
+        parse({"data": {"augment": wrong}})
+
+
+def test_a_config_takes_a_table_of_changes():
+    config = parse({"data": {"name": "cifar10", "augment": {"crop": 0.5, "rotation": 0}}})
+    assert config.data.augment == Augmentation(crop=0.5, rotation=0.0)
+    assert parse(config.as_toml()) == config
+    assert isinstance(parse({"data": {"augment": True}}).data.augment, bool)
+
+
+def test_the_papers_changes_are_the_same_experiment_as_true():
+    table = {"crop": 1.0, "flip": 0.5, "rotation": 1.0, "padding": 4, "degrees": 15.0}
+    configs = [parse({"data": {"augment": each}}) for each in (True, table, {})]
+    assert len({digest(config.as_toml()) for config in configs}) == 1
+    other = parse({"data": {"augment": table | {"degrees": 10}}})
+    assert digest(other.as_toml()) != digest(configs[0].as_toml())
+
+
+def test_a_data_set_knows_its_changes():
+    digits = data.load("digits")
+    some = Augmentation(rotation=0)
+    assert digits.augmentation is None
+    assert data.load("digits", augment=True).augmentation == Augmentation()
+    loaded = load_data(parse({"data": {"augment": {"rotation": 0}}}))
+    assert loaded.augmentation == some
+    assert DataConfig.of(loaded).augment == some
+
+
+def test_only_images_can_be_augmented():
+    rows = data.Split(torch.randn(20, 4), torch.arange(20) % 2)
+    with pytest.raises(UserError, match="augment"):
+        data.Dataset("rows", rows, rows, classes=("a", "b"), augment=True)

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fedfm.rounds.group import prepare_group
 from fedfm.rounds.round import serve_round
 from fedfm.rounds.stages import train_locally
 from fedfm.rounds.state import State
+from fedfm.run import prepare
 from fedfm.run.folder import RunFolder
 from fedfm.run.prepare import build_model, load_data
 from fedfm.run.records import Progress, Result
@@ -83,6 +84,8 @@ def table(tmp_path_factory) -> Path:
 def federation(table, tmp_path, monkeypatch) -> Callable[..., Federation]:
     """Makes a federation: a method, or several with commas, and overrides of the config."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # no test here cuts the power
+    whole = cache(lambda data: load_data(Config(data=data)))  # clients load for every question
+    monkeypatch.setattr(prepare, "load_data", lambda config: whole(config.data))
 
     def make(method: str = "fedavg", *overrides: str, clients: int = CLIENTS) -> Federation:
         names = method.split(",")
@@ -125,7 +128,7 @@ class Federation:
         """Start a server and let it finish."""
         self.grid.tamper = tamper
         out = RunFolder.open(self.folder / "server", self.config.as_toml(), resume)
-        self.server = Server(self.grid, self.config, out, lambda record: None, pause=0.0)
+        self.server = Server(self.grid, self.config, out, lambda record: None, pause=0.005)
         return self.server.run()
 
     @property

@@ -107,7 +107,7 @@ def test_every_step_of_every_plan_is_taken_once_and_in_order():
     sizes, batch = (23, 10, 5, 16, 16), 8
     plans = [
         plan_batches(torch.arange(n).numpy(), epochs=2, batch_size=batch, keep_last=True,
-             augmented=False, key=(0, 0, k))
+             augmentation=None, key=(0, 0, k))
         for k, n in enumerate(sizes)
     ]  # fmt: skip
     taken: list[list[Tensor]] = [[] for _ in plans]
@@ -123,7 +123,7 @@ def test_packing_puts_long_clients_first_and_short_batches_last():
     sizes = (5, 40, 16, 24)
     plans = [
         plan_batches(torch.arange(n).numpy(), epochs=1, batch_size=8, keep_last=False,
-                     augmented=False, key=(0, 0, k))
+                     augmentation=None, key=(0, 0, k))
         for k, n in enumerate(sizes)
     ]  # fmt: skip
     assert packing_order(plans) == [1, 3, 2, 0]

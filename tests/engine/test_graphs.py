@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core import trees
+from fedfm.data.augment import PAPERS
 from fedfm.engine import graphs
 from fedfm.engine.cohort import Cohort, CohortPart, TrainingJob
 from fedfm.engine.objective import Objective
@@ -73,12 +74,12 @@ def captured(monkeypatch) -> list[tuple[int, ...]]:
     return keys
 
 
-def world(*pieces: Piece, executor="graph", dtype=torch.float64, augmented=False, **settings):
+def world(*pieces: Piece, executor="graph", dtype=torch.float64, augmentation=None, **settings):
     module = worlds.make_network("mlp", hidden=[9], norm="batch", dtype=dtype)
     fed = worlds.make_federation(
         module, worlds.make_images(), *pieces, executor=executor, **settings
     )
-    return replace(fed, augmented=augmented), worlds.start(fed)
+    return replace(fed, augmentation=augmentation), worlds.start(fed)
 
 
 def after(rounds: int, *pieces: Piece, **settings) -> State:
@@ -137,7 +138,7 @@ def test_in_float32_no_executor_is_further_from_float64_than_the_loop(captured, 
 
 
 def test_augmented_batches_are_captured_with_their_draws(captured):
-    graph, loop = (after(3, FM, executor=name, augmented=True) for name in ("graph", "loop"))
+    graph, loop = (after(3, FM, executor=name, augmentation=PAPERS) for name in ("graph", "loop"))
     assert captured
     assert_same(graph, loop)
     assert not torch.equal(

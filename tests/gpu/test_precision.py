@@ -12,6 +12,7 @@ from fedfm import Training, data, models, simulate
 from fedfm.cli.run import run_and_show
 from fedfm.config import load_config
 from fedfm.core import trees
+from fedfm.data.augment import PAPERS
 from fedfm.engine import graphs
 from fedfm.engine.choice import use_precision
 from fedfm.engine.graphs import GraphCohort, GraphExecutor
@@ -121,7 +122,7 @@ def test_augmented_batches_are_captured_in_bf16():
             name, METHODS["fedfm"], module=module, shape=(3, 8, 8), precision="bf16"
         )
         for _ in range(2):
-            state, _ = run_round(state, replace(fed, augmented=True))
+            state, _ = run_round(state, replace(fed, augmentation=PAPERS))
         runs.append(state)
     assert same(*runs)
 

@@ -319,3 +319,14 @@ def test_a_run_of_a_piece_whose_source_has_changed_is_refused(tmp_path):
     refused(tmp_path / "run", r"code\.mine", Changed(), resume=True)
     run(tmp_path / "known", FedAvg())
     assert "[code]" not in (tmp_path / "known" / "config.toml").read_text()
+
+
+def test_a_failure_in_these_tests_harms_no_file_that_was_only_read(tmp_path, monkeypatch):
+    """Such a file may belong to an installed package."""
+    read, written = tmp_path / "read", tmp_path / "written"
+    read.write_text("x" * 100)
+    with failing(monkeypatch, 3, FullDisk):
+        written.write_text(read.read_text().replace("x", "y"))
+        with pytest.raises(FullDisk):
+            read.read_text()
+    assert (read.stat().st_size, written.stat().st_size) == (100, 50)

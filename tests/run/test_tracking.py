@@ -1,5 +1,6 @@
 """Rounds in TensorBoard's files, and on a real MLflow server with an SQLite store."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def server(tmp_path):
                "--backend-store-uri", f"sqlite:///{tmp_path}/mlflow.db", "--workers", "1",
                "--artifacts-destination", str(tmp_path / "artifacts")]  # fmt: skip
     log = (tmp_path / "server.txt").open("w")
-    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
+    alone = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # no other processes
+    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=alone)
     try:
         wait_for(f"http://127.0.0.1:{port}/health", process, tmp_path / "server.txt")
         yield f"http://127.0.0.1:{port}"

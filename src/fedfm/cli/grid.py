@@ -1,10 +1,10 @@
-"""What `fedfm table` and `fedfm reproduce` share: run jobs, and say what is missing."""
+"""What the commands that run a grid share: run jobs, and say what is missing."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,23 +33,30 @@ def make_workers(
     return InProcess(results, budget) if jobs == 1 else LocalProcesses(results, budget, jobs)
 
 
+def count_runs(stages: Iterable[Sequence[Job]]) -> int:
+    """Return how many different runs some stages have."""
+    return len({key for jobs in stages for job in jobs for key in job.keys})
+
+
 def run_stages(
-    stages: Sequence[Sequence[Job]],
+    stages: Iterable[Sequence[Job]],
+    runs: int,
     results: Path,
     budget: Budget,
     workers: Workers,
     collect: Path | None,
 ) -> Grid:
-    """Run the jobs of one stage after another, and show progress."""
+    """Run the jobs of one stage after another, and show progress; `runs` counts those of all."""
     from fedfm.grid.progress import open_display
     from fedfm.grid.runner import Grid
 
-    runs = len({key for jobs in stages for job in jobs for key in job.keys})
     try:
         with open_display(runs, budget) as display:
             grid = Grid(results, budget, workers, display, collect)
             for jobs in stages:
                 grid.run(jobs)
+                if grid.stopping:
+                    break
             return grid
     except KeyboardInterrupt as interrupt:
         print("fedfm: interrupted; the same command continues", file=sys.stderr)

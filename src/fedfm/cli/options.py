@@ -39,6 +39,10 @@ Client = Annotated[
         show_default="the global model",
     ),
 ]
+TableFormat = Annotated[
+    Literal["text", "markdown", "latex", "csv", "json"],
+    typer.Option("--format", help="Format of the table."),
+]
 With = Annotated[
     list[Path] | None,
     typer.Option(

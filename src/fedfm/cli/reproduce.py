@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedfm.cli.grid import exit_if_incomplete, make_workers, run_stages
+from fedfm.cli.grid import count_runs, exit_if_incomplete, make_workers, run_stages
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.core.errors import require
 
@@ -51,7 +51,8 @@ def reproduce(
     if run:
         stages = list(_stages(plan, quick, changes, results))
         workers = make_workers("local", 1, None, results, time)
-        grid = run_stages(_missing(stages, store), results, time, workers, collect)
+        missing = _missing(stages, store)
+        grid = run_stages(missing, count_runs(missing), results, time, workers, collect)
         left = [job for jobs in _missing(stages, store) for job in jobs]
     if document:
         files = [word for path in settings or [] for word in ("--with", str(path))]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,12 +72,12 @@ def run(
             resume or not (folder / "config.toml").exists(),
             f"{folder} already holds a run; continue it with --resume, or choose another --out",
         )
-    with Profile() if profile else nullcontext() as seconds:
-        results = _run_or_interrupt(configs, folders, resume, track or [])
+    with Profile() if profile else nullcontext() as seconds, exit_on_interrupt():
+        results = run_and_show(configs, folders, resume, track=track or [])
     if seconds:
         _write_profile(seconds, folders[0], format)
     for result, folder in zip(results, folders, strict=True):
-        _print_result(result, folder, format)
+        print_result(result, folder, format)
 
 
 def run_and_show(
@@ -86,6 +86,7 @@ def run_and_show(
     resume: bool,
     title: str = "",
     track: Sequence[str] = (),
+    parents: Sequence[Path | None] = (),
 ) -> list[Result]:
     """Run configs that differ in their seeds together; show their rounds and track them."""
     from fedfm.run.console import show_rounds
@@ -103,7 +104,7 @@ def run_and_show(
                 for watch, config, out in zip(watchers, configs, outs, strict=True)
                 if out
             ]
-        return run_configs(configs, outs=outs, watchers=watchers, resume=resume)
+        return run_configs(configs, outs=outs, watchers=watchers, resume=resume, parents=parents)
 
 
 def _call_both(show: Watcher, track: Watcher) -> Watcher:
@@ -120,13 +121,13 @@ def _folder(source: str, config: Config, out: Path | None, seeds: int) -> Path:
     return out if seeds == 1 else out / f"seed-{config.seed}"
 
 
-def _run_or_interrupt(
-    configs: Sequence[Config], folders: Sequence[Path], resume: bool, track: Sequence[str]
-) -> list[Result]:
+@contextmanager
+def exit_on_interrupt(advice: str = "continue with --resume") -> Iterator[None]:
+    """Let Ctrl-C end the command in a line that says how to continue."""
     try:
-        return run_and_show(configs, folders, resume, track=track)
+        yield
     except KeyboardInterrupt as interrupt:
-        print("fedfm: interrupted; continue with --resume", file=sys.stderr)
+        print(f"fedfm: interrupted; {advice}", file=sys.stderr)
         raise typer.Exit(130) from interrupt
 
 
@@ -145,7 +146,8 @@ def _write_profile(profile: Profile, folder: Path, format: str) -> None:
     print_table(table)
 
 
-def _print_result(result: Result, folder: Path, format: str) -> None:
+def print_result(result: Result, folder: Path, format: str) -> None:
+    """Print the result of a run and where its files are."""
     from fedfm.run.console import describe_result
     from fedfm.run.folder import summary
 

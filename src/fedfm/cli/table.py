@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedfm.cli.grid import exit_if_incomplete, make_workers, run_stages
-from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
+from fedfm.cli.grid import count_runs, exit_if_incomplete, make_workers, run_stages
+from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, TableFormat, Time, With
 from fedfm.core.errors import require
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from fedfm.grid.store import Store, Summary
     from fedfm.report.tables.table import Table
 
-TableFormat = Annotated[
-    Literal["text", "markdown", "latex", "csv", "json"],
-    typer.Option("--format", help="Format of the table."),
-]
 EngineName = Annotated[
     Literal["local", "ray"], typer.Option(help="Where to run: on this machine, or on Ray.")
 ]
@@ -84,7 +80,7 @@ def table(
     grid = None
     if run and (left := find_missing(wanted, store.summaries())):
         workers = make_workers(engine, jobs, ray_address, results, time)
-        grid = run_stages([left], results, time, workers, collect)
+        grid = run_stages([left], count_runs([left]), results, time, workers, collect)
     content = _print_table(recipe, quick, wanted, store, format)
     if run:
         _write_files(recipe, content, store.folder, quick)

@@ -58,6 +58,7 @@ def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
     table = use_method_table(_read(source))
     chosen = _pieces(table) or [*Config.model_fields["method"].default]
     for path, value in map(override, overrides):
+        path = _name_piece(path, chosen)
         table = use_method_table(set_value(table, path, value), table.get("method"))
         if path == ["method"]:
             chosen = _pieces(table)
@@ -68,6 +69,23 @@ def load_config(source: str, overrides: Iterable[str] = ()) -> Config:
 def _pieces(table: dict[str, Any]) -> list[str]:
     method = table.get("method")
     return [*method] if isinstance(method, dict) else []
+
+
+def _name_piece(path: list[str], chosen: list[str]) -> list[str]:
+    """Return the full path of a setting that is given without its piece: 'method.strength'."""
+    if path[0] != "method" or len(path) != 2 or path[1] in PIECES:
+        return path
+    settings = {name: field_names(PIECES[name]) for name in chosen if name in PIECES}
+    pieces = [name for name, known in settings.items() if path[1] in known]
+    if not pieces:
+        known = {each for several in settings.values() for each in several}
+        raise unknown(f"setting of {' + '.join(chosen)}:", path[1], known)
+    require(
+        len(pieces) == 1,
+        f"method.{path[1]} is a setting of {' and '.join(pieces)}: say {pieces[0]}.{path[1]} or "
+        f"{pieces[-1]}.{path[1]}",
+    )
+    return ["method", pieces[0], path[1]]
 
 
 def _check_chosen(table: dict[str, Any], chosen: list[str]) -> None:

@@ -18,9 +18,16 @@ from torch import nn
 from fedfm import models
 from fedfm.config.deployment import Deployment
 from fedfm.config.training import Training
-from fedfm.config.validation import check_piece_settings, piece_settings, refuse_flags
+from fedfm.config.validation import (
+    check_piece_settings,
+    check_settings,
+    field_names,
+    piece_settings,
+    refuse_flags,
+)
 from fedfm.core.errors import require
 from fedfm.core.ledger import count_bytes
+from fedfm.data.augment import PAPERS, Augmentation
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.methods import Method, Piece, Task, compose, piece_class
@@ -56,8 +63,11 @@ class DataConfig(BaseModel):
     """Of each channel or column, in units of the stored values; by default the source's own."""
     std: tuple[float, ...] | None = None
     """The standard deviation of each channel or column, given together with `mean`."""
-    augment: bool | None = None
-    """Whether training images are cropped, flipped and rotated; by default as the source says."""
+    augment: bool | Augmentation | None = None
+    """Whether training images are cropped, flipped and rotated; by default as the source says.
+
+    A table switches each of them and says how often: [data.augment] crop = 0.5, rotation = 0.
+    """
     digest: str | None = None
     """The digest of data that were given from Python: recorded, never set."""
 
@@ -71,6 +81,19 @@ class DataConfig(BaseModel):
             std=_round(data.std) if data.std != (1.0,) else None,
             augment=data.augment or None,
         )
+
+    @field_validator("augment", mode="before")
+    @classmethod
+    def _read_augmentation(cls, given: Any) -> Any:
+        """Read a table; the paper's augmentation is recorded as true."""
+        if isinstance(given, dict):
+            given = check_settings(Augmentation, given, "data", "augment")
+        require(
+            given is None or isinstance(given, bool | Augmentation),
+            f"data.augment must be true, false or a table of {', '.join(field_names(Augmentation))}"
+            f", not {given!r}",
+        )
+        return True if given == PAPERS else given
 
 
 class ModelConfig(BaseModel):
@@ -220,6 +243,11 @@ class Config(BaseModel):
             not (telling and self.deployment.secure),
             f"{', '.join(telling)}: uniform anchors need to know how many clients hold each class, "
             "which a secure sum is to hide; use anchors = 'weighted', whose counts are summed too",
+        )
+        require(
+            self.privacy is None or self.training.sampling == "fixed",
+            "[privacy] counts on the same number of clients in every sum, which sampling = 'coin' "
+            "does not give: use sampling = 'fixed'",
         )
         fewest, cohort = self.deployment.minimum, self.training.cohort
         require(

@@ -1,6 +1,7 @@
 """How clients train and how the result is measured: by default exactly as in the paper."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedfm.core.errors import require, require_numbers
 
@@ -28,6 +29,12 @@ class Training:
     """T, the number of communication rounds."""
     participation: float = 1.0
     """The fraction of clients that takes part in a round."""
+    sampling: Literal["fixed", "coin"] = "fixed"
+    """How a round's clients are drawn: always equally many, or by a coin for each client.
+
+    With "coin", every client takes part with probability `participation` (Poisson sampling), so the
+    number varies. If nobody would take part, one client drawn at random does. Simulations only.
+    """
     validation: float = 0.2
     """The share of each client's samples held out for validation."""
     epochs: int = 10
@@ -47,7 +54,7 @@ class Training:
 
     @property
     def cohort(self) -> int:
-        """The number of clients in a round."""
+        """The number of clients in a round; with coins, on average."""
         return cohort_size(self.participation, self.clients)
 
     def __post_init__(self) -> None:
@@ -59,6 +66,10 @@ class Training:
         require(
             0 < self.participation <= 1,
             f"participation must be in (0, 1], not {self.participation}",
+        )
+        require(
+            self.sampling in ("fixed", "coin"),
+            f"sampling must be 'fixed' or 'coin', not {self.sampling!r}",
         )
         require(0 < self.validation < 1, f"validation must be in (0, 1), not {self.validation}")
         require(self.lr > 0, f"lr must be positive, not {self.lr}")

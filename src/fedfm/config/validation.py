@@ -70,12 +70,17 @@ def piece_settings(piece: Piece) -> dict[str, Any]:
 
 def check_piece_settings(name: str, options: dict[str, Any]) -> Piece:
     """Return the registered piece with these settings; refuse wrong ones."""
-    kind = piece_class(name)
+    return check_settings(piece_class(name), options, "method", name)
+
+
+def check_settings(kind: type[T], options: dict[str, Any], *inside: str) -> T:
+    """Return the settings as a `kind`, whose section is `inside`; refuse wrong ones."""
+    section = ".".join(inside)
     for option in options:
         if option not in field_names(kind):
-            raise unknown(f"key in method.{name}:", option, field_names(kind))
-    refuse_flags(kind, options, "method", name)
-    return validate(kind, options, f"method.{name}")
+            raise unknown(f"key in {section}:", option, field_names(kind))
+    refuse_flags(kind, options, *inside)
+    return validate(kind, options, section)
 
 
 def refuse_flags(kind: type, given: Any, *inside: str) -> None:

@@ -20,5 +20,5 @@ def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
 
 
 def torch_seed(seed: int, purpose: str, *key: int) -> int:
-    """Return a seed for `torch.manual_seed` for (seed, purpose, *key)."""
+    """Return a seed for a `torch.Generator` for (seed, purpose, *key)."""
     return _entropy(seed, purpose, key) % 2**63

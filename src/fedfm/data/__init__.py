@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedfm.core.errors import require, unknown
+from fedfm.data.augment import Augmentation
 from fedfm.data.cifar import CIFAR10, CIFAR100
 from fedfm.data.cinic import CINIC10
 from fedfm.data.dataset import Dataset, Split
@@ -19,6 +20,7 @@ from fedfm.data.table import CSV
 
 __all__ = [
     "SOURCES",
+    "Augmentation",
     "Dataset",
     "File",
     "Source",
@@ -42,7 +44,7 @@ def load(
     label: str | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
-    augment: bool | None = None,
+    augment: bool | Augmentation | None = None,
     download: bool = True,
 ) -> Dataset:
     """Load the data set `name`, downloading its files if they are missing.
@@ -56,8 +58,8 @@ def load(
         mean: One number for each channel (or column), or one for all, instead of the source's own;
             in units of the stored values, 0 to 255 for images.
         std: The standard deviations that belong to `mean`.
-        augment: Whether training images are cropped, flipped and rotated; by default as the source
-            says.
+        augment: Whether training images are cropped, flipped and rotated, and how often; by default
+            as the source says.
         download: Whether missing files may be downloaded.
 
     Returns:

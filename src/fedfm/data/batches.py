@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedfm.core.rng import generator, torch_seed
 from fedfm.data import augment
+from fedfm.data.augment import Augmentation
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def plan_batches(
     epochs: int,
     batch_size: int,
     keep_last: bool,
-    augmented: bool,
+    augmentation: Augmentation | None,
     key: tuple[int, int, int],
 ) -> BatchPlan:
     """Plan the batches of one client for one round, each epoch in a new order.
@@ -73,8 +74,9 @@ def plan_batches(
     rng = generator(seed, "batches", *rest)
     order = [rng.permutation(indices)[: sum(sizes)] for _ in range(epochs)]
     draws = None
-    if augmented:
-        draws = augment.draw(generator(seed, "augment", *rest), epochs * sum(sizes))
+    if augmentation:
+        rng = generator(seed, "augment", *rest)
+        draws = augment.draw(rng, epochs * sum(sizes), augmentation)
     return BatchPlan(
         torch.from_numpy(np.concatenate(order)),
         tuple(sizes * epochs),

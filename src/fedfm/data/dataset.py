@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core.errors import require
+from fedfm.data.augment import PAPERS, Augmentation
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ class Dataset:
     """The standard deviations that belong to `mean`."""
     clients: tuple[str, ...] = field(default=(), kw_only=True)
     """The names of the clients that samples belong to; empty if the data do not say."""
-    augment: bool = field(default=False, kw_only=True)
-    """Whether training batches are cropped, flipped and rotated (data/augment.py)."""
+    augment: bool | Augmentation = field(default=False, kw_only=True)
+    """Whether training images are cropped, flipped and rotated, and how often."""
     keep_order: bool = field(default=False, kw_only=True)
     """Whether samples stay in the given order.
 
@@ -175,6 +176,11 @@ class Dataset:
             self.train.inputs.shape[1:] == self.test.inputs.shape[1:],
             f"data '{self.name}': training inputs have shape {tuple(self.train.inputs.shape[1:])}, "
             f"test inputs {tuple(self.test.inputs.shape[1:])}",
+        )
+        require(
+            self.augmentation is None or len(self.shape) == 3,
+            f"data '{self.name}': only images [C, H, W] can be augmented, not inputs of shape "
+            f"{self.shape}: set augment to false",
         )
         self._check_normalisation()
         if not self.keep_order:
@@ -218,6 +224,13 @@ class Dataset:
         return (
             f"Dataset({self.name!r}, {len(self.train)} training and {len(self.test)} test samples "
             f"of shape {self.shape}, {len(self.classes)} classes)"
+        )
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """The random changes of training images; None: they stay as they are."""
+        return (
+            (PAPERS if self.augment else None) if isinstance(self.augment, bool) else self.augment
         )
 
     @property

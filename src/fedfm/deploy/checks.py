@@ -46,6 +46,10 @@ def check_deployable(config: Config) -> None:
     if config.data.name not in SOURCES:
         raise unknown("data source", config.data.name, SOURCES)
     require(
+        config.training.sampling == "fixed",
+        "sampling = 'coin' is for simulations: set sampling = 'fixed' in [training]",
+    )
+    require(
         given.minimum <= cohort,
         f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (training)",
     )

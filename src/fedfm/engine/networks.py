@@ -214,7 +214,7 @@ def stack_network(
     try:
         net = StackedNetwork(original)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             _compare(original, net, torch.randn(2, 3, *shape, dtype=torch.float64))
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
         raise Unstackable(

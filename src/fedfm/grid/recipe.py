@@ -45,6 +45,8 @@ class Recipe:
     quick: Settings = field(default_factory=dict)
     output: Output = "table"
     seeds: int = 3
+    cells: tuple["Cell", ...] = ()
+    """The cells themselves, instead of one for every combination of labels."""
 
     def __post_init__(self) -> None:
         """Refuse a layout that does not fit the axes."""
@@ -98,6 +100,9 @@ def expand_cells(
     recipe: Recipe, quick: bool = False, overrides: Iterable[str] = ()
 ) -> Iterator[Cell]:
     """Yield the cells of a recipe, after 'key=value' changes to all of them."""
+    if recipe.cells:
+        yield from recipe.cells
+        return
     recipe = recipe.reduced if quick else recipe
     changes = [_parse_change(text) for text in overrides]
     if recipe.output == "choice":  # the recipe itself sets what is compared
@@ -130,7 +135,7 @@ def parse_recipe(name: str, text: str, axes: Settings, quick: Settings) -> Recip
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise UserError(f"recipe {name} is not valid TOML: {problem}") from problem
-    known = [each.name for each in fields(Recipe)]
+    known = [each.name for each in fields(Recipe) if each.name != "cells"]
     for key in table:
         if key not in known:
             raise unknown(f"key in recipe {name}:", key, known)

@@ -64,7 +64,7 @@ def make_single_client(method: Method, task: Task, guard: Guard | None = None) -
         samples=[torch.zeros(1, dtype=torch.int64)],
         training=LocalTraining(1, 1, False, Sgd(0.01, 0.9, 0.0)),
         participation=1.0,
-        augmented=False,
+        augmentation=None,
         seed=0,
         guard=guard,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from fedfm.config.training import Training, cohort_size
 from fedfm.core.rng import generator
 from fedfm.core.sgd import Sgd
+from fedfm.data.augment import Augmentation
 from fedfm.data.batches import BatchPlan, plan_batches
 from fedfm.engine.executors import Executor
 from fedfm.methods.base import Stage, Task
@@ -43,8 +45,11 @@ class Federation:
     """The training samples [n_k] of every client k, as indices into the data."""
     training: LocalTraining
     participation: float
-    augmented: bool
+    augmentation: Augmentation | None
+    """The random changes of training images."""
     seed: int
+    sampling: Literal["fixed", "coin"] = "fixed"
+    """How the clients of a round are drawn."""
     guard: Guard | None = None
     """Clips and noises answers, if privacy is on."""
     labels: Tensor | None = None
@@ -65,6 +70,8 @@ class Federation:
     def cohort(self, round: int) -> list[int]:
         """Return the clients that take part in a round (from 0), ascending."""
         everyone = range(self.population)
+        if self.sampling == "coin":
+            return toss_coins(everyone, self.participation, self.seed, round)
         return draw_cohort(everyone, self.participation, self.population, self.seed, round)
 
     def count_classes(self, cohort: Sequence[int]) -> Tensor:
@@ -105,7 +112,7 @@ class Federation:
             epochs=epochs or self.training.epochs,
             batch_size=self.training.batch_size,
             keep_last=self.training.keep_last,
-            augmented=self.augmented,
+            augmentation=self.augmentation,
             key=(self.seed, round, client),
         )
 
@@ -119,3 +126,10 @@ def draw_cohort(
         return sorted(clients)
     chosen = generator(seed, "cohort", round).choice(len(clients), size, replace=False)
     return sorted(clients[place] for place in chosen.tolist())
+
+
+def toss_coins(clients: Sequence[int], participation: float, seed: int, round: int) -> list[int]:
+    """Draw a round's cohort by a coin for each client; at least one client takes part."""
+    chances = generator(seed, "coins", round).random(len(clients))
+    chosen = (chances < participation).nonzero()[0].tolist()
+    return [clients[place] for place in chosen or [int(chances.argmin())]]

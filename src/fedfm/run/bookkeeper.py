@@ -25,18 +25,23 @@ class Bookkeeper:
         self.config, self.folder, self.watch = config, folder, watch
         self.every = 1 if deployed else config.checkpoint_every
         self.secure = deployed and config.deployment.secure
+        self.saved = 0
+        """How many rounds the folder has."""
 
     def begin(self, start: State) -> Progress:
         """Return the progress at the last checkpoint, or that of a new run."""
-        return (self.folder and self.folder.load(start)) or Progress(start)
+        progress = (self.folder and self.folder.load(start)) or Progress(start)
+        self.saved = len(progress.records)
+        return progress
 
     def save(self, progress: Progress) -> None:
         """Write a checkpoint every so many rounds, and after the last one."""
-        since = progress.state.round % self.every
-        due = not since or progress.state.round == self.config.training.rounds
+        round = progress.state.round
+        due = round % self.every == 0 or round == self.config.training.rounds
         if self.folder and due:
             with phase("checkpoint"):
-                self.folder.save(progress, since or self.every)
+                self.folder.save(progress, self.saved)
+            self.saved = len(progress.records)
         if due or not self.folder:
             progress.state.clients.tidy()
 

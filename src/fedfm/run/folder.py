@@ -76,11 +76,7 @@ class RunFolder:
             )
             return False
         require(resume, f"{path} already holds a run: resume it, or choose another folder")
-        try:
-            before = resolve(use_new_names(tomllib.loads(recorded.read_text()), note=False))
-        except ValueError as problem:
-            raise Damaged(recorded, problem) from problem
-        differing = list(differences(before, {"code": {}} | config))
+        differing = list(differences(read_config(path), {"code": {}} | config))
         require(
             not differing,
             f"{path} holds a run of another config: give its settings, or choose another folder. "
@@ -140,10 +136,10 @@ class RunFolder:
             f"{self.path} was begun with other data: restore them, or start in another folder",
         )
 
-    def save(self, progress: Progress, rounds: int = 1) -> None:
-        """Add the lines of the last `rounds` rounds, then replace the checkpoint."""
+    def save(self, progress: Progress, saved: int) -> None:
+        """Add the lines of the rounds after the first `saved`, then replace the checkpoint."""
         with (self.path / "rounds.jsonl").open("a") as file:
-            new = progress.records[-rounds:]
+            new = progress.records[saved:]
             file.writelines(json.dumps(record.as_dict()) + "\n" for record in new)
             file.flush()
             os.fsync(file.fileno())
@@ -206,6 +202,15 @@ def check_writable(path: Path) -> None:
     except OSError as problem:
         reason = problem.strerror or problem
         raise UserError(f"cannot write to {path} ({reason}); choose another folder") from problem
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the config that a run's folder records, with the defaults of keys that it lacks."""
+    path = folder / "config.toml"
+    try:
+        return resolve(use_new_names(tomllib.loads(path.read_text()), note=False))
+    except ValueError as problem:
+        raise Damaged(path, problem) from problem
 
 
 def is_finished(folder: Path) -> bool:

@@ -24,6 +24,8 @@ def load_data(config: Config, download: bool = True) -> Dataset:
     for key in ("dir", "path"):
         if key in options:
             options[key] = Path(options[key]).expanduser()
+    if config.data.augment is not None:
+        options["augment"] = config.data.augment  # dumped as a table
     return data.load(config.data.name, download=download, **options)
 
 
@@ -45,7 +47,7 @@ def build_model(config: Config, dataset: Described, pretrained: bool = True) -> 
     """Build the model that a config names; its weights are pretrained or depend on the seed."""
     chosen = config.model
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(config.seed, "model"))
+        torch.default_generator.manual_seed(torch_seed(config.seed, "model"))
         model = models.build(
             chosen.name, shape=dataset.shape, classes=len(dataset.classes), **chosen.options
         )

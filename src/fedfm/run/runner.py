@@ -21,6 +21,7 @@ from fedfm.engine.profile import phase
 from fedfm.rounds.server import Diverged
 from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
 from fedfm.run.description import DataDescription
+from fedfm.run.extend import check_extension, copy_run
 from fedfm.run.folder import RunFolder, check_writable
 from fedfm.run.prepare import build_model, device_of, load_data, use_threads
 from fedfm.run.records import Progress, Result
@@ -37,11 +38,14 @@ class Run:
     config: Config
     out: Path | None = None
     watch: Watcher | None = None
+    parent: Path | None = None
+    """The folder of the finished run that a new one goes on from."""
 
     @property
     def effective_config(self) -> Config:
         """The config, with the executor that the folder records if there is one."""
-        known = self.out and RunFolder(self.out).choice()
+        begun = self.parent or self.out
+        known = begun and RunFolder(begun).choice()
         if known and self.config.executor == "auto":
             return self.config.model_copy(update={"executor": known.name})
         return self.config
@@ -55,11 +59,15 @@ class Run:
         """Return the run's folder; make it if it does not exist."""
         if self.out is None:
             return None
-        folder = RunFolder.open(self.out, self.config.as_toml(), resume)
-        if folder.choice():
-            folder.check_data(data.digest)
+        if self.parent:
+            RunFolder(self.parent).check_data(data.digest)
+            folder = copy_run(self.parent, self.out, self.config)
         else:
-            folder.record_machine(choice, next(self.model.parameters()).device, data.digest)
+            folder = RunFolder.open(self.out, self.config.as_toml(), resume)
+            if folder.choice():
+                folder.check_data(data.digest)
+            else:
+                folder.record_machine(choice, next(self.model.parameters()).device, data.digest)
         DataDescription.of(data).save(folder.path)
         return folder
 
@@ -81,20 +89,26 @@ def run_configs(
     data: Dataset | None = None,
     networks: Sequence[nn.Module] = (),
     resume: bool = False,
+    parents: Sequence[Path | None] = (),
 ) -> list[Result]:
     """Prepare and run configs that differ only in their seeds.
 
-    `data` and `networks` replace those that the configs name.
+    `data` and `networks` replace those that the configs name. New runs go on from the finished runs
+    in `parents`.
     """
     first, nobody = configs[0], [None] * len(configs)
     for config, out in zip(configs, outs or nobody, strict=True):
         if out:
             RunFolder.check(out, config.as_toml(), resume)
             check_writable(out)
+    for config, parent in zip(configs, parents or nobody, strict=True):
+        if parent:
+            check_extension(parent, config)
     with phase("set-up"):
         data, device = data or load_data(first), device_of(first)
         networks = networks or [build_model(config, data).to(device) for config in configs]
-    every = zip(networks, configs, outs or nobody, watchers or nobody, strict=True)
+    several = (each or nobody for each in (outs, watchers, parents))
+    every = zip(networks, configs, *several, strict=True)
     with use_threads(first.threads, networks[0]):
         return run_together([Run(*each) for each in every], data, resume)
 

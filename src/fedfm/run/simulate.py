@@ -43,6 +43,7 @@ def simulate(
     checkpoint_every: int = 1,
     out: Path | str | None = None,
     resume: bool = False,
+    extend: Path | str | None = None,
     watch: Watcher | None = None,
 ) -> Result:
     """Run a federation of simulated clients and return its rounds and its best model.
@@ -68,6 +69,8 @@ def simulate(
         checkpoint_every: Rounds between two checkpoints.
         out: A folder for the run's files; without it nothing is written.
         resume: Whether to continue from the last checkpoint in `out`.
+        extend: The folder of a finished run with fewer rounds and otherwise the same settings; the
+            new run in `out` goes on from it, as if it had had all rounds from the start.
         watch: Called with the `RoundRecord` of every round.
 
     Returns:
@@ -100,6 +103,7 @@ def simulate(
     require(not isinstance(model, type), "the model must be a torch.nn.Module, not its class")
     config = make_config(method, model=model, data=data, **settings)
     networks = [_place(model, config)] if isinstance(model, nn.Module) else []
+    require(not extend or (bool(out) and not resume), "extend makes a new run: give its folder out")
     return run_configs(
         [config],
         outs=[Path(out) if out else None],
@@ -107,6 +111,7 @@ def simulate(
         data=data if isinstance(data, Dataset) else None,
         networks=networks,
         resume=resume,
+        parents=[Path(extend) if extend else None],
     )[0]
 
 

@@ -62,7 +62,7 @@ def problem() -> tuple[nn.Module, Dataset]:
     labels[owner >= len(SIZES) // 2] = 0
     split = Split(inputs * (1 + owner.unsqueeze(1) / 4), labels)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         network = models.MLP((FEATURES,), CLASSES, hidden=()).double()
     return network, Dataset("quadratic", split, split, ("0", "1"), keep_order=True)
 

@@ -63,7 +63,7 @@ def make_network(
 ) -> nn.Module:
     """Return a new network of `NETWORKS` or of `fedfm.models`; the seed determines its weights."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if name in NETWORKS:
             return NETWORKS[name]().to(dtype)
         return models.build(name, shape=shape, classes=CLASSES, **options).to(dtype)
@@ -130,7 +130,7 @@ def make_federation(
         samples=samples or split_samples(),
         training=LocalTraining(epochs, batch_size, keep_last, sgd),
         participation=participation,
-        augmented=False,
+        augmentation=None,
         seed=seed,
         labels=data.train.labels,
     )

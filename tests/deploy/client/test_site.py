@@ -14,6 +14,7 @@ from fedfm import data
 from fedfm.config import Config, parse
 from fedfm.core.errors import UserError
 from fedfm.data import partition as partitions
+from fedfm.data.augment import PAPERS
 from fedfm.data.batches import plan_batches
 from fedfm.data.holdout import hold_out, hold_out_client
 from fedfm.deploy.agreement import Agreement, agree, apply_agreement, introduce
@@ -230,7 +231,7 @@ def test_places_in_a_shard_stand_for_its_samples(samples, client, seed, keep_las
     for samples_there, places in zip(by_sample, by_place, strict=True):
         assert np.array_equal(samples_there, shard[places])
     there, here = (
-        plan_batches(training, epochs=2, batch_size=4, keep_last=keep_last, augmented=True,
+        plan_batches(training, epochs=2, batch_size=4, keep_last=keep_last, augmentation=PAPERS,
              key=(seed, 5, client))
         for training in (by_sample[0], by_place[0])
     )  # fmt: skip

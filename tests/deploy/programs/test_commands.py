@@ -273,8 +273,9 @@ def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypat
 
 
 def test_a_client_ends_when_it_has_the_model_and_the_server_is_gone(
-    command: Command, fake, tmp_path
+    command: Command, fake, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(processes, "GRACE", 0.5)
     result = tmp_path / "out" / "model.safetensors"
     result.parent.mkdir()
     result.write_text("of another federation")

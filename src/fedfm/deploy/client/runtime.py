@@ -81,7 +81,7 @@ class Runtime:
             samples=[self.samples[0]] * (self.client + 1),
             training=LocalTraining.from_config(self.config.training),
             participation=1.0,
-            augmented=self.data.augment,
+            augmentation=self.data.augmentation,
             seed=self.config.seed,
             guard=self.config.guard(secret_sources),
             labels=self.data.train.labels,

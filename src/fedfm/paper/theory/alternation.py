@@ -38,8 +38,11 @@ def simulate(
         gradient = problem.mean(point @ problem.hessians - constant)
         norms[t] = np.sum(gradient.reshape(repeats, -1) ** 2, 1)
         local: Array = np.broadcast_to(point, constant.shape)
+        constant *= rate
         for draw in rng.normal(size=(tau, len(sums), repeats, 1, 1)):
-            local = local @ step + rate * constant - (draw * noise).reshape(constant.shape)
+            local = local @ step
+            local += constant
+            local -= (draw * noise).reshape(constant.shape)
         point = problem.mean(local)
     return norms
 

@@ -77,7 +77,7 @@ def compute_digits_updates(
     """
     digits = data.load("digits")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         sizes = {"channels": (8, 16), "features": 32}
         shape, classes = digits.shape, len(digits.classes)
         model = models.build("cnn", shape=shape, classes=classes, norm=norm, **sizes).double()

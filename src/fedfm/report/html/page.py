@@ -22,6 +22,7 @@ from fedfm.report.html.discover import Discovery, LeftOut, discover_runs, embed_
 from fedfm.report.html.group import Setting, group_by_setting
 from fedfm.report.html.partition import draw_partition_of
 from fedfm.report.html.svg import draw_swatch
+from fedfm.report.html.sweep import list_sweeps
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def render_page(findings: Discovery, title: str | None = None) -> str:
         methods=sorted({(entry.number, entry.label) for s in settings for entry in s.entries}),
         sections=[_make_section(setting, f"s{i}") for i, setting in enumerate(settings)],
         contents=_shorten_titles(settings),
+        sweeps=list_sweeps(findings.runs),
         pictures=pictures,
         profiles=_list_profiles(settings),
         machines=tables.list_machines(findings.runs),
