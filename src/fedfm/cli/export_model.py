@@ -15,8 +15,8 @@ def export_model(
         typer.Option(
             "--out",
             "-o",
-            help="A .pt2 file for a program of torch.export, or a .safetensors or .pt file for a "
-            "state dict.",
+            help="A .pt2 file for a program of torch.export, or a .safetensors file for a state "
+            "dict.",
         ),
     ] = Path("model.pt2"),
     client: Client = None,
@@ -30,9 +30,9 @@ def export_model(
     from fedfm.run.classifier import PROGRAM, STATE_DICT
     from fedfm.run.load import load
 
-    suffixes = (*PROGRAM, *STATE_DICT)
-    require(out.suffix in suffixes, f"--out takes a file {', '.join(suffixes)}, not {out}")
+    fits = out.suffix in (PROGRAM, STATE_DICT)
+    require(fits, f"--out takes a {PROGRAM} or a {STATE_DICT} file, not {out}")
     classifier = load(run, client=client)
     out.parent.mkdir(parents=True, exist_ok=True)
-    (classifier.export if out.suffix in PROGRAM else classifier.save)(out)
+    (classifier.export if out.suffix == PROGRAM else classifier.save)(out)
     print(f"wrote {out}")

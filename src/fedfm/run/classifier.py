@@ -18,7 +18,7 @@ from fedfm.run.description import DataDescription
 
 BATCH = 500
 """Samples that go through the network at once."""
-PROGRAM, STATE_DICT = (".pt2",), (".safetensors", ".pt")
+PROGRAM, STATE_DICT = ".pt2", ".safetensors"
 """The suffixes of files that `Classifier.export` and `Classifier.save` write."""
 
 
@@ -110,13 +110,10 @@ class Classifier:
         return export_state_dict(self.model)
 
     def save(self, path: Path | str) -> None:
-        """Write the state dict to a .safetensors file, or to a .pt file for `torch.load`."""
+        """Write the state dict to a .safetensors file, for `safetensors.torch.load_file`."""
         path = _check_suffix(path, STATE_DICT)
         tensors = {name: leaf.detach().cpu().clone() for name, leaf in self.state_dict().items()}
-        buffer = io.BytesIO()
-        if path.suffix == ".pt":
-            torch.save(tensors, buffer)
-        write_atomically(path, buffer.getvalue() or save(tensors))
+        write_atomically(path, save(tensors))
 
     def export(self, path: Path | str) -> None:
         """Write a program of torch.export to a .pt2 file, for `torch.export.load`.
@@ -142,8 +139,8 @@ class Classifier:
         write_atomically(path, buffer.getvalue())
 
 
-def _check_suffix(path: Path | str, suffixes: tuple[str, ...]) -> Path:
+def _check_suffix(path: Path | str, suffix: str) -> Path:
     path = Path(path)
-    require(path.suffix in suffixes, f"{path}: the file's name must end in {' or '.join(suffixes)}")
+    require(path.suffix == suffix, f"{path}: the file's name must end in {suffix}")
     require(path.parent.is_dir(), f"{path.parent} is not a folder: make it first")
     return path
