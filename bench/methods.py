@@ -10,6 +10,7 @@ from rich.console import Console
 from fedfm import Piece, Training, data, models
 from fedfm.methods import PIECES
 from fedfm.rounds.round import close_round, open_round
+from fedfm.rounds.stages import Trained, send
 from fedfm.run.simulation import Simulation
 
 TURNS = 7
@@ -33,7 +34,9 @@ def time_round(simulation: Simulation) -> tuple[float, float]:
     times.append(time.perf_counter())
     result = fed.executor.train(opened.job)
     times.append(time.perf_counter())
-    close_round(opened, fed, result)
+    trained = send(opened.training, result)
+    assert isinstance(trained, Trained), "the method has one stage"
+    close_round(opened, fed, trained)
     return times[2] - times[1], time.perf_counter() - times[0]
 
 

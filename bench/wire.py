@@ -195,7 +195,7 @@ class WatchedServer(Server):
     def _final_score(self, state: State) -> Score:
         return Score(0.0, 0.0)
 
-    def _deliver(self, model: Model) -> None:
+    def _deliver(self, model: Model, state: State) -> None:
         pass
 
 

@@ -184,6 +184,14 @@ def make_client_data(folder: Path) -> None:
     (folder / "clients.json").write_text(json.dumps([[*range(50)], [*range(60, 100)]]))
 
 
+def test_the_examples_with_a_trained_model_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = run_blocks(ROOT / "docs/after-training.md", capsys)
+    shape, accuracy, same, own = said.splitlines()
+    assert shape.startswith("torch.Size([359, 10]) ['")
+    assert [accuracy[-1], same, own[-1]] == ["%", "True", "%"]
+
+
 def test_the_recipe_of_ones_own_has_its_six_cells(tmp_path):
     (text,) = blocks(ROOT / "docs/experiments.md", "toml")
     (tmp_path / "mine.toml").write_text(text)

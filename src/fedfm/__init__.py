@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from fedfm.data.partition import Partition
     from fedfm.methods import FedAvg, FedFM, FedFMLite, Piece, compose
     from fedfm.metrics import Metric
+    from fedfm.run.classifier import Classifier
+    from fedfm.run.load import load
     from fedfm.run.records import Result, RoundRecord
     from fedfm.run.simulate import simulate, simulate_seeds
 
 __all__ = [
+    "Classifier",
     "FedAvg",
     "FedFM",
     "FedFMLite",
@@ -31,12 +34,14 @@ __all__ = [
     "UserError",
     "compose",
     "data",
+    "load",
     "models",
     "simulate",
     "simulate_seeds",
 ]
 
 _MODULES = {
+    "Classifier": "run.classifier",
     "FedAvg": "methods",
     "FedFM": "methods",
     "FedFMLite": "methods",
@@ -48,6 +53,7 @@ _MODULES = {
     "Training": "config.training",
     "UserError": "core.errors",
     "compose": "methods",
+    "load": "run.load",
     "simulate": "run.simulate",
     "simulate_seeds": "run.simulate",
 }

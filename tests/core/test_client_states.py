@@ -9,7 +9,7 @@ from fedfm import Partition, Training, UserError, compose, models, simulate
 from fedfm.config import make_config
 from fedfm.core.checkpoint import Damaged
 from fedfm.core.client_states import InMemory, OnDisk
-from fedfm.engine.networks import copy_model
+from fedfm.engine.networks import copy_model, describe_task
 from fedfm.methods import FedFMLite, FedProx, Moon, Scaffold
 from tests.run.test_simulation import blobs
 
@@ -79,12 +79,12 @@ def test_a_store_is_a_value(tmp_path):
 
 
 def test_the_disk_is_chosen_where_memory_would_not_do():
-    model = copy_model(network())
+    task = describe_task(network(), copy_model(network()), classes=1, features=1)
     config = make_config(Scaffold(), partition=Partition(), training=SHORT, seed=0, executor="loop")
-    assert not config.keeps_states_on_disk(model)
+    assert not config.keeps_states_on_disk(task)
     many = config.model_copy(update={"training": replace(SHORT, clients=10**9)})
-    assert many.keeps_states_on_disk(model)
-    assert config.model_copy(update={"client_states": "disk"}).keeps_states_on_disk(model)
+    assert many.keeps_states_on_disk(task)
+    assert config.model_copy(update={"client_states": "disk"}).keeps_states_on_disk(task)
     with pytest.raises(UserError, match=r"client_states.*'auto'.*'memory'.*'disk'"):
         make_config(Scaffold(), client_states="tape")
 

@@ -417,13 +417,13 @@ def test_folders_may_be_links_to_folders(tmp_path, own):
 def decodings(monkeypatch) -> list[str]:
     """The names of the images decoded so far."""
     names: list[str] = []
-    decode = folder._decode
+    decode = folder.decode_image
 
     def count(data, name, size, mode):
         names.append(name.name)
         return decode(data, name, size, mode)
 
-    monkeypatch.setattr(folder, "_decode", count)
+    monkeypatch.setattr(folder, "decode_image", count)
     return names
 
 

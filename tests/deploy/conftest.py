@@ -23,8 +23,10 @@ from fedfm.core.trees import flatten
 from fedfm.deploy.client_app import app
 from fedfm.deploy.packets import FACTS, Packet, pack, unpack
 from fedfm.deploy.server.server import Server
-from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
+from fedfm.rounds.clients import answer_measure, answer_train
+from fedfm.rounds.group import prepare_group
 from fedfm.rounds.round import serve_round
+from fedfm.rounds.stages import train_locally
 from fedfm.rounds.state import State
 from fedfm.run import prepare
 from fedfm.run.folder import RunFolder
@@ -175,8 +177,7 @@ class Federation:
                 if ask.kind == "measure":
                     ask = talk.send(answer_measure(visit, fed, ask))
                     continue
-                training = make_job(visit, fed, ask)
-                sums = answer_train(visit, fed, ask, training, fed.executor.train(training))
+                sums = answer_train(visit, fed, ask, train_locally(visit, fed, ask))
                 try:
                     talk.send(sums)
                 except StopIteration as end:

@@ -1,11 +1,22 @@
 """A deployed federation gives what the simulation gives: every method, bit for bit or nearly so."""
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from fedfm import UserError, compose, load
+from fedfm.core.trees import tree_map
 from fedfm.methods import PIECES
-from tests.deploy.conftest import Fault, assert_same, facts_of
+from fedfm.methods.base import Model
+from fedfm.rounds.group import personal_models
+from fedfm.run.prepare import load_data
+from tests.deploy.conftest import CLIENTS, Fault, assert_same, facts_of, silent, tensors_of
 
 COMPOSED = ("fedprox", "fednova", "moon", "fedavgm", "scaffold", "feddyn")
+KINDS = {name: compose(piece()) for name, piece in PIECES.items()}
+PERSONAL = [name for name, method in KINDS.items() if method.keeps_models]
+GLOBAL = [n for n, method in KINDS.items() if n not in PERSONAL and not method.pools_data]
+FROZEN = ("model.freeze=['body.1']", "model.norm=batch")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 """Of float32 after three rounds: sums of clients are added in another order."""
 
@@ -26,10 +37,123 @@ def assert_equal_runs(federation, accuracies=True, **tolerance):
     return result, wanted
 
 
-@pytest.mark.parametrize("method", PIECES)
+@pytest.mark.parametrize("method", GLOBAL)
 def test_every_method_gives_the_simulation_s_result(federation, method):
     result, wanted = assert_equal_runs(federation(method))
     assert result.best.round == wanted.best.round
+
+
+def load_own(run, client, wanted) -> tuple[Model, Model]:
+    """A client's own model: as it was delivered, and as the simulation has it."""
+    state, tensors = wanted.state, load_file(run.out(client) / "model.safetensors")
+    own = personal_models(state.model, [state.clients.get(client)])
+    own = own.map(lambda tree: tree_map(lambda leaf: leaf[0], tree))
+    parts = [{name: tensors[name] for name in tree} for tree in own]
+    assert sum(map(len, parts)) == len(tensors)
+    return Model(*parts), own
+
+
+def measure_own(run, wanted) -> list[float]:
+    """The accuracies of the clients' own models on their validation samples."""
+    evaluate = run.simulation.evaluate
+    models = [load_own(run, client, wanted)[1] for client in range(CLIENTS)]
+    return [float(evaluate.measure_clients(model)[k]) for k, model in enumerate(models)]
+
+
+@pytest.mark.parametrize("others", [(), ("training.participation=0.67", "training.rounds=4")])
+@pytest.mark.parametrize("method", [*PERSONAL, "fedbn,fedfm", "ditto,fedfm"])
+def test_clients_with_models_of_their_own(federation, method, others):
+    run = federation(method, "model.norm=batch", *others)
+    result, wanted = assert_equal_runs(run, accuracies=False)
+    for client in range(CLIENTS):
+        for ours, theirs in zip(*load_own(run, client, wanted), strict=True):
+            for name, leaf in theirs.items():
+                assert torch.allclose(ours[name], leaf, 1e-4, 1e-5), name
+    accuracy = sum(measure_own(run, wanted)) / CLIENTS
+    assert result.rounds[-1].val_accuracy == pytest.approx(accuracy, abs=1e-9)
+    assert result.best.round == run.config.training.rounds
+
+
+def test_every_client_can_load_its_own_folder(federation):
+    run = federation("fedper")
+    run.run()
+    wanted, data = run.simulated(), load_data(run.config)
+    for client in range(CLIENTS):
+        classifier, own = load(run.out(client)), load_own(run, client, wanted)[1]
+        for name, leaf in classifier.model.state_dict().items():
+            assert torch.allclose(leaf, (own.params | own.buffers)[name], 1e-4, 1e-5), name
+        assert classifier.classes == data.classes
+        assert classifier.data.mean == pytest.approx(data.mean, rel=0.2)
+    assert load(run.folder / "server").classes == data.classes
+    with pytest.raises(UserError, match="machine"):
+        load(run.folder / "server", client=0)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedfm", "fedfm-lite", "fedper", "scaffold"])
+def test_frozen_layers(federation, method):
+    run = federation(method, *FROZEN, "training.participation=0.67", "training.rounds=4")
+    before = run.simulation.start.model.buffers["body.1.weight"].clone()
+    assert_equal_runs(run, accuracies=False)
+    assert torch.equal(run.state.model.buffers["body.1.weight"], before)
+    for client in range(CLIENTS):
+        tensors = load_file(run.out(client) / "model.safetensors")
+        assert torch.equal(tensors["body.1.weight"], before)
+
+
+def test_frozen_layers_are_sent_once(federation):
+    sent: list[bool] = []
+
+    def noted(message, answer):
+        sent.append("model/buffers/body.1.weight" in tensors_of(message))
+        answered = answer()
+        assert not any("body.1.weight" in name for name in tensors_of(answered))
+        return answered
+
+    run = federation("fedavg", *FROZEN, "training.rounds=4")
+    run.run(Fault("train", noted, at=range(4)))
+    assert sent == [True, False, False, False]
+    assert run.state.received == {*range(CLIENTS)}
+
+
+def test_a_client_that_lost_frozen_layers_gets_them_again(federation):
+    sent: list[bool] = []
+
+    def lose(message, answer):
+        sent.append("model/buffers/body.1.weight" in tensors_of(message))
+        if len(sent) == 2:
+            (run.out(1) / "first.safetensors").unlink()
+        return answer()
+
+    run = federation("fedavg", *FROZEN, "training.rounds=4")
+    result = run.run(Fault("train", lose, at=range(4)))
+    assert sent == [True, False, True, False]
+    assert [record.failed for record in result.rounds] == [0, 1, 0, 0]
+
+
+def test_a_resumed_server_knows_who_has_the_frozen_layers(federation):
+    run = federation("fedavg", *FROZEN, "training.rounds=4")
+    whole = assert_equal_runs(federation("fedavg", *FROZEN, "training.rounds=4"))[0]
+    with pytest.raises(UserError, match=r"minimum"):
+        run.run(lambda message, answer: stop_in_round(2, message, answer))
+    result = run.run(resume=True)
+    assert [record.traffic for record in result.rounds] == [r.traffic for r in whole.rounds]
+
+
+def stop_in_round(round, message, answer):
+    return silent(message, answer) if facts_of(message).get("round") == round else answer()
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "named"),
+    [
+        ("centralised", (), "centralised"),
+        ("fedper", ("deployment.evaluate=server",), "evaluate = 'clients'"),
+    ],
+)
+def test_methods_that_cannot_be_deployed(federation, method, overrides, named):
+    run = federation(method, *overrides)
+    with pytest.raises(UserError, match=named):
+        run.run()
 
 
 @pytest.mark.parametrize("other", COMPOSED)

@@ -456,9 +456,8 @@ def test_a_client_with_other_messages_is_told_so(federation, warnings):
     run = federation("fedavg", "training.rounds=1", "deployment.wait=0.1")
     run.run(Fault("hello", older, at=range(9)))
     assert run.server.clients.members.numbers == {"c0": 0, "c2": 1}
-    assert_one_line(
-        warnings(), f"messages are of version 0, this client's of {PROTOCOL_VERSION}", "same FedFM"
-    )
+    versions = f"messages are of version 0, this client's of {PROTOCOL_VERSION}"
+    assert_one_line(warnings(), versions, "same FedFM")
 
 
 # --- too few --------------------------------------------------------------------------------------

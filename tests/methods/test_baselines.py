@@ -3,13 +3,19 @@
 import pytest
 
 from fedfm.methods import (
+    Centralised,
+    Ditto,
     FedAvg,
     FedAvgM,
+    FedBN,
     FedDyn,
     FedFM,
     FedNova,
+    FedPer,
     FedProto,
     FedProx,
+    FedRep,
+    Local,
     Moon,
     Piece,
     Scaffold,
@@ -27,6 +33,12 @@ METHODS: dict[str, tuple[Piece, ...]] = {
     "fednova+fedprox": (FedNova(), FedProx(mu=0.3)),
     "moon": (Moon(mu=2.0, tau=0.5),),
     "fedproto": (FedProto(strength=0.5),),
+    "fedbn": (FedBN(),),
+    "fedper": (FedPer(),),
+    "fedrep": (FedRep(head_epochs=3),),
+    "ditto": (Ditto(strength=0.5),),
+    "local": (Local(),),
+    "centralised": (Centralised(),),
 }
 COMPOSED = [name for name in METHODS if name != "fedproto"]
 NETWORKS = ("tiny cnn", "tiny cnn with batch norm")

@@ -12,7 +12,8 @@ from fedfm.plugins import add_plugins, load_plugins
 
 COMMANDS = (
     *("run", "extend", "sweep", "cost", "partition", "methods", "data", "demo", "verify"),
-    *("table", "reproduce", "merge", "export", "features", "report", "keys", "serve", "join"),
+    *("table", "reproduce", "merge", "export", "features", "report", "predict", "evaluate"),
+    *("export_model", "keys", "serve", "join"),
 )
 """The commands in the order of the help: each is a function of that name in a module of it."""
 

@@ -102,6 +102,6 @@ def _check_data(site: Site, config: Config) -> None:
 
     print("reading the data", flush=True)
     data = site.load_data(config)
-    build_model(config, data)
+    build_model(config, data, pretrained=False)
     check_enough(data, config)
     check_batches(data, config)

@@ -50,14 +50,14 @@ def _costs(piece: Piece) -> dict[str, str]:
     import torch
 
     from fedfm import models
-    from fedfm.engine.networks import copy_model
-    from fedfm.methods import Task, compose
+    from fedfm.engine.networks import copy_model, describe_task
+    from fedfm.methods import compose
     from fedfm.rounds.costs import measure_cost
 
     shape, classes = (3, 32, 32), 10
     with torch.device("meta"):
         network = models.build("resnet18", shape=shape, classes=classes)
-    task = Task(copy_model(network), classes, models.feature_dim(network))
+    task = describe_task(network, copy_model(network), classes, models.feature_dim(network))
     costs = measure_cost(compose(piece), network, classes, task.features)
     size = models.count_parameters(network)
     return {

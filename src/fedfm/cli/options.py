@@ -27,6 +27,18 @@ Format = Annotated[
     Literal["text", "json"],
     typer.Option("--format", help="Print text for people, or JSON for programs."),
 ]
+FinishedRun = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="Folder of a finished run, or of a client in a deployment."),
+]
+Client = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLIENT",
+        help="Use the model of this client, by number or name, where clients have their own.",
+        show_default="the global model",
+    ),
+]
 TableFormat = Annotated[
     Literal["text", "markdown", "latex", "csv", "json"],
     typer.Option("--format", help="Format of the table."),

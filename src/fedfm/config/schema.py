@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -31,9 +32,10 @@ from fedfm.data.augment import PAPERS, Augmentation
 from fedfm.data.dataset import Dataset, fingerprint
 from fedfm.data.partition import Partition
 from fedfm.losses import LOSSES, TaskLoss, cross_entropy
-from fedfm.methods import Method, Model, Task, compose, piece_class
+from fedfm.methods import Method, Task, compose, piece_class
 from fedfm.metrics import Accuracy, metric_class
 from fedfm.metrics.measures import Measures
+from fedfm.models.weights import digest_file
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.privacy.guard import Guard, Sources, keyed_sources
@@ -139,6 +141,13 @@ class ModelConfig(BaseModel):
 
     name: str = "cnn"
     """The name of a model."""
+    weights: str | None = None
+    """A .safetensors file that training starts from, with the names of torchvision, Hugging Face or
+    the model itself; by default random weights."""
+    freeze: tuple[str, ...] | None = None
+    """Layers that are not trained, such as ["conv1", "layer[12]"]; they are sent once."""
+    weights_digest: str | None = None
+    """The digest of the file of weights: recorded, never set."""
 
     @staticmethod
     def of(model: nn.Module) -> "ModelConfig":
@@ -155,6 +164,14 @@ class ModelConfig(BaseModel):
         if "digest" in table or not isinstance(name, str) or name not in models.MODELS:
             return given
         return models.default_options(name) | table
+
+    @model_validator(mode="after")
+    def _find_digest(self) -> Self:
+        """Find the digest of the weights, unless it is recorded: the file may be elsewhere then."""
+        if self.weights and not self.weights_digest:
+            digest = digest_file(Path(self.weights).expanduser())
+            object.__setattr__(self, "weights_digest", digest)
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
@@ -347,12 +364,13 @@ class Config(BaseModel):
             return None
         return Guard(self.privacy, self.deployment.minimum, sources or keyed_sources(self.seed))
 
-    def keeps_states_on_disk(self, model: Model) -> bool:
-        """Return whether what the clients keep is held on disk, given a model [...]."""
-        method, task = self.composed, Task(model, classes=1, features=1)
+    def keeps_states_on_disk(self, task: Task) -> bool:
+        """Return whether what the clients keep is held on disk, given the shapes of a model."""
+        method = self.composed
         each = count_bytes({piece.name: piece.client_state(task) for piece in method.pieces})
-        if method.share_every > 1:
-            each += count_bytes(model._asdict())
+        each += count_bytes(task.model.split(method.personal(task))[0]._asdict())
+        if method.share_every > 1 or any(stage.second for stage in method.stages):
+            each += count_bytes(task.model._asdict())
         if self.client_states == "auto":
             return each * self.training.clients > GIGABYTE
         return self.client_states == "disk"

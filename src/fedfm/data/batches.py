@@ -36,9 +36,13 @@ class BatchPlan:
 
     def first(self, steps: int) -> "BatchPlan":
         """Return a plan of the first steps only."""
-        samples = sum(self.sizes[:steps])
-        draws = None if self.draws is None else self.draws[:samples]
-        return BatchPlan(self.indices[:samples], self.sizes[:steps], draws, self.seed)
+        return self.part(0, steps)
+
+    def part(self, begin: int, end: int) -> "BatchPlan":
+        """Return a plan of the steps from `begin` to before `end`."""
+        where = slice(sum(self.sizes[:begin]), sum(self.sizes[:end]))
+        draws = None if self.draws is None else self.draws[where]
+        return BatchPlan(self.indices[where], self.sizes[begin:end], draws, self.seed + begin)
 
 
 def batch_sizes(samples: int, batch_size: int, keep_last: bool) -> list[int]:

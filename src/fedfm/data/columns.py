@@ -64,7 +64,7 @@ def encode_columns(
         if _is_category(table.header[column], texts, gap, options.categories):
             parts.append(_encode_category(table, column, texts, gap, train))
             continue
-        parts.append(_encode_numbers(table, column, texts, gap, train))
+        parts.append(encode_numbers(table, column, texts, gap, train))
         if options.fill == "indicate" and gap.any():
             parts.append(gap[:, None].astype(np.float64))
     return np.concatenate(parts, 1)
@@ -118,9 +118,7 @@ def _write_plainly(text: str) -> str:
     return text if np.isnan(number) else f"{number:g}"
 
 
-def _encode_numbers(
-    table: Cells, column: int, texts: list[str], gap: Flags, train: Flags
-) -> Floats:
+def encode_numbers(table: Cells, column: int, texts: list[str], gap: Flags, train: Flags) -> Floats:
     """Return a column of numbers [N, 1]; missing ones are the mean of the training rows."""
     numbers = np.array([to_number(text) for text in texts])
     bad = np.flatnonzero(~gap & ~(np.abs(numbers) <= np.finfo(np.float32).max))

@@ -77,7 +77,7 @@ def read_images(
 def _decode_all(path: Path, size: int | None, mode: str, by_client: bool) -> Decoded:
     plan = assign_classes(path, (name for name, _ in walk(path)), by_client)
     names = sorted(plan)
-    images = {n: _decode(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
+    images = {n: decode_image(read(), path / n, size, mode) for n, read in walk(path) if n in plan}
     classes, labels = encode_labels([plan[name].label for name in names])
     clients, owners = _find_clients(path, [plan[name].client for name in names])
     inputs = _stack({path / name: images[name] for name in names})
@@ -183,7 +183,7 @@ def _check_classes(path: Path, plan: dict[str, Place]) -> None:
     require(test <= train, f"{path}: no training images of {', '.join(sorted(test - train))}")
 
 
-def _decode(data: bytes, name: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
+def decode_image(data: bytes, name: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
     """Decode an image to [H, W], or to [H, W, 3] if it has colours."""
     from PIL import Image, UnidentifiedImageError
 

@@ -22,6 +22,7 @@ from fedfm.data.dataset import Dataset, Split
 from fedfm.data.splits import encode_labels
 from fedfm.deploy.normalisation import compute_normalisation, expand
 from fedfm.deploy.validation import ClientName, Declaration, Floats, Labels, Shape, Version
+from fedfm.run.description import DataDescription
 
 T = TypeVar("T")
 Dtype = Literal["uint8", "float32"]
@@ -167,6 +168,17 @@ def apply_agreement(data: Dataset, agreement: Agreement) -> Dataset:
         classes=agreement.classes,
         mean=agreement.mean or data.mean,
         std=agreement.std or data.std,
+    )
+
+
+def describe_agreement(agreement: Agreement) -> DataDescription:
+    """Return what a trained model needs to know of the clients' data."""
+    return DataDescription(
+        agreement.classes,
+        agreement.shape,
+        agreement.dtype,
+        agreement.mean or (0.0,),
+        agreement.std or (1.0,),
     )
 
 

@@ -7,6 +7,7 @@ from fedfm.core.errors import require, unknown
 from fedfm.data import SOURCES
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import validation_size
+from fedfm.methods.composition import has_own_part
 from fedfm.models import check_options, needs_vocabulary
 from fedfm.privacy.accounting import import_dp_accounting
 from fedfm.rounds.federation import LocalTraining
@@ -32,10 +33,20 @@ def check_deployable(config: Config) -> None:
     """Refuse a federation whose rounds cannot end, or whose clients would break their privacy."""
     given, cohort = config.deployment, config.training.cohort
     check_options(config.model.name, config.model.options)
+    method = config.composed
     require(
         not needs_vocabulary(config.model.name),
         f"model '{config.model.name}' is for token ids, and the clients of a federation of "
         "machines do not agree on a vocabulary yet: simulate it",
+    )
+    require(
+        not method.pools_data,
+        f"{method.name} pools the samples of all clients, which a deployment cannot: simulate it",
+    )
+    require(
+        given.evaluate == "clients" or not any(map(has_own_part, method.pieces)),
+        f"{method.name}: clients keep a part of the model, so the server cannot evaluate it: set "
+        "evaluate = 'clients' in [deployment]",
     )
     if config.data.name not in SOURCES:
         raise unknown("data source", config.data.name, SOURCES)
@@ -102,7 +113,7 @@ def check_batches(data: Dataset, config: Config) -> None:
     samples = len(data.train) - validation_size(len(data.train), config.training.validation)
     training = LocalTraining.from_config(config.training)
     if find_single_samples({"this client": samples}, training):
-        network = build_model(config, data)
+        network = build_model(config, data, pretrained=False)
         check_single_samples(network, data.example, {"this client": samples}, training)
 
 

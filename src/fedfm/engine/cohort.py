@@ -37,6 +37,8 @@ class TrainingJob:
     clipping: Clipping | None = None
     factors: tuple[float, ...] = ()
     """What the learning rate is multiplied with in each step; none if it never changes."""
+    trained: frozenset[str] | None = None
+    """The names of the parameters that take steps; None: all."""
 
     def rows(self, which: slice | Tensor) -> "TrainingJob":
         """Return the job of some of the clients."""
@@ -85,6 +87,7 @@ class Cohort:
     def __init__(self, net: BoundNetwork, data: DeviceData, job: TrainingJob) -> None:
         self.net, self.data = net, data
         self.optimizer, self.clipping = job.optimizer, job.clipping
+        self.trained = job.trained
         clients, held = len(job.plans), job.objective.held
         self.model = job.start.map(lambda tree: repeat_arranged(tree, clients))
         self.low_params = net.to_low_precision(self.model.params)
@@ -121,9 +124,14 @@ class Cohort:
         """Return the function that takes one step of a block's clients."""
         return CohortPart(self, block.rows)
 
+    def keep_trained(self, grads: Tree) -> Tree:
+        """Return the gradients of the parameters that take steps."""
+        return grads if self.trained is None else {name: grads[name] for name in self.trained}
+
     def finish_step(self, part: "CohortPart", grads: Tree) -> None:
         """Correct and clip the gradients [s, ...] and take the optimizer's step."""
         clipping = self.clipping
+        grads = self.keep_trained(grads)
         with phase("corrections"):
             if clipping and clipping.first:
                 grads = clipping(grads)
@@ -132,7 +140,7 @@ class Cohort:
                 grads = clipping(grads)
         with phase("optimizer"):
             moments, low_params = part.moments, part.low_params
-            update(part.params, grads, moments, low_params, self.optimizer, self.clock)
+            update(part.trained_params, grads, moments, low_params, self.optimizer, self.clock)
 
     def _run(self, block: Block, take_step: Step) -> None:
         device = self.losses.device
@@ -154,6 +162,8 @@ class CohortPart:
         self.losses = cohort.losses[rows]
         self.terms = {name: sum_[rows] for name, sum_ in cohort.terms.items()}
         self.params = trees.rows(cohort.model.params, rows)
+        names = self.params if cohort.trained is None else cohort.trained
+        self.trained_params = {name: p for name, p in self.params.items() if name in names}
         self.low_params = trees.rows(cohort.low_params, rows)
         self.moments = trees.rows(cohort.moments, rows)
         self.objective = cohort.objective.rows(rows)

@@ -205,8 +205,8 @@ def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[Trai
 
 def join_jobs(jobs: Sequence[TrainingJob]) -> TrainingJob:
     """Put the clients of all jobs one after another; what a job's clients share is copied."""
-    pieces, optimizer = jobs[0].objective.pieces, jobs[0].optimizer
-    assert all((job.objective.pieces, job.optimizer) == (pieces, optimizer) for job in jobs)
+    kinds = [(job.objective.pieces, job.optimizer, job.trained) for job in jobs]
+    assert all(kind == kinds[0] for kind in kinds)
     tensors = [
         trees.repeat({**job.start._asdict(), "held": job.objective.held}, len(job.plans))
         for job in jobs

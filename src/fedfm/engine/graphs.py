@@ -63,6 +63,7 @@ class GraphCohort(Cohort):
             and objective.task_loss == self.objective.task_loss
             and (job.optimizer, job.clipping) == (self.optimizer, self.clipping)
             and (bool(job.factors), len(job.plans)) == (bool(self.clock.factors), len(self.losses))
+            and job.trained == self.trained
             and _shapes(objective.held) == _shapes(self.objective.held)
         )
 
@@ -110,8 +111,9 @@ class GraphCohort(Cohort):
         constants = trees.rows(self.correction.constants, part.rows)
         sgd, moments = self.correction.into(self.optimizer), part.moments
         with phase("optimizer"):
+            grads = self.keep_trained(grads)
             grads = self.clipping(grads) if self.clipping else grads
-            update(part.params, grads, moments, part.low_params, sgd, self.clock, constants)
+            update(part.trained_params, grads, moments, part.low_params, sgd, self.clock, constants)
 
     def _set_correction(self, correction: Correction | None) -> None:
         """Set this round's correction; one of another kind makes captured steps invalid."""

@@ -9,7 +9,7 @@ from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, map_in
 from fedfm.core.trees import Tree, share, stack
 from fedfm.engine.layout import to_low_precision
 from fedfm.engine.stacking.layers import COUNTER, Unstackable, by_client, stack_module
-from fedfm.methods.base import Model
+from fedfm.methods.base import Model, Task
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, Tensor]:
@@ -42,6 +42,22 @@ def copy_model(module: nn.Module) -> Model:
     return Model(
         {name: p.detach().clone() for name, p in trainable_parameters(module).items()},
         {name: b.detach().clone() for name, b in untrained_tensors(module).items()},
+    )
+
+
+def describe_task(module: nn.Module, model: Model, classes: int, features: int) -> Task:
+    """Return the task of training a module, whose tensors are `model`'s: shapes, and roles."""
+    head, norm = getattr(module, "head_name", None), nn.modules.batchnorm._BatchNorm
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, norm)}
+    names = [*model.params, *model.buffers]
+    frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
+    return Task(
+        model,
+        classes,
+        features,
+        head=frozenset(name for name in names if head and name.startswith(f"{head}.")),
+        norms=frozenset(name for name in names if name.rpartition(".")[0] in layers),
+        frozen=frozenset(frozen),
     )
 
 

@@ -73,6 +73,8 @@ def digest(config: dict[str, Any]) -> str:
     """Return a short fingerprint of what a config runs, whatever its seed and the machine."""
     kept = extract_identity(config)
     kept["data"] = {key: value for key, value in kept.get("data", {}).items() if key != "dir"}
+    if "model" in kept:  # weights are known by their digest
+        kept["model"] = {key: value for key, value in kept["model"].items() if key != "weights"}
     kept = {FIRST_NAMES.get(key, key): value for key, value in kept.items()}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 

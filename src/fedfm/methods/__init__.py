@@ -3,15 +3,20 @@
 import re
 
 from fedfm.core.errors import UserError, unknown
-from fedfm.methods.base import Batch, LocalRun, Model, Piece, Task, Turnout
+from fedfm.methods.alone import Centralised, Local
+from fedfm.methods.base import Batch, LocalRun, Model, Piece, Stage, Task, Turnout
 from fedfm.methods.composition import Method, compose
+from fedfm.methods.ditto import Ditto
 from fedfm.methods.fedavg import FedAvg
 from fedfm.methods.fedavgm import FedAvgM
+from fedfm.methods.fedbn import FedBN
 from fedfm.methods.feddyn import FedDyn
 from fedfm.methods.fedfm import FedFM, FedFMLite
 from fedfm.methods.fednova import FedNova
+from fedfm.methods.fedper import FedPer
 from fedfm.methods.fedproto import FedProto
 from fedfm.methods.fedprox import FedProx
+from fedfm.methods.fedrep import FedRep
 from fedfm.methods.moon import Moon
 from fedfm.methods.scaffold import Scaffold
 
@@ -28,6 +33,12 @@ PIECES: dict[str, type[Piece]] = {
         FedProto,
         FedFM,
         FedFMLite,
+        FedBN,
+        FedPer,
+        FedRep,
+        Ditto,
+        Local,
+        Centralised,
     )
 }
 """The registered pieces by name; add yours to use it by name."""
@@ -60,20 +71,27 @@ def piece_class(name: str) -> type[Piece]:
 __all__ = [
     "PIECES",
     "Batch",
+    "Centralised",
+    "Ditto",
     "FedAvg",
     "FedAvgM",
+    "FedBN",
     "FedDyn",
     "FedFM",
     "FedFMLite",
     "FedNova",
+    "FedPer",
     "FedProto",
     "FedProx",
+    "FedRep",
+    "Local",
     "LocalRun",
     "Method",
     "Model",
     "Moon",
     "Piece",
     "Scaffold",
+    "Stage",
     "Task",
     "Turnout",
     "compose",

@@ -7,7 +7,7 @@ tensor has a leading client axis S (or 1 for what all clients share), and hooks 
 clients. Server-side hooks see one server.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
@@ -44,6 +44,11 @@ class Model(NamedTuple):
         """Return the models of some of the clients; a shared model stays as it is."""
         return self.map(lambda tree: trees.rows(tree, which))
 
+    def split(self, names: Container[str]) -> "tuple[Model, Model]":
+        """Return the leaves that are named, and the others."""
+        named = self.map(lambda tree: {k: leaf for k, leaf in tree.items() if k in names})
+        return named, self.map(lambda tree: {k: tree[k] for k in tree if k not in names})
+
     @property
     def shared(self) -> bool:
         """Whether one model [1, ...] serves all clients."""
@@ -68,6 +73,12 @@ class Task:
     """C, the number of classes."""
     features: int
     """d, the number of features."""
+    head: frozenset[str] = frozenset()
+    """The names of the parameters of the last layer."""
+    norms: frozenset[str] = frozenset()
+    """The names of the parameters and buffers of batch-norm layers."""
+    frozen: frozenset[str] = frozenset()
+    """The names of the parameters that nobody trains; they are among the model's buffers."""
 
     @property
     def params(self) -> Tree:
@@ -78,6 +89,23 @@ class Task:
     def device(self) -> torch.device:
         """The device of the model."""
         return next(trees.leaves(self.params)).device
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a client's local training; most methods have one.
+
+    Examples:
+        >>> Stage(epochs=10, trains="personal").trains  # FedRep trains the head first
+        'personal'
+    """
+
+    epochs: int | None = None
+    """Epochs over the client's samples; None: as many as the config says."""
+    trains: Literal["all", "personal", "shared"] = "all"
+    """The parameters that take steps."""
+    second: "Piece | None" = None
+    """Train the client's second model instead, on the same batches, with this piece alone."""
 
 
 class Batch(NamedTuple):
@@ -228,6 +256,10 @@ class Piece:
     """When statistics are taken: with the received model, or with the trained one."""
     adds_nothing: ClassVar[bool] = False
     """Whether the piece adds nothing to other pieces, as FedAvg does."""
+    needs_whole_model: ClassVar[bool] = False
+    """Whether its maths needs every parameter to be shared and trained in every step."""
+    pools_data: ClassVar[bool] = False
+    """Whether one client trains on the samples of all, as no federation would."""
 
     counted: ClassVar[frozenset[str]] = frozenset()
     """Leaves of its reports that are counts; under noise, small counts are dropped."""
@@ -255,6 +287,21 @@ class Piece:
     def pull(self) -> float:
         """mu, if the piece adds mu/2 ||w - x||^2 to the local loss."""
         return 0.0
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of local training, in order; a piece that has several claims "stages"."""
+        return (Stage(),)
+
+    def check(self, task: Task) -> None:
+        """Refuse a network or data that the piece cannot work with, before anything is trained."""
+
+    def personal(self, task: Task) -> frozenset[str]:
+        """Return the names of the parameters and buffers that stay at the clients.
+
+        Each client keeps its own, which start at the values of the first model it receives.
+        """
+        return frozenset()
 
     def server_state(self, task: Task) -> Tree:
         """Return the initial state of the server for this piece."""
@@ -285,6 +332,13 @@ class Piece:
 
         `received` is the global model that a client received last. Where models travel rarely, it
         is not the model that the client starts from.
+        """
+        return {}
+
+    def use_counts(self, counts: Tensor) -> Tree:
+        """Return what clients hold that follows from their class counts [S, C], [S, ...].
+
+        It is added to what `prepare` returned. The counts stay at the clients.
         """
         return {}
 

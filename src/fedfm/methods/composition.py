@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedfm.core.errors import require
-from fedfm.methods.base import Piece
+from fedfm.methods.base import Piece, Stage, Task
 from fedfm.methods.contract import check_piece, check_piece_name
 
 
@@ -43,6 +43,39 @@ class Method:
         """Mu of all proximal terms together."""
         return sum(piece.pull for piece in self.pieces)
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of local training."""
+        several = [piece.stages for piece in self.pieces if piece.stages != (Stage(),)]
+        return several[0] if several else (Stage(),)
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether clients have models of their own: a part of the model, or a second one."""
+        return any(map(has_own_part, self.pieces)) or any(stage.second for stage in self.stages)
+
+    @property
+    def pools_data(self) -> bool:
+        """Whether one client trains on the samples of all."""
+        return any(piece.pools_data for piece in self.pieces)
+
+    def check(self, task: Task) -> None:
+        """Refuse a network or data that a piece cannot work with."""
+        for piece in self.pieces:
+            piece.check(task)
+
+    def personal(self, task: Task) -> frozenset[str]:
+        """Return the names of the parameters and buffers that stay at the clients."""
+        return frozenset().union(*(piece.personal(task) for piece in self.pieces))
+
+    def sent_once(self, task: Task) -> frozenset[str]:
+        """Return the names of what a client gets with its first model only, and never sends.
+
+        These are frozen parameters, and what each client keeps of its own. The server's values of
+        both never change.
+        """
+        return task.frozen | self.personal(task)
+
     def active(self, round: int) -> list[Piece]:
         """Return the pieces that take part in a round (from 0)."""
         return [piece for piece in self.pieces if round >= piece.first_round]
@@ -80,10 +113,21 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
             claimed[claim] = piece.name
     method = Method(chosen)
     for piece in chosen:
-        keeps = type(piece).client_state is not Piece.client_state
+        keeps = type(piece).client_state is not Piece.client_state or method.keeps_models
         require(
             method.share_every == 1 or not (piece.shares_every_round or keeps),
             f"{piece.name} needs models to be exchanged in every round, but this method exchanges "
             f"them every {method.share_every} rounds",
         )
+        partial = [other.name for other in chosen if has_own_part(other)]
+        require(
+            not (piece.needs_whole_model and partial),
+            f"{piece.name} and {''.join(partial[:1])} cannot be combined: {piece.name} corrects "
+            "the whole model, of which the other keeps a part at the clients",
+        )
     return method
+
+
+def has_own_part(piece: Piece) -> bool:
+    """Return whether a part of the model stays at the clients."""
+    return type(piece).personal is not Piece.personal

@@ -30,6 +30,7 @@ class FedDyn(Piece):
     step_cost = 1.1
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
     shares_every_round = True
+    needs_whole_model = True
 
     alpha: float = 0.01
     """The weight of the regulariser; the paper tries {0.1, 0.01, 0.001}."""

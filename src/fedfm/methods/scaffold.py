@@ -36,6 +36,7 @@ class Scaffold(Piece):
     claims: ClassVar[frozenset[str]] = frozenset({"weights", "client drift correction"})
     shares_every_round = True
     needs_sgd = True
+    needs_whole_model = True
 
     def server_state(self, task: Task) -> Tree:
         """Return the server's control variate c, initially zero."""

@@ -87,7 +87,7 @@ class WithFeatures(nn.Module):
             hook.remove()
         batch = len(input_leaves((*inputs, named) if named else inputs)[0])
         features = self._check_features(self._check_single(head_inputs))
-        return features, self._check_logits(_find_logits(outputs), batch)
+        return features, self._check_logits(find_logits(outputs), batch)
 
     def _check_single(self, head_inputs: list[Tensor]) -> Tensor:
         """Return the input of the head; refuse a head that was not called exactly once."""
@@ -130,7 +130,7 @@ class WithFeatures(nn.Module):
         )
 
 
-def _find_logits(outputs: Any) -> Any:
+def find_logits(outputs: Any) -> Any:
     """Return the logits of a network's outputs: themselves, or what they call `logits`."""
     if isinstance(outputs, Mapping):
         return outputs.get("logits", outputs)

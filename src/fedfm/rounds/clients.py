@@ -1,4 +1,4 @@
-"""The clients' side of a round: where they start, what they measure, train, send and keep.
+"""The clients' side of a round: what they measure, send and keep.
 
 All tensors are [S, ...]: simulated clients work together, a real client is a cohort of one.
 """
@@ -13,31 +13,17 @@ from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
 from fedfm.core.ledger import BUFFERS, Traffic, count_held_floats, count_upload
 from fedfm.core.trees import Tree
-from fedfm.engine.cohort import TrainingJob, TrainingResult
-from fedfm.engine.objective import TASK_HELD, Objective
 from fedfm.engine.profile import phase
-from fedfm.methods.base import LocalRun, Model, Piece, Task
+from fedfm.methods.base import LocalRun, Model
 from fedfm.methods.contract import check_alike, check_one_each, check_pair
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.group import OWN, SECOND, ClientGroup
+from fedfm.rounds.stages import Trained
 
 PRIVATE = ("pieces", "change", "buffers")
 """The parts of a contribution that privacy clips as one vector."""
-
-
-class ClientGroup(NamedTuple):
-    """The clients of a round, their pieces, samples and starting models."""
-
-    cohort: list[int]
-    pieces: list[Piece]
-    samples: list[Tensor]
-    base: Model
-    """The global model, leaves [1, ...]."""
-    start: Model
-    """Leaves [1, ...] if all start from the global model, else [S, ...]."""
-    clients: Tree
-    """The clients' states: a tree per piece, leaves [S, ...]."""
 
 
 class Work(NamedTuple):
@@ -52,45 +38,13 @@ class Work(NamedTuple):
     up: Tree
     """What each piece sends besides the model."""
     kept: Tree
-    """What each piece keeps."""
+    """What each piece keeps, and the client's second model."""
 
     def rows(self, which: slice | Tensor) -> "Work":
         """Return the work of some of the clients."""
         dicts = (self.terms, self.reports, self.up, self.kept)
         parts = (trees.rows(tree, which) for tree in dicts)
         return Work(self.run.rows(which), self.losses[which], *parts)
-
-
-def prepare_group(request: Request, fed: Federation) -> ClientGroup:
-    """Collect the samples, models and states of the clients of the cohort."""
-    pieces = fed.method.active(request.round)
-    kept = [trees.to_device(request.kept.get(client), fed.task.device) for client in request.cohort]
-    return ClientGroup(
-        request.cohort,
-        pieces,
-        [fed.samples[client] for client in request.cohort],
-        request.model.map(trees.share),
-        starting_models(request.model, kept),
-        {piece.name: piece_states(kept, piece, fed.task) for piece in pieces},
-    )
-
-
-def starting_models(shared: Model, kept: Sequence[Tree]) -> Model:
-    """Return each client's starting model: its own if it kept one, else the global one [...]."""
-    if all("model" not in state for state in kept):
-        return shared.map(trees.share)
-    received = shared._asdict()
-    models = [trees.complete(state.get("model", received), received) for state in kept]
-    return Model(**trees.stack(models))
-
-
-def piece_states(kept: Sequence[Tree], piece: Piece, task: Task) -> Tree:
-    """Return the clients' states of a piece [S, ...]; new clients have the initial state."""
-    initial = piece.client_state(task)
-    if not initial:
-        return {}
-    states = [trees.complete(state.get(piece.name, initial), initial) for state in kept]
-    return trees.stack(states)
 
 
 def collect_reports(
@@ -116,34 +70,14 @@ def answer_measure(group: ClientGroup, fed: Federation, request: Request) -> Sum
     return Sums(total, group.cohort, counted, request.kept, count_upload(reports))
 
 
-def make_job(group: ClientGroup, fed: Federation, request: Request) -> TrainingJob:
-    """Return the local training of the cohort."""
-    received = trees.share(request.down)
-    held = {
-        piece.name: piece.prepare(group.clients[piece.name], group.base, received[piece.name])
-        for piece in group.pieces
-    }
-    if fed.class_weights is not None:
-        weights = fed.class_weights.to(next(trees.leaves(group.start.params)))
-        held[TASK_HELD] = trees.rows({"weights": weights}, torch.tensor(group.cohort))
-    plans = [fed.plan(request.round, client) for client in group.cohort]
-    training, objective = fed.training, Objective(group.pieces, held, fed.task_loss)
-    factors = training.schedule.factors(request.round, max(plan.steps for plan in plans))
-    how = training.optimizer, training.clipping, factors
-    return TrainingJob(group.start, plans, objective, *how)
-
-
-def answer_train(
-    group: ClientGroup,
-    fed: Federation,
-    request: Request,
-    job: TrainingJob,
-    result: TrainingResult,
-) -> Sums:
+def answer_train(group: ClientGroup, fed: Federation, request: Request, trained: Trained) -> Sums:
     """Answer "train": the sum of the contributions of the clients that did not diverge."""
-    work = finish_training(group, fed, request, job, result)
-    traffic = count_uploads(work, request.sharing)
-    held = count_held_floats({"model": {"params": work.run.end.params}, **job.objective.held})
+    work = finish_training(group, fed, request, trained)
+    traffic = count_uploads(group, work, request.sharing)
+    models = {"model": {"params": work.run.end.params}}
+    if trained.second:
+        models[SECOND] = {"params": trained.second.params}
+    held = count_held_floats(models | {"held": trained.held})
     work, clients = drop_failures(group, work)
     if not clients:
         return Sums({}, group.cohort, [], request.kept, traffic, held)
@@ -153,23 +87,19 @@ def answer_train(
             traffic = sum([upload] * len(group.cohort), Traffic())
         else:
             total = sum_contributions(group, work, request.sharing)
-    kept = keep_states(request, fed, clients, work)
+    kept = keep_states(request, fed, clients, work, group)
     return Sums(total, group.cohort, clients, kept, traffic, held)
 
 
 def finish_training(
-    group: ClientGroup,
-    fed: Federation,
-    request: Request,
-    job: TrainingJob,
-    result: TrainingResult,
+    group: ClientGroup, fed: Federation, request: Request, trained: Trained
 ) -> Work:
     """Return what each client sends and keeps after its training."""
-    model, losses, steps, terms = result
+    model, losses, steps, terms = trained.result
     samples = (count_samples(group.samples) / request.unit).to(next(trees.leaves(model.params)))
     if fed.guard:
         samples = torch.ones_like(samples)
-    how = job.optimizer, fed.method.pull, samples, job.factors
+    how = trained.job.optimizer, fed.method.pull, samples, trained.job.factors
     run = LocalRun(group.start, model, steps, *how)
     received = trees.share(request.down)
     up, kept = {}, {}
@@ -178,6 +108,8 @@ def finish_training(
         pair = piece.finish(old, run, received[piece.name])
         up[piece.name], state = check_pair(piece, "finish", pair, "what is sent and what is kept")
         kept[piece.name] = check_alike(piece, "finish", state, old, "a client's state")
+    if trained.second:
+        kept[SECOND] = trained.second._asdict()
     return Work(run, losses, terms, collect_reports(group, fed, "after", model), up, kept)
 
 
@@ -186,9 +118,9 @@ def count_samples(samples: Sequence[Tensor]) -> Tensor:
     return torch.tensor([len(indices) for indices in samples], dtype=torch.float64)
 
 
-def count_uploads(work: Work, sharing: bool) -> Traffic:
+def count_uploads(group: ClientGroup, work: Work, sharing: bool) -> Traffic:
     """Count what the clients send."""
-    model = to_message(work.run.end) if sharing else {}
+    model = to_message(group.select_sent(work.run.end)) if sharing else {}
     return count_upload({"reports": work.reports, "pieces": work.up, "model": model})
 
 
@@ -199,8 +131,9 @@ def to_message(model: Model) -> Tree:
 
 def drop_failures(group: ClientGroup, work: Work) -> tuple[Work, list[int]]:
     """Return the work of the clients with finite loss, model and messages, and who they are."""
+    own = {SECOND: work.kept[SECOND]} if SECOND in work.kept else {}
     sent = {"losses": work.losses, "reports": work.reports, "up": work.up}
-    finite = trees.is_finite(sent | {"model": work.run.end._asdict()})
+    finite = trees.is_finite(sent | {"model": work.run.end._asdict()} | own)
     clients = trees.select_items(group.cohort, finite)
     if clients in ([], group.cohort):
         return work, clients
@@ -215,6 +148,7 @@ def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
     buffers.
     """
     samples, run = work.run.samples, work.run
+    end, base = group.select_sent(run.end), group.select_sent(group.base)
     total = {
         "samples": samples.sum(),
         "loss": (samples * work.losses).sum(),
@@ -228,9 +162,9 @@ def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
     for piece in group.pieces:
         weights = check_one_each(piece, "weights", piece.weights(weights, run), len(samples))
     change = trees.tree_map(
-        lambda y, x: trees.weighted_sum(weights, y - x), run.end.params, group.base.params
+        lambda y, x: trees.weighted_sum(weights, y - x), end.params, base.params
     )
-    buffers = sum_buffers(run.end.buffers, group.base.buffers, samples)
+    buffers = sum_buffers(end.buffers, base.buffers, samples)
     return total | {"weight": weights.sum(), "change": change, **buffers}
 
 
@@ -271,16 +205,22 @@ def sum_private_contributions(
     return trees.sum_clients(private | public), count_upload(trees.rows(private, slice(0, 1)))
 
 
-def keep_states(request: Request, fed: Federation, clients: list[int], work: Work) -> ClientStates:
-    """Return what every client keeps after the round; local models only until they are shared.
+def keep_states(
+    request: Request, fed: Federation, clients: list[int], work: Work, group: ClientGroup
+) -> ClientStates:
+    """Return what every client keeps after the round: its leaves of the model, and its states.
+
+    Leaves that are shared are kept only until they are.
 
     If models are not shared in every round, no piece keeps a state (`compose` ensures that).
     """
     if fed.method.share_every > 1 and request.sharing:
         return request.kept.clear()
     kept = {name: tree for name, tree in work.kept.items() if tree}
-    if not request.sharing:
-        kept["model"] = work.run.end._asdict()
+    trained = work.run.end.split(group.frozen)[1]
+    own = trained.split(group.personal)[0] if request.sharing else trained
+    if own.params or own.buffers:
+        kept[OWN] = own._asdict()
     if not kept:
         return request.kept
     states = trees.unstack(kept, len(clients))

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedfm.core.ledger import Traffic
 from fedfm.core.trees import to_device
-from fedfm.engine.networks import copy_model
+from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.shapes import ShapesExecutor
 from fedfm.methods import Method, Task
 from fedfm.optim import Sgd
@@ -41,10 +41,11 @@ class Cost:
 
 
 def measure_cost(method: Method, model: nn.Module, classes: int, features: int) -> Cost:
-    """Measure the cost of a method, in rounds with every piece active."""
+    """Measure the cost of a method in rounds with every piece active, but not the first model."""
     start = copy_model(model).map(lambda tree: to_device(tree, "meta"))
-    task = Task(start, classes, features)
-    state = replace(initial_state(start, method, task), round=method.steady_round)
+    task = describe_task(model, start, classes, features)
+    begun = initial_state(start, method, task)
+    state = replace(begun, round=method.steady_round, received=frozenset({0}))
     fed = make_single_client(method, task)
     traffic, held = Traffic(), 0
     for _ in range(method.share_every):

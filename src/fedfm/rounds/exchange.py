@@ -24,6 +24,8 @@ class Request(NamedTuple):
     """The global model, leaves [...]."""
     newcomers: list[int]
     """The clients that need the global model: those that do not continue from their own."""
+    first: list[int]
+    """The newcomers that need all of it; the others have what is sent once."""
     down: Tree
     """The pieces' messages [...]; empty with "measure"."""
     kept: ClientStates

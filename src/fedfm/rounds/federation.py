@@ -1,9 +1,10 @@
 """The constant part of a federation: the clients' data, the method, the local training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedfm.config.training import Training, cohort_size
@@ -12,7 +13,7 @@ from fedfm.data.augment import Augmentation
 from fedfm.data.batches import BatchPlan, batch_sizes, plan_batches
 from fedfm.engine.executors import Executor
 from fedfm.losses import DEFAULT_LOSS, TaskLoss
-from fedfm.methods.base import Task
+from fedfm.methods.base import Stage, Task
 from fedfm.methods.composition import Method
 from fedfm.optim import Clipping, Optimizer, Schedule
 from fedfm.optim.schedules import CONSTANT
@@ -63,11 +64,15 @@ class Federation:
     task_loss: TaskLoss = DEFAULT_LOSS
     class_weights: Tensor | None = None
     """The classes' weights in the loss, for every client [N, C] or for all of them [1, C]."""
+    labels: Tensor | None = None
+    """The labels [n] of the data; only pieces that use class counts need them."""
 
     def __post_init__(self) -> None:
-        """Refuse a method that does not work with privacy."""
+        """Refuse a method that does not work with privacy; pool samples if the method does."""
         if self.guard:
             self.guard.check(self.method)
+        if self.method.pools_data and len(self.samples) > 1:
+            object.__setattr__(self, "samples", [torch.cat([*self.samples]).sort().values])
 
     @property
     def population(self) -> int:
@@ -81,11 +86,42 @@ class Federation:
             return toss_coins(everyone, self.participation, self.seed, round)
         return draw_cohort(everyone, self.participation, self.population, self.seed, round)
 
-    def plan(self, round: int, client: int) -> BatchPlan:
+    def count_classes(self, cohort: Sequence[int]) -> Tensor:
+        """Return how many training samples of each class the clients have [S, C]."""
+        device, classes = self.task.device, self.task.classes
+        if self.labels is None:
+            return torch.zeros(len(cohort), classes, dtype=torch.int64, device=device)
+        labels = self.labels.cpu()
+        counts = [labels[self.samples[k]].bincount(minlength=classes) for k in cohort]
+        return torch.stack(counts).to(device)
+
+    def plan_stages(
+        self, round: int, cohort: Sequence[int]
+    ) -> Iterator[tuple[Stage, list[BatchPlan]]]:
+        """Yield each stage of local training with the batches of every client in it.
+
+        The epochs of a round follow each other from stage to stage. Second models are trained on
+        the batches of the stage before.
+        """
+        stages, usual = self.method.stages, self.training.epochs
+        total = sum(stage.epochs or usual for stage in stages if not stage.second)
+        whole = [self.plan(round, client, total) for client in cohort]
+        done, plans = 0, whole
+        for stage in stages:
+            if not stage.second:
+                end = done + (stage.epochs or usual)
+                plans = [
+                    plan.part(done * plan.steps // total, end * plan.steps // total)
+                    for plan in whole
+                ]
+                done = end
+            yield stage, plans
+
+    def plan(self, round: int, client: int, epochs: int | None = None) -> BatchPlan:
         """Return the batches of a client in a round."""
         return plan_batches(
             self.samples[client].numpy(),
-            epochs=self.training.epochs,
+            epochs=epochs or self.training.epochs,
             batch_size=self.training.batch_size,
             keep_last=self.training.keep_last,
             augmentation=self.augmentation,

@@ -16,24 +16,19 @@ from torch import Tensor
 
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import Tree, all_finite
-from fedfm.engine.cohort import TrainingJob, TrainingResult
-from fedfm.engine.executors import train_together
+from fedfm.engine.cohort import TrainingJob
+from fedfm.engine.executors import Executor, train_together
 from fedfm.engine.objective import TASK
 from fedfm.engine.profile import phase
-from fedfm.methods.base import Turnout
+from fedfm.methods.base import Task, Turnout
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.clients import (
-    ClientGroup,
-    answer_measure,
-    answer_train,
-    make_job,
-    prepare_group,
-    to_message,
-)
+from fedfm.rounds.clients import answer_measure, answer_train, to_message
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.group import ClientGroup, prepare_group
 from fedfm.rounds.server import Diverged, absorb_reports, aggregate, describe_divergence
+from fedfm.rounds.stages import LocalTrainings, Trained, send, train_stages
 from fedfm.rounds.state import State
 
 
@@ -63,6 +58,11 @@ class Rules(Protocol):
         ...
 
     @property
+    def task(self) -> Task:
+        """The shapes of the model and the data."""
+        ...
+
+    @property
     def population(self) -> int:
         """N, the number of clients."""
         ...
@@ -86,11 +86,14 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     pieces, cohort = method.active(state.round), rules.cohort(state.round)
     owners = set(state.clients) if method.share_every > 1 else set()
     newcomers = [client for client in cohort if client not in owners]
+    first = [client for client in newcomers if client not in state.received]
     sharing = (state.round + 1) % method.share_every == 0
     request = Request(
-        "train", state.round, cohort, state.model, newcomers, {}, state.clients, sharing
+        "train", state.round, cohort, state.model, newcomers, first, {}, state.clients, sharing
     )
-    ledger.record_download(to_message(state.model), len(newcomers))
+    once, always = state.model.split(method.sent_once(rules.task))
+    ledger.record_download(to_message(always), len(newcomers))
+    ledger.record_download(to_message(once), len(first))
     if any(piece.measures == "before" for piece in pieces):
         sums = yield request._replace(kind="measure")
         _check_sum(sums, rules)
@@ -113,8 +116,10 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
         if not all_finite(model.params):
             raise Diverged("server's step diverged", state.round)
     failed = sorted(set(cohort) - set(sums.clients))
-    log = RoundLog(sums.clients, *_mean_losses(total), failed, ledger.traffic, sums.held)
-    return State(state.round + 1, model, server, sums.kept), log
+    traffic = Traffic() if method.pools_data else ledger.traffic
+    log = RoundLog(sums.clients, *_mean_losses(total), failed, traffic, sums.held)
+    received = (state.received - {*cohort}) | {*sums.present}
+    return State(state.round + 1, model, server, sums.kept, received), log
 
 
 def _mean_losses(total: Tree) -> tuple[Tensor | None, dict[str, Tensor]]:
@@ -147,7 +152,9 @@ class OpenRound(NamedTuple):
     server: ServerRound
     request: Request
     group: ClientGroup
+    training: LocalTrainings
     job: TrainingJob
+    """The first stage of the training."""
 
 
 def run_round(state: State, fed: Federation) -> tuple[State, RoundLog]:
@@ -166,8 +173,19 @@ def run_rounds(
     If one diverges, the others continue.
     """
     rounds = [open_round(state, fed) for state, fed in zip(states, feds, strict=True)]
-    results = train_together([one.job for one in rounds], feds[0].executor)
-    return [close_round(*one) for one in zip(rounds, feds, results, strict=True)]
+    trained = train_in_step(rounds, feds[0].executor)
+    return [close_round(*one) for one in zip(rounds, feds, trained, strict=True)]
+
+
+def train_in_step(rounds: Sequence[OpenRound], executor: Executor) -> list[Trained]:
+    """Train all cohorts together, stage by stage."""
+    jobs = [one.job for one in rounds]
+    while True:
+        results = train_together(jobs, executor)
+        steps = [send(one.training, r) for one, r in zip(rounds, results, strict=True)]
+        if done := [step for step in steps if isinstance(step, Trained)]:
+            return done
+        jobs = [step for step in steps if isinstance(step, TrainingJob)]
 
 
 def open_round(state: State, fed: Federation) -> OpenRound:
@@ -177,17 +195,18 @@ def open_round(state: State, fed: Federation) -> OpenRound:
     group = prepare_group(request, fed)
     if request.kind == "measure":
         request = server.send(answer_measure(group, fed, request))
+    training = train_stages(group, fed, request)
     with phase("data"):
-        training = make_job(group, fed, request)
-    return OpenRound(server, request, group, training)
+        job = next(training)
+    return OpenRound(server, request, group, training, job)
 
 
 def close_round(
-    opened: OpenRound, fed: Federation, outcome: TrainingResult
+    opened: OpenRound, fed: Federation, trained: Trained
 ) -> tuple[State, RoundLog] | Diverged:
     """Run a round from the results of local training to its end."""
-    server, request, group, job = opened
     try:
-        return finish_round(server, answer_train(group, fed, request, job, outcome))
+        sums = answer_train(opened.group, fed, opened.request, trained)
+        return finish_round(opened.server, sums)
     except Diverged as problem:
         return problem

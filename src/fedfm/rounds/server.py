@@ -53,6 +53,7 @@ def aggregate(
         factor = factor * piece.rescale(total["pieces"].get(piece.name, {}), turnout)
     scale = factor / turnout.weight
     delta = trees.tree_map(lambda change: change * scale, total["change"])
+    delta |= {name: torch.zeros_like(p) for name, p in old.params.items() if name not in delta}
     for piece in pieces:
         sent = total["pieces"].get(piece.name, {})
         pair = piece.step(server[piece.name], delta, sent, turnout)

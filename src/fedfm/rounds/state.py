@@ -15,13 +15,15 @@ class State:
 
     `model` is the global model, leaves [...]. `server` has a tree per piece. `clients` has, for
     the clients that keep a state, a tree per piece, and under "model" the local model that a client
-    continues from while models are not shared.
+    continues from while models are not shared. `received` names the clients that have what is sent
+    once (`Method.sent_once`).
     """
 
     round: int
     model: Model
     server: Tree
     clients: ClientStates = field(default_factory=InMemory)
+    received: frozenset[int] = frozenset()
 
 
 def initial_state(
@@ -40,9 +42,13 @@ def to_tree(state: State) -> Tree:
 
 
 def to_facts(state: State) -> dict[str, Any]:
-    """Return what `to_tree` leaves out: the round, and which states are on disk or at clients."""
+    """Return what `to_tree` leaves out: the round, and what is on disk or at clients."""
     named = state.clients.rounds if isinstance(state.clients, OnDisk | OnClients) else {}
-    return {"round": state.round, "clients": {str(k): round for k, round in named.items()}}
+    return {
+        "round": state.round,
+        "clients": {str(k): round for k, round in named.items()},
+        "received": sorted(state.received),
+    }
 
 
 def from_tree(tree: Tree, facts: dict[str, Any], start: State) -> State:
@@ -55,4 +61,5 @@ def from_tree(tree: Tree, facts: dict[str, Any], start: State) -> State:
     else:
         kept = tree.get("clients", {})
         clients = InMemory({int(client): state for client, state in kept.items()})
-    return State(facts["round"], Model(**model), server, clients)
+    received = frozenset(facts.get("received", ()))
+    return State(facts["round"], Model(**model), server, clients, received)

@@ -13,9 +13,10 @@ from fedfm.core.trees import Tree
 from fedfm.engine.evaluation import Evaluator
 from fedfm.methods.base import Model
 from fedfm.methods.composition import Method
-from fedfm.rounds.clients import make_job, prepare_group
 from fedfm.rounds.exchange import Request
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.group import prepare_group
+from fedfm.rounds.stages import train_locally
 from fedfm.run.client_results import ClientResults
 from fedfm.run.scores import make_results
 
@@ -52,8 +53,8 @@ def _measure_group(
     model: Model, fed: Federation, evaluator: Evaluator, round: int, clients: list[int]
 ) -> Tree:
     """Return the statistics [S, ...] of some clients after their training."""
-    request = Request("train", round, clients, model, [], {}, InMemory(), sharing=False)
-    result = fed.executor.train(make_job(prepare_group(request, fed), fed, request))
+    request = Request("train", round, clients, model, [], [], {}, InMemory(), sharing=False)
+    result = train_locally(prepare_group(request, fed), fed, request).result
     samples: Sequence[Tensor] = evaluator.owned or evaluator.validation
     data = evaluator.test if evaluator.owned else None
     own = [samples[client] for client in clients]

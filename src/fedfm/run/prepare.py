@@ -14,6 +14,7 @@ from fedfm.core.errors import require
 from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import assign, read_clients
+from fedfm.models.weights import digest_file, freeze_layers, load_weights
 
 SMALL = 50_000
 """A network with fewer parameters trains on one thread: a second one hardly helps."""
@@ -57,11 +58,24 @@ def follow_data(config: Config, dataset: Dataset) -> tuple[Config, Dataset]:
     return config, dataset
 
 
-def build_model(config: Config, dataset: models.Described) -> torch.nn.Module:
-    """Build the model that a config names; its weights depend on the seed."""
+def build_model(
+    config: Config, dataset: models.Described, pretrained: bool = True
+) -> torch.nn.Module:
+    """Build the model that a config names; its weights are pretrained or depend on the seed."""
+    chosen = config.model
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(config.seed, "model"))
-        return models.build_for(dataset, config.model.name, **config.model.options)
+        model = models.build_for(dataset, chosen.name, **chosen.options)
+    if chosen.weights and pretrained:
+        path = Path(chosen.weights).expanduser()
+        require(
+            digest_file(path) == chosen.weights_digest,
+            f"model.weights: {path} has changed since the config was recorded: restore it, or "
+            "start another run",
+        )
+        load_weights(model, path)
+    freeze_layers(model, chosen.freeze or ())
+    return model
 
 
 @contextmanager

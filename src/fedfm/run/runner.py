@@ -16,10 +16,11 @@ from fedfm.core.client_states import ClientStates, InMemory, OnDisk
 from fedfm.core.errors import UserError
 from fedfm.data.dataset import Dataset
 from fedfm.engine.choice import ExecutorChoice
-from fedfm.engine.networks import copy_model
+from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.profile import phase
 from fedfm.rounds.server import Diverged
 from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
+from fedfm.run.description import DataDescription
 from fedfm.run.extend import check_extension, copy_run
 from fedfm.run.folder import RunFolder, check_writable
 from fedfm.run.prepare import build_model, device_of, follow_all, load_data, use_threads
@@ -66,17 +67,20 @@ class Run:
             return None
         if self.parent:
             RunFolder(self.parent).check_data(data.digest)
-            return copy_run(self.parent, self.out, self.config)
-        folder = RunFolder.open(self.out, self.config.as_toml(), resume)
-        if folder.choice():
-            folder.check_data(data.digest)
+            folder = copy_run(self.parent, self.out, self.config)
         else:
-            folder.record_machine(choice, next(self.model.parameters()).device, data.digest)
+            folder = RunFolder.open(self.out, self.config.as_toml(), resume)
+            if folder.choice():
+                folder.check_data(data.digest)
+            else:
+                folder.record_machine(choice, next(self.model.parameters()).device, data.digest)
+        DataDescription.of(data).save(folder.path)
         return folder
 
     def client_states(self, stack: ExitStack) -> ClientStates:
         """Return an empty store for what clients keep, as large as the config needs."""
-        if not self.config.keeps_states_on_disk(copy_model(self.model)):
+        task = describe_task(self.model, copy_model(self.model), classes=1, features=1)
+        if not self.config.keeps_states_on_disk(task):
             return InMemory()
         if self.out is not None:
             return OnDisk(self.out / "clients")

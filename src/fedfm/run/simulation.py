@@ -18,10 +18,9 @@ from fedfm.engine.choice import ExecutorChoice, choose_executor, make_executor
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import LoopExecutor
-from fedfm.engine.networks import copy_model
+from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.profile import phase
 from fedfm.losses import make_class_weights
-from fedfm.methods import Task
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
@@ -62,7 +61,9 @@ class Simulation:
         self.config, self.method = config, config.composed
         self.device_data = sibling.device_data if sibling else device_data(model, data)
         fed = Federation(
-            task=Task(start, classes, models.check_model(model, data.example, classes)),
+            task=describe_task(
+                model, start, classes, models.check_model(model, data.example, classes)
+            ),
             method=self.method,
             executor=LoopExecutor(model, self.device_data[0]),
             samples=samples,
@@ -76,8 +77,10 @@ class Simulation:
             class_weights=make_class_weights(
                 training.class_weights, [data.train.labels[part] for part in samples], classes
             ),
+            labels=data.train.labels,
         )
-        sizes = {f"client {k}": len(indices) for k, indices in enumerate(samples)}
+        self.method.check(fed.task)
+        sizes = {f"client {k}": len(indices) for k, indices in enumerate(fed.samples)}
         check_single_samples(model, data.example, sizes, fed.training)
         fed.training.schedule.check_steps(max(map(fed.training.count_steps, sizes.values())))
         self.measures, self.selection = config.measures, make_selection(config)

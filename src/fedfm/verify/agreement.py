@@ -7,9 +7,10 @@ import torch
 
 from fedfm.engine.networks import copy_model
 from fedfm.methods import FedFM, FedFMLite, FedProx, Piece
+from fedfm.rounds.group import OWN, SECOND
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State
-from fedfm.verify.checks import Mismatch, check, only, registered_name, same, same_model
+from fedfm.verify.checks import Mismatch, check, federated, only, registered_name, same, same_model
 from fedfm.verify.oracles import METHODS, cohort_of, has_oracle, make_oracle, schedule
 from fedfm.verify.textbook_ledger import round_bill
 from fedfm.verify.worlds import Pieces, World, start
@@ -44,6 +45,8 @@ def agree(world: World, pieces: Pieces) -> None:
         if hasattr(theirs, "anchors"):
             expected = {f"anchor {c}": anchor for c, anchor in theirs.anchors.items()}
             same(read_anchors(state, pieces[-1]), expected, tolerance, where)
+        for client, leaves in getattr(theirs, "personal", {}).items():
+            same(read_personal(state, client), leaves, tolerance, f"{where}client {client}: ")
 
 
 def read_anchors(state: State, piece: Piece) -> dict[str, Any]:
@@ -52,9 +55,16 @@ def read_anchors(state: State, piece: Piece) -> dict[str, Any]:
     return {f"anchor {c}": server["anchors"][c] for c in server["seen"].nonzero().flatten()}
 
 
+def read_personal(state: State, client: int) -> dict[str, Any]:
+    """Return the parameters and buffers that a client keeps as its own."""
+    kept = state.clients.get(client)
+    own = kept.get(SECOND) or kept.get(OWN, {})
+    return {**own.get("params", {}), **own.get("buffers", {})}
+
+
 def agree_with(added: Piece, pieces: Pieces) -> None:
     """Compose the method with another piece."""
-    agree(World(), (*pieces, added))
+    agree(World("tiny cnn with batch norm"), (*pieces, added))
 
 
 def can_match(pieces: Pieces) -> bool:
@@ -62,8 +72,14 @@ def can_match(pieces: Pieces) -> bool:
     return registered_name(pieces) in METHODS and "anchors" not in pieces[0].claims
 
 
+def fits(world: World, pieces: Pieces) -> bool:
+    """Return whether the textbook has this method, and the world the clients that it needs."""
+    return has_oracle(pieces) and (world.broken is None or federated(pieces))
+
+
 for _name, _world in WORLDS.items():
-    check(f"textbook: {_name}", f"every round equals the textbook's: {_name}", has_oracle)(
+    _fits = partial(fits, _world)
+    check(f"textbook: {_name}", f"every round equals the textbook's: {_name}", _fits)(
         partial(agree, _world)
     )
 check(
@@ -94,14 +110,14 @@ def compare_ledger(pieces: Pieces) -> None:
     ((piece,), world) = pieces, World("tiny cnn with batch norm")
     fed, (begin, _, every, rounds) = world.make_federation(pieces), schedule(pieces)
     sizes = fed.task.classes, fed.task.features
-    state, visited = start(fed, begin), set[int]()
+    state, visited, seen = start(fed, begin), set[int](), set[int]()
     for t in range(begin, begin + rounds):
         visited = set() if t % every == 0 else visited
         cohort = set(fed.cohort(t))
-        clients = len(cohort), len(cohort - visited)
+        clients = len(cohort), len(cohort - visited), len(cohort - seen)
         bill = round_bill(world.module, *sizes, piece.name, vars(piece), t, *clients)
         state, log = run_round(state, fed)
         counted = {**log.traffic.as_dict(), "held": log.held}
         if counted != vars(bill):
             raise Mismatch(f"round {t + 1}: counted {counted}, by hand {vars(bill)}")
-        visited |= cohort
+        visited, seen = visited | cohort, seen | cohort

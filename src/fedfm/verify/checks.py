@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree, flatten
-from fedfm.methods import PIECES, Model
+from fedfm.methods import PIECES, Model, compose
 from fedfm.verify.worlds import Pieces
 
 
@@ -33,6 +33,11 @@ CHECKS: dict[str, Check] = {}
 def everywhere(pieces: Pieces) -> bool:
     """Apply a check to every method, also to one that is not registered."""
     return True
+
+
+def federated(pieces: Pieces) -> bool:
+    """Apply a check to methods with several clients."""
+    return not compose(pieces).pools_data
 
 
 def only(*names: str) -> Callable[[Pieces], bool]:

@@ -17,7 +17,7 @@ from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
 from fedfm.verify.alone import separate_clients
-from fedfm.verify.checks import Mismatch, check, same, same_model
+from fedfm.verify.checks import Mismatch, check, federated, same, same_model
 from fedfm.verify.worlds import (
     CLASSES,
     Pieces,
@@ -68,9 +68,9 @@ class Renumbered(Federation):
         """Return the same clients."""
         return sorted(map(self.order.index, self.original.cohort(round)))
 
-    def plan(self, round: int, client: int) -> BatchPlan:
+    def plan(self, round: int, client: int, epochs: int | None = None) -> BatchPlan:
         """Return the same batches."""
-        return self.original.plan(round, self.order[client])
+        return self.original.plan(round, self.order[client], epochs)
 
 
 def renumber(fed: Federation, order: tuple[int, ...] = ORDER) -> Federation:
@@ -79,7 +79,7 @@ def renumber(fed: Federation, order: tuple[int, ...] = ORDER) -> Federation:
     return Renumbered(**vars(fed) | {"samples": samples}, original=fed, order=order)
 
 
-@check("renumbering", "the clients' numbers do not matter")
+@check("renumbering", "the clients' numbers do not matter", federated)
 def compare_renumbered(pieces: Pieces) -> None:
     """Play with the same clients in another order."""
     world, rounds = World(), rounds_for(pieces)
@@ -127,7 +127,9 @@ def compare_costs(pieces: Pieces) -> None:
     """Compare shapes on the meta device with the ledger."""
     world = World("tiny cnn with batch norm", dtype=torch.float32, participation=1.0)
     fed = world.make_federation(pieces)
-    state, traffic, rounds = start_steady(fed), Traffic(), fed.method.share_every
+    first = 1 if fed.method.keeps_models else 0
+    state, traffic = play_rounds(start_steady(fed), fed, first), Traffic()
+    rounds = fed.method.share_every
     for _ in range(rounds):
         state, log = run_round(state, fed)
         traffic += log.traffic

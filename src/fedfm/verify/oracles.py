@@ -11,7 +11,7 @@ from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
 from fedfm.methods import FedAvg, Piece
 from fedfm.rounds.federation import Federation
-from fedfm.verify import textbook, textbook_methods
+from fedfm.verify import textbook, textbook_methods, textbook_personal
 from fedfm.verify.checks import registered_name
 from fedfm.verify.worlds import Pieces, World
 
@@ -24,6 +24,12 @@ METHODS: dict[str, type[textbook_methods.FedAvg]] = {
     "fednova": textbook_methods.FedNova,
     "moon": textbook_methods.Moon,
     "fedproto": textbook_methods.FedProto,
+    "fedbn": textbook_personal.FedBN,
+    "fedper": textbook_personal.FedPer,
+    "fedrep": textbook_personal.FedRep,
+    "ditto": textbook_personal.Ditto,
+    "local": textbook_personal.Local,
+    "centralised": textbook_personal.Centralised,
 }
 """The textbook's class of a method."""
 
@@ -119,10 +125,15 @@ def _client(fed: Federation, data: Dataset, round: int, client: int) -> textbook
 
     samples, training = fed.samples[client].tolist(), fed.training
     rng = generator(fed.seed, "batches", round, client)
-    how = training.epochs, training.batch_size, training.keep_last
-    batches = textbook.local_batches(samples, lambda order: rng.permutation([*order]), *how)
+    how = training.batch_size, training.keep_last
+    first = max(int(vars(piece).get("head_epochs", 0)) for piece in fed.method.pieces)
+    head_batches, batches = (
+        textbook.local_batches(samples, lambda order: rng.permutation([*order]), epochs, *how)
+        for epochs in (first, training.epochs)
+    )
     return {
         "id": client,
+        "head_batches": [pair(batch) for batch in head_batches],
         "batches": [pair(batch) for batch in batches],
         "samples": len(samples),
         "data": pair(samples),

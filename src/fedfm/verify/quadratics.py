@@ -46,7 +46,7 @@ class LeastSquares(Piece):
 class WholeBatches(Federation):
     """Client i takes STEPS[i] steps, each on all of its samples."""
 
-    def plan(self, round: int, client: int) -> BatchPlan:
+    def plan(self, round: int, client: int, epochs: int | None = None) -> BatchPlan:
         """Return the same batches in every round."""
         samples, steps = self.samples[client], STEPS[client]
         return BatchPlan(samples.repeat(steps), (len(samples),) * steps, None, 0)

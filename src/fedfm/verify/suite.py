@@ -25,6 +25,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "feddyn": {"": {"alpha": 0.2}},
     "moon": {"": {"mu": 2.0}},
     "fedproto": {"": {"strength": 0.5}},
+    "fedrep": {"": {"head_epochs": 2}},
+    "ditto": {"": {"strength": 0.5}},
     "fedfm": {
         "": {"strength": 1.0, "start_round": 2},
         ", L2, uniform": {"strength": 1.0, "start_round": 0, "guide": "l2", "anchors": "uniform"},

@@ -4,17 +4,27 @@ Like its sister files it uses nothing of the library, neither its messages nor i
 are the paper's (trainable parameters, anchors, control variates), bytes are all that is sent.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from fedfm.verify.textbook_personal import all_names, batch_norm_names, head_names
+
 CONTROLS = {"scaffold": 1}
 """Vectors as large as the model that travel beside it, both ways."""
 NUMBERS = {"fednova": 1}
 """Single numbers that go up: the local work a_i."""
-HELD = {"fedprox": 1, "scaffold": 1, "feddyn": 1, "moon": 2}
+HELD = {"fedprox": 1, "scaffold": 1, "feddyn": 1, "moon": 2, "ditto": 2}
 """Vectors as large as the model that a client holds beside its own while it trains."""
+PERSONAL: dict[str, Callable[[nn.Module], list[str]]] = {
+    "fedbn": batch_norm_names,
+    "fedper": head_names,
+    "fedrep": head_names,
+    "local": all_names,
+}
+"""The names of the parameters and buffers that stay at clients."""
 FLAG, COUNT = 1, 8
 """Bytes of "this class has an anchor", and of a class count."""
 
@@ -40,32 +50,39 @@ def round_bill(
     t: int,
     cohort: int,
     newcomers: int,
+    first: int,
 ) -> Bill:
     """Costs of round t (from 0) of a method with ``cohort`` clients.
 
     Models go down to ``newcomers``, who have none of their own since the last exchange, and up at
-    the end of every ``models_every`` rounds. Anchors go both ways from round T_s on, for which
-    FedFM and FedProto need a second handshake; FedFM-Lite sends them from the round before T_s,
-    empty ones down at first.
+    the end of every ``models_every`` rounds. What stays at clients goes down to those alone who
+    take part for the ``first`` time. Training in one place sends nothing. Anchors go both ways
+    from round T_s on, for which FedFM and FedProto need a second handshake; FedFM-Lite sends them
+    from the round before T_s, empty ones down at first.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     size = next(model.parameters()).element_size()
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    if method == "centralised":
+        return Bill(0, 0, 0, 0, 0, held=parameters)
+    stays = PERSONAL[method](model) if method in PERSONAL else []
+    own_floats = sum(p.numel() for name, p in model.named_parameters() if name in stays)
+    own_bytes = sum(b.numel() * b.element_size() for n, b in model.named_buffers() if n in stays)
     lite, start = method == "fedfm-lite", settings.get("start_round")
     matched = start is not None and t >= (start - 1 if lite else start)
     anchors = classes * features if matched else 0
     sharing = (t + 1) % settings.get("models_every", 1) == 0
     uploads = cohort if sharing else 0
     beside = cohort * (parameters * CONTROLS.get(method, 0) + anchors)
-    floats_up = uploads * parameters + beside + cohort * NUMBERS.get(method, 0)
-    floats_down = newcomers * parameters + beside
+    floats_up = uploads * (parameters - own_floats) + beside + cohort * NUMBERS.get(method, 0)
+    floats_down = newcomers * (parameters - own_floats) + first * own_floats + beside
     count = COUNT if settings.get("anchors") == "weighted" else FLAG
     entries = cohort * classes if matched else 0
     return Bill(
         floats_up,
         floats_down,
-        size * floats_up + uploads * buffers + entries * count,
-        size * floats_down + newcomers * buffers + entries * FLAG,
+        size * floats_up + uploads * (buffers - own_bytes) + entries * count,
+        size * floats_down + newcomers * (buffers - own_bytes) + first * own_bytes + entries * FLAG,
         handshakes=2 if matched and not lite else 1,
         held=parameters * (1 + HELD.get(method, 0)) + anchors,
     )

@@ -151,6 +151,10 @@ class FedAvg:
         if self.clip_norm > 0:
             nn.utils.clip_grad_norm_(local.parameters(), self.clip_norm)
 
+    def received_by(self, client: Client) -> nn.Module:
+        """Model that a client has before it trains; FedAvg: x."""
+        return self.model
+
     def start_round(self, cohort: Sequence[Client]) -> None:
         """Before local training; FedAvg: nothing."""
 
@@ -426,7 +430,7 @@ class FedFM:
     def round(self, cohort: Sequence[Client]) -> None:
         """One round: global anchors from the received model, then the method's round."""
         if self.played >= self.wait:
-            received = [self.model for _ in cohort]
+            received = [self.method.received_by(client) for client in cohort]
             self.anchors = update_anchors(received, cohort, self.anchors, self.aggregation)
         self.match()
         self.method.round(cohort)

@@ -15,8 +15,8 @@ from fedfm.data.dataset import Dataset, Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.networks import copy_model
-from fedfm.methods import Piece, Task, compose
+from fedfm.engine.networks import copy_model, describe_task
+from fedfm.methods import Piece, compose
 from fedfm.optim import Clipping, Schedule, Sgd
 from fedfm.optim.schedules import CONSTANT
 from fedfm.rounds.federation import Federation, LocalTraining
@@ -128,7 +128,9 @@ def make_federation(
     clipping = Clipping(clip_norm, clip_first) if clip_norm else None
     schedule = Schedule("exponential", gamma=lr_gamma) if lr_gamma < 1 else CONSTANT
     return Federation(
-        task=Task(copy_model(module), len(data.classes), models.feature_dim(module, data.example)),
+        task=describe_task(
+            module, copy_model(module), len(data.classes), models.feature_dim(module, data.example)
+        ),
         method=compose(pieces),
         executor=executor,
         samples=samples or split_samples(),
@@ -136,6 +138,7 @@ def make_federation(
         participation=participation,
         augmentation=None,
         seed=seed,
+        labels=data.train.labels,
     )
 
 

@@ -99,6 +99,33 @@ def test_a_damaged_model_is_lost(storage, damage):
         storage.load_model(0, MODEL)
 
 
+FIRST = {"params": {"w": torch.zeros(2)}, "buffers": {"frozen": torch.ones(2)}}
+LATER = {"params": {"w": torch.ones(2)}}
+
+
+def test_a_later_model_is_completed_by_what_is_sent_once(storage):
+    storage.save_enrolment({"token": "a"})
+    assert storage.complete_model(FIRST, {"frozen"}) is FIRST
+    storage.save_enrolment({"token": "a", "client": 3})
+    completed = storage.complete_model(LATER, {"frozen"})
+    assert torch.equal(completed["params"]["w"], torch.ones(2))
+    assert torch.equal(completed["buffers"]["frozen"], torch.ones(2))
+
+
+def test_nothing_is_kept_of_a_model_that_is_sent_whole_every_time(storage):
+    storage.save_enrolment({"token": "a"})
+    assert storage.complete_model(LATER, frozenset()) is LATER
+    assert files(storage) == ["federation.json"]
+
+
+def test_what_another_federation_sent_once_is_forgotten(storage):
+    storage.save_enrolment({"token": "a"})
+    storage.complete_model(FIRST, {"frozen"})
+    storage.save_enrolment({"token": "b"})
+    with pytest.raises(StateLost):
+        storage.complete_model(LATER, {"frozen"})
+
+
 # --- its own state --------------------------------------------------------------------------------
 
 

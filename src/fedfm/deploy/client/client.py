@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from fedfm.config import Config, load_config, parse
-from fedfm.core.trees import Tree, flatten, to_device
+from fedfm.core.trees import Tree, flatten, to_device, tree_map
 from fedfm.data.dataset import Dataset
-from fedfm.deploy.agreement import Agreement
+from fedfm.deploy.agreement import Agreement, describe_agreement
 from fedfm.deploy.checks import check_accountable, check_batches, describe_differences
 from fedfm.deploy.client.runtime import Runtime
 from fedfm.deploy.client.site import Site
@@ -26,8 +26,10 @@ from fedfm.deploy.normalisation import compact
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
 from fedfm.deploy.validation import to_one_line
 from fedfm.methods.base import Model
-from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
+from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.exchange import Request, Sums
+from fedfm.rounds.group import personal_models, prepare_group
+from fedfm.rounds.stages import train_locally
 
 logger = logging.getLogger(__name__)
 QUESTIONS = {
@@ -123,15 +125,14 @@ class Client:
         request, runtime = self._task(question, "train")
         fed = runtime.federation
         group = prepare_group(request, fed)
-        job = make_job(group, fed, request)
-        sums = answer_train(group, fed, request, job, fed.executor.train(job))
+        sums = answer_train(group, fed, request, train_locally(group, fed, request))
         return self._send_sums(question, runtime, request, sums, sums.total)
 
     def evaluate(self, question: Packet) -> Packet:
         """Evaluate the last model."""
         request, runtime = self._task(question, "evaluate")
         _refuse_private(runtime.config, "accuracies")
-        scores = {"scores": runtime.evaluate(request.model)}
+        scores = {"scores": runtime.evaluate(_own_model(request, runtime))}
         return self._send("evaluate", question, runtime.config, scores)
 
     def log_refusal(self, question: Packet) -> Packet:
@@ -140,12 +141,12 @@ class Client:
         return Packet({})
 
     def keep_result(self, question: Packet) -> Packet:
-        """Save the federation's final model."""
-        token = question.facts["token"]
-        self.storage.load_enrolment(token)
-        model = question.trees["model"]
-        self.storage.save_result({**model["params"], **model.get("buffers", {})})
-        if spent := self.storage.describe_privacy(token):
+        """Save the federation's final model, with what this client has of its own."""
+        request, runtime = self._task(question, "deliver")
+        model = _own_model(request, runtime)
+        description = describe_agreement(runtime.agreement)
+        self.storage.save_result({**model.params, **model.buffers}, runtime.config, description)
+        if spent := self.storage.describe_privacy(question.facts["token"]):
             logger.warning("privacy that this client has spent: %s", spent)
         return Packet({})
 
@@ -156,7 +157,7 @@ class Client:
         config = parse(json.loads(enrolment["config"]))
         runtime = Runtime(self.site, config, agreement, enrolment["client"])
         model = self._model(question, kind, runtime)
-        sent = to_device(question.trees.get("down", {}), runtime.federation.task.device)
+        sent = to_device(question.trees.get("down", {}), runtime.task.device)
         pieces = config.composed.active(facts["round"])
         return Request(
             kind=kind,
@@ -164,6 +165,7 @@ class Client:
             cohort=[enrolment["client"]],
             model=model,
             newcomers=[],
+            first=[],
             down={piece.name: sent.get(piece.name, {}) for piece in pieces},
             kept=self.storage.load_states(enrolment["client"], facts["kept"]),
             sharing=facts["sharing"],
@@ -175,9 +177,11 @@ class Client:
         version, sent = question.facts["version"], question.trees.get("model")
         if sent is None:
             return self.storage.load_model(version, runtime.start)
-        if kind == "measure" or runtime.config.composed.share_every > 1:
-            self.storage.save_model(sent, version)
-        return to_model(sent, runtime.start)
+        method = runtime.config.composed
+        model = self.storage.complete_model(sent, method.sent_once(runtime.task))
+        if kind == "measure" or (kind == "train" and method.share_every > 1):
+            self.storage.save_model(model, version)
+        return to_model(model, runtime.start)
 
     def _send_sums(
         self, question: Packet, runtime: Runtime, request: Request, sums: Sums, total: Tree
@@ -187,7 +191,7 @@ class Client:
         self._record_privacy(question, runtime, request, total)
         if question.facts["evaluate"]:
             _refuse_private(runtime.config, "accuracies")
-            total = total | {"scores": runtime.evaluate(request.model)}
+            total = total | {"scores": runtime.evaluate(_own_model(request, runtime))}
         return self._send(request.kind, question, runtime.config, total)
 
     def _record_privacy(
@@ -203,6 +207,15 @@ class Client:
         if config.deployment.secure:
             return self.masker.mask(purpose, question, tree)
         return Packet({}, {"sum": tree})
+
+
+def _own_model(request: Request, runtime: Runtime) -> Model:
+    """Return the model that this client would use: the global one, or its own."""
+    if not runtime.config.composed.keeps_models:
+        return request.model
+    kept = to_device(request.kept.get(runtime.client), runtime.task.device)
+    own = personal_models(request.model, [kept])
+    return own.map(lambda tree: tree_map(lambda leaf: leaf[0], tree))
 
 
 def _refuse_private(config: Config, what: str) -> None:

@@ -18,7 +18,7 @@ from fedfm.engine.choice import make_executor
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import Executor
-from fedfm.engine.networks import trainable_parameters, untrained_tensors
+from fedfm.engine.networks import describe_task, trainable_parameters, untrained_tensors
 from fedfm.losses import make_class_weights
 from fedfm.methods.base import Model, Task
 from fedfm.privacy.guard import secret_sources
@@ -44,7 +44,7 @@ class Runtime:
     def network(self) -> nn.Module:
         """The network with uninitialised weights: the server sends the weights."""
         with torch.device("meta"):
-            network = build_model(self.config, self.agreement)
+            network = build_model(self.config, self.agreement, pretrained=False)
         network.to_empty(device=device_of(self.config))
         use_threads(self.config.threads, network)
         return network
@@ -54,6 +54,13 @@ class Runtime:
         """The network's tensors, for their shapes only: do not write to them."""
         model = Model(trainable_parameters(self.network), untrained_tensors(self.network))
         return model.map(lambda tree: trees.tree_map(Tensor.detach, tree))
+
+    @cached_property
+    def task(self) -> Task:
+        """The shapes of the model and the data, and the roles of the model's tensors."""
+        shape, classes = self.agreement.shape, len(self.agreement.classes)
+        features = models.feature_dim(self.network, shape)
+        return describe_task(self.network, self.start, classes, features)
 
     @cached_property
     def samples(self) -> tuple[Tensor, Tensor]:
@@ -69,9 +76,8 @@ class Runtime:
     @cached_property
     def federation(self) -> Federation:
         """A federation in which every client has this client's samples."""
-        features = models.feature_dim(self.network, self.data.example)
         return Federation(
-            task=Task(self.start, len(self.data.classes), features),
+            task=self.task,
             method=self.config.composed,
             executor=self._executor,
             samples=[self.samples[0]] * (self.client + 1),
@@ -86,6 +92,7 @@ class Runtime:
                 [self.data.train.labels[self.samples[0]]] * (self.client + 1),
                 len(self.data.classes),
             ),
+            labels=self.data.train.labels,
         )
 
     def evaluate(self, model: Model) -> Tree:

@@ -5,7 +5,7 @@ everything on disk except the secrets of a secure sum. All files are replaced at
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from fedfm.config import Config
 from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
 from fedfm.core.client_states import OnDisk
 from fedfm.core.errors import UserError
@@ -22,6 +23,7 @@ from fedfm.deploy.errors import Refusal, StateLost
 from fedfm.deploy.packets import match_tree
 from fedfm.methods.base import Model
 from fedfm.privacy.guard import Guard
+from fedfm.run.description import DataDescription
 
 PRIVACY = "privacy.json"
 """The record of what the client has given away under differential privacy."""
@@ -36,6 +38,9 @@ class Storage:
     def save_enrolment(self, facts: dict[str, Any]) -> None:
         """Save the federation that the client has joined, and the client's number in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        before = _read_json(self.folder / "federation.json")
+        if not isinstance(before, dict) or before.get("token") != facts["token"]:
+            self._first.unlink(missing_ok=True)  # another federation's
         write_atomically(self.folder / "federation.json", json.dumps(facts).encode())
 
     def load_enrolment(self, token: str) -> dict[str, Any]:
@@ -98,13 +103,33 @@ class Storage:
         with _raise_lost(f"this client lacks the model after round {version}"):
             return to_model(unflatten(load_file(self._model_file(version))), like)
 
+    def complete_model(self, sent: Tree, once: Collection[str]) -> Tree:
+        """Return a received model with what is sent `once`, which is saved when it comes."""
+        if not once:
+            return sent
+        first = {part: {n: leaves[n] for n in leaves if n in once} for part, leaves in sent.items()}
+        if any(first.values()):
+            write_atomically(self._first, to_bytes(first))
+            return sent
+        with _raise_lost("this client has lost what came with its first model"):
+            first = unflatten(load_file(self._first))
+        return {part: sent.get(part, {}) | first.get(part, {}) for part in Model._fields}
+
+    @property
+    def _first(self) -> Path:
+        return self.folder / "first.safetensors"
+
     @property
     def result(self) -> Path:
         """The file of the federation's final model, for `load_state_dict`."""
         return self.folder / "model.safetensors"
 
-    def save_result(self, tensors: Tree) -> None:
-        """Save the federation's final model."""
+    def save_result(self, tensors: Tree, config: Config, data: DataDescription) -> None:
+        """Save the federation's final model, with what `fedfm.load` needs to use it."""
+        import tomli_w
+
+        write_atomically(self.folder / "config.toml", tomli_w.dumps(config.as_toml()).encode())
+        data.save(self.folder)
         write_atomically(self.result, to_bytes(tensors))
 
     def _model_file(self, version: int) -> Path:

@@ -1,5 +1,7 @@
 """What the server expects of one client: the form of its answer, and its typical weight."""
 
+from dataclasses import replace
+
 import torch
 
 from fedfm.config import Config
@@ -8,25 +10,26 @@ from fedfm.core.trees import Tree, to_device
 from fedfm.methods.base import LocalRun, Model, Task
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.clients import answer_measure, answer_train, make_job, prepare_group
+from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.costs import make_single_client
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import LocalTraining
+from fedfm.rounds.group import prepare_group
+from fedfm.rounds.stages import train_locally
 from fedfm.run.client_results import to_sums
 
 
 def expect_answer(request: Request, method: Method, task: Task, guard: Guard | None = None) -> Sums:
     """Return one client's answer to `request` with all tensors on the meta device."""
     model = request.model.map(lambda tree: to_device(tree, "meta"))
-    fed = make_single_client(method, Task(model, task.classes, task.features), guard)
+    fed = make_single_client(method, replace(task, model=model), guard)
     down = to_device(request.down, "meta")
     blank = request._replace(cohort=[0], model=model, down=down, kept=InMemory())
     group = prepare_group(blank, fed)
     if request.kind == "measure":
         sums = answer_measure(group, fed, blank)
         return sums._replace(total={"reports": sums.total})
-    job = make_job(group, fed, blank)
-    return answer_train(group, fed, blank, job, fed.executor.train(job))
+    return answer_train(group, fed, blank, train_locally(group, fed, blank))
 
 
 def expect_scores(config: Config, task: Task) -> Tree:

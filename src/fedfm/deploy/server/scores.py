@@ -56,7 +56,7 @@ def make_scorer(config: Config, agreement: Agreement) -> Callable[[Model], Score
     if config.deployment.evaluate == "clients":
         return None
     data = _load_server_data(config, agreement)
-    network = build_model(config, data)
+    network = build_model(config, data, pretrained=False)
     train, test = device_data(network, data)
     evaluator = Evaluator(LoopExecutor(network, train), (), test, config.measures)
 

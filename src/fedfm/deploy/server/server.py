@@ -13,9 +13,10 @@ from flwr.serverapp import Grid
 
 from fedfm import models
 from fedfm.config import Config
-from fedfm.core.client_states import OnClients
+from fedfm.core.client_states import ClientStates, OnClients
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
+from fedfm.deploy.agreement import describe_agreement
 from fedfm.deploy.checks import check_deployable
 from fedfm.deploy.errors import SecureError
 from fedfm.deploy.packets import Packet
@@ -24,8 +25,8 @@ from fedfm.deploy.server.expected import expect_answer, expect_scores, expect_we
 from fedfm.deploy.server.messaging import PAUSE
 from fedfm.deploy.server.scores import make_score, make_scorer
 from fedfm.deploy.server.sums import Collected, Collector, PlainSums, SecureSums
-from fedfm.engine.networks import copy_model
-from fedfm.methods.base import Model, Task
+from fedfm.engine.networks import copy_model, describe_task
+from fedfm.methods.base import Model
 from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import draw_cohort
@@ -86,6 +87,7 @@ class Server:
         if is_finished(self.folder.path):
             self.clients.minimum = 0
         self.clients.form_federation(self.collector)
+        describe_agreement(self.clients.agreement).save(self.folder.path)
         self.start = self._initial_state()
         self.scorer = make_scorer(self.config, self.clients.agreement)
         progress = self.keeper.begin(self.start)
@@ -98,14 +100,15 @@ class Server:
             progress = self._add_score(progress, self._final_score(progress.state))
             self._save(progress)
         result = self.keeper.finish(progress)
-        self._deliver(result.best.model)
+        self._deliver(result.best.model, progress.state)
         return result
 
     def _initial_state(self) -> State:
         agreement = self.clients.agreement
         network = build_model(self.config, agreement)
         features = models.feature_dim(network, agreement.example)
-        self.task = Task(copy_model(network), len(agreement.classes), features)
+        self.task = describe_task(network, copy_model(network), len(agreement.classes), features)
+        self.method.check(self.task)
         self.scores = expect_scores(self.config, self.task)
         weight = expect_weight(self.config, self.task.model, self.clients.unit)
         self.clients.settle_unit(weight)
@@ -138,9 +141,13 @@ class Server:
         """Return the sums of the cohort's answers and, with `evaluate`, the model's score."""
         like = expect_answer(request, self.method, self.task, self.guard)
         wanted = like.total | ({"scores": self.scores} if evaluate else {})
-        model = request.model._asdict()
+        whole, part = self._split_model(request.model)
+        models = {
+            client: whole if client in request.first else part for client in request.newcomers
+        }
         questions = {
-            client: self._question(request, client, evaluate, model) for client in request.cohort
+            client: self._question(request, client, evaluate, models.get(client))
+            for client in request.cohort
         }
         collected = self._collect(request.kind, questions, wanted, purposes)
         total, clients, extra, _ = collected
@@ -166,23 +173,29 @@ class Server:
             raise TooFewClients(f"'{kind}': {counts}")
         return collected
 
-    def _question(self, request: Request, client: int, evaluate: bool, model: Tree) -> Packet:
-        kept = request.kept
-        facts = self._facts(request.round) | {
-            "kept": kept.rounds.get(client) if isinstance(kept, OnClients) else None,
+    def _split_model(self, model: Model) -> tuple[Tree, Tree]:
+        """Return the first model that a client receives, and a later one."""
+        whole, once = model._asdict(), self.method.sent_once(self.task)
+        return whole, model.split(once)[1]._asdict() if once else whole
+
+    def _question(
+        self, request: Request, client: int, evaluate: bool, model: Tree | None
+    ) -> Packet:
+        facts = self._facts(request.round, request.kept, client) | {
             "sharing": request.sharing,
             "evaluate": evaluate,
         }
         sent = {"down": request.down} if request.down else {}
-        if client in request.newcomers:
+        if model is not None:
             sent["model"] = model
         return Packet(facts, sent)
 
-    def _facts(self, round: int) -> dict[str, object]:
+    def _facts(self, round: int, kept: ClientStates, client: int) -> dict[str, object]:
         every = self.method.share_every
         return {
             "round": round,
             "version": round // every * every,
+            "kept": kept.rounds.get(client) if isinstance(kept, OnClients) else None,
             "norm": self.clients.norm,
             "unit": self.clients.unit,
         }
@@ -199,28 +212,42 @@ class Server:
         return before.update(new, request.round + 1)
 
     def _final_score(self, state: State) -> Score:
-        facts = self._facts(state.round) | {"kept": None, "sharing": False, "evaluate": True}
-        model = {"model": state.model._asdict()}
-        questions = {client: Packet(facts, model) for client in self.clients.present}
+        whole, part = self._split_model(state.model)
+        questions = {
+            client: Packet(
+                self._facts(state.round, state.clients, client)
+                | {"sharing": False, "evaluate": True},
+                {"model": part if client in state.received else whole},
+            )
+            for client in self.clients.present
+        }
         collected = self._collect("evaluate", questions, {"scores": self.scores}, ["evaluate"])
         return make_score(collected, self.measures)
 
-    def _deliver(self, model: Model) -> None:
-        """Send the run's final model to every client."""
+    def _deliver(self, model: Model, state: State) -> None:
+        """Send the run's final model to every client, which completes it by its own part."""
         trees = {"model": model._asdict()}
-        self.clients.ask("deliver", {client: Packet({}, trees) for client in self.clients.present})
+        questions = {
+            client: Packet(
+                self._facts(state.round, state.clients, client) | {"sharing": False}, trees
+            )
+            for client in self.clients.present
+        }
+        self.clients.ask("deliver", questions)
 
     def _add_score(self, progress: Progress, score: Score) -> Progress:
         """Return the progress with the record of the round that waited for its score.
 
         With the server's scores the last model counts: the server has only one split and cannot
-        both choose a round and measure the choice on it.
+        both choose a round and measure the choice on it. It also counts where clients have models
+        of their own, because they keep only the last.
         """
         best, chosen = progress.best, self.selection
         if not chosen.last and chosen.find(score.validation, score.metrics) is None:
             message = "no client has a value of %s on its validation samples: use another select_by"
             logger.warning(message, chosen.metric)
-        better = best is None or self.scorer is not None or self._is_better(score, best)
+        last_counts = self.scorer is not None or self.method.keeps_models
+        better = best is None or last_counts or self._is_better(score, best)
         return progress.add_score(score, better)
 
     def _is_better(self, score: Score, best: Best) -> bool:

@@ -1,6 +1,6 @@
 """Methods with a mistake in them, which show that the checks can fail."""
 
-from fedfm.verify.mistakes import drift, features, rounds, server
+from fedfm.verify.mistakes import drift, features, personal, rounds, server
 from fedfm.verify.mistakes.planting import MISTAKES, Mistake
 
-__all__ = ["MISTAKES", "Mistake", "drift", "features", "rounds", "server"]
+__all__ = ["MISTAKES", "Mistake", "drift", "features", "personal", "rounds", "server"]

@@ -12,16 +12,19 @@ from fedfm.core import ledger, trees
 from fedfm.core.ledger import Ledger, Traffic
 from fedfm.core.trees import Tree
 from fedfm.data.batches import BatchPlan, plan_batches
-from fedfm.engine.cohort import Cohort, CohortPart, TrainingJob, TrainingResult
+from fedfm.engine.cohort import Cohort, CohortPart, TrainingResult
 from fedfm.engine.networks import BoundNetwork
+from fedfm.engine.objective import Objective
 from fedfm.engine.update import update
 from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Model, Moon, Scaffold
 from fedfm.optim import Schedule, Sgd
-from fedfm.rounds import clients, federation
+from fedfm.rounds import clients, federation, stages
 from fedfm.rounds import round as rounds
-from fedfm.rounds.clients import ClientGroup, Work, answer_measure, answer_train, make_job
+from fedfm.rounds.clients import Work, answer_measure, answer_train
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.group import ClientGroup
+from fedfm.rounds.stages import make_objective
 from fedfm.verify.mistakes.planting import plant_in
 
 bind_frozen, sum_buffers = BoundNetwork.bind_frozen, clients.sum_buffers
@@ -93,14 +96,14 @@ def clip_late(self: Cohort, part: CohortPart, grads: Tree) -> None:
 
 
 @plant_in(
-    rounds,
-    "make_job",
+    stages,
+    "make_objective",
     "between exchanges of models the pull is towards the client's own",
     FedProx(mu=0.3),
 )
-def pull_to_start(group: ClientGroup, fed: Federation, request: Request) -> TrainingJob:
+def pull_to_start(group: ClientGroup, fed: Federation, request: Request) -> Objective:
     """Give the pieces the model that a client starts from instead of the received one."""
-    return make_job(group._replace(base=group.start), fed, request)
+    return make_objective(group._replace(base=group.start), fed, request)
 
 
 def count_everybody(answer: Callable[..., Sums]) -> Callable[..., Sums]:
@@ -150,6 +153,6 @@ def record_one_handshake(self: Ledger, answers: Traffic) -> None:
     "the ledger has models that were not sent",
     replace(LITE, models_every=2),
 )
-def count_unsent_uploads(work: Work, sharing: bool) -> Traffic:
+def count_unsent_uploads(group: ClientGroup, work: Work, sharing: bool) -> Traffic:
     """Count a model that stays with its client."""
-    return count_uploads(work, sharing=True)
+    return count_uploads(group, work, sharing=True)

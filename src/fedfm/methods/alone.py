@@ -1,0 +1,42 @@
+"""Two baselines without a federation: every client by itself, and all data in one place."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedfm.methods.base import Piece, Task
+
+
+@dataclass(frozen=True)
+class Local(Piece):
+    """Every client trains a model of its own on its own samples; nothing is sent.
+
+    Examples:
+        >>> from fedfm import compose
+        >>> compose(Local()).keeps_models
+        True
+    """
+
+    name = "local"
+    claims: ClassVar[frozenset[str]] = frozenset({"baseline"})
+
+    def personal(self, task: Task) -> frozenset[str]:
+        """Return the names of all parameters and buffers."""
+        return frozenset([*task.model.params, *task.model.buffers])
+
+
+@dataclass(frozen=True)
+class Centralised(Piece):
+    """One model is trained on the samples of all clients, as if data could be pooled.
+
+    A round is `epochs` epochs over all training samples. Nothing is counted as sent, and momentum
+    starts at zero in every round, as it does at a client.
+
+    Examples:
+        >>> from fedfm import compose
+        >>> compose(Centralised()).pools_data
+        True
+    """
+
+    name = "centralised"
+    claims: ClassVar[frozenset[str]] = frozenset({"baseline"})
+    pools_data = True

@@ -1,0 +1,167 @@
+"""The model of a finished run, ready to use: `fedfm.load`."""
+
+import copy
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedfm import models
+from fedfm.config import Config, load_config
+from fedfm.core.checkpoint import Damaged, load_checkpoint
+from fedfm.core.client_states import OnDisk
+from fedfm.core.errors import UserError, require
+from fedfm.core.trees import Tree
+from fedfm.data.dataset import Split
+from fedfm.data.new_samples import NewSamples, read_new_samples, read_new_texts
+from fedfm.methods.base import Model
+from fedfm.rounds.group import personal_models
+from fedfm.run.classifier import Classifier
+from fedfm.run.description import DataDescription
+from fedfm.run.folder import CHECKPOINT
+from fedfm.run.prepare import load_data
+
+
+def load(
+    run: Path | str, *, client: int | str | None = None, model: nn.Module | None = None
+) -> Classifier:
+    """Load the model of a finished run, with its normalisation and its classes.
+
+    Args:
+        run: The folder of the run, or of a client in a deployment.
+        client: Whose own model to load, by number or name, where clients have models of their own;
+            by default the global model.
+        model: The network, if the run was given one in Python; it is not changed.
+
+    Returns:
+        The model of the round with the best mean validation accuracy, on the CPU; a client's own
+        model after the last round.
+
+    Raises:
+        UserError: If the folder holds no finished run, or the network is another one.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> import fedfm
+        >>> few = fedfm.Training(clients=3, rounds=2, epochs=1)
+        >>> with TemporaryDirectory() as folder:
+        ...     run = f"{folder}/run"
+        ...     _ = fedfm.simulate("mlp", "digits", "fedavg", training=few, out=run)
+        ...     classifier = fedfm.load(run)
+        >>> images = fedfm.data.load("digits").test.inputs
+        >>> classifier.predict(images).shape
+        torch.Size([359, 10])
+    """
+    folder = Path(run).expanduser()
+    config = _load_config(folder)
+    path = folder / "model.safetensors"
+    require(path.is_file(), f"the run in {folder} is not finished: resume it first")
+    data = DataDescription.load(folder)
+    tensors = _read(path)
+    if client is not None:
+        tensors = load_own_tensors(folder, config, _number(client, config, data))
+    network = copy.deepcopy(model) if model is not None else _build(folder, config, data)
+    return Classifier(fill(network, tensors, path).eval(), data)
+
+
+def _load_config(folder: Path) -> Config:
+    recorded = folder / "config.toml"
+    require(recorded.is_file(), f"{folder} is not the folder of a run: it has no config.toml")
+    try:
+        return load_config(str(recorded))
+    except UserError as problem:
+        raise UserError(f"{recorded} is no config here: {problem}") from problem
+
+
+def _read(path: Path) -> Tree:
+    try:
+        tensors: Tree = load_file(path)
+    except (OSError, SafetensorError) as problem:
+        raise Damaged(path, problem) from problem
+    return tensors
+
+
+def _number(client: int | str, config: Config, data: DataDescription) -> int:
+    """Return the number of a client that is given by its number or its name."""
+    names, total = data.clients, len(data.clients) or config.training.clients
+    if client in names:
+        return names.index(str(client))
+    known = ", ".join(names[:8]) if names else f"0 to {total - 1}"
+    fits = str(client).isdecimal() and int(client) < total
+    require(fits, f"there is no client '{client}' in this run: its clients are {known}")
+    return int(client)
+
+
+def load_own_tensors(folder: Path, config: Config, client: int) -> Tree:
+    """Return the parameters and buffers of a client's own model, after the last round."""
+    require(
+        config.composed.keeps_models,
+        f"{config.composed.name} has one model for all clients: load it without a client",
+    )
+    checkpoint = load_checkpoint(folder / CHECKPOINT)
+    if checkpoint is None:
+        raise UserError(
+            f"{folder} has no checkpoint, which holds the clients' own models: load the run from "
+            "the machine that ran it"
+        )
+    parts, facts = checkpoint
+    state: Tree = parts["state"].get("clients", {}).get(str(client), {})
+    if rounds := {int(k): round for k, round in facts["clients"].items()}:
+        require(
+            (folder / "clients").is_dir(),
+            f"{folder} holds a deployment, whose clients keep their own models: load the folder "
+            "of that client, on its machine",
+        )
+        state = OnDisk(folder / "clients", rounds).get(client)
+    model = parts["state"]["model"]
+    own = personal_models(Model(model.get("params", {}), model.get("buffers", {})), [state])
+    return {name: leaf[0] for name, leaf in (own.params | own.buffers).items()}
+
+
+def _build(folder: Path, config: Config, data: DataDescription) -> nn.Module:
+    """Build the network that a config names, with weights that are not set."""
+    chosen = config.model
+    require(
+        "digest" not in chosen.options,
+        f"the run in {folder} was given its network in Python: give it to fedfm.load, too, as "
+        "model=...",
+    )
+    with torch.device("meta"):
+        network = models.build_for(data, chosen.name, **chosen.options)
+    return network.to_empty(device="cpu")
+
+
+def fill(network: nn.Module, tensors: Tree, path: Path) -> nn.Module:
+    """Give a network the parameters and buffers that a run has saved, and return it."""
+    own: dict[str, Tensor] = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    differing = own.keys() ^ tensors.keys()
+    differing |= {name for name in own.keys() - differing if own[name].shape != tensors[name].shape}
+    require(
+        not differing,
+        f"{path} does not fit {type(network).__name__}: they differ in "
+        f"{', '.join(sorted(differing)[:3])}: give the network that was trained",
+    )
+    with torch.no_grad():
+        for name, leaf in own.items():
+            leaf.copy_(tensors[name])
+    return network
+
+
+def read_samples(run: Path | str, path: Path, data: DataDescription) -> NewSamples:
+    """Read new samples for the model of a run: a table, texts or images, as it was trained on."""
+    columns = _load_config(Path(run).expanduser()).data
+    if data.vocabulary:
+        return read_new_texts(path, data.vocabulary, data.shape[0], columns.text, columns.label)
+    return read_new_samples(path, data.shape, columns.label)
+
+
+def load_test_split(run: Path | str) -> Split:
+    """Return the test samples of a run, from where its config says."""
+    config = _load_config(Path(run).expanduser())
+    require(
+        config.data.digest is None,
+        f"the run in {run} was given its data in Python: give samples to evaluate on",
+    )
+    return load_data(config).test
