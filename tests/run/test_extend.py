@@ -35,8 +35,9 @@ def run(out: Path, rounds: int = SHORT, method: Piece = LITE, extend: Path | Non
         **options) -> Result:  # fmt: skip
     training = replace(options.pop("training", TRAINING), rounds=rounds)
     known = {"data": "digits", "method": method, "executor": "stacked", **options}
-    return simulate({"name": "mlp", "hidden": [8]}, partition={"kind": "iid"}, training=training,
-                    out=out, extend=extend, **known)  # fmt: skip
+    model = {"name": "mlp", "hidden": [8], "norm": "batch"}
+    return simulate(model, partition={"kind": "iid"}, training=training, out=out, extend=extend,
+                    **known)  # fmt: skip
 
 
 def without_ancestry(folder: Path) -> dict[str, Any]:

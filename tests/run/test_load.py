@@ -12,7 +12,7 @@ from fedfm.core.checkpoint import Damaged
 from fedfm.data import Dataset, Split
 from fedfm.rounds.group import personal_models
 from fedfm.run.description import DataDescription
-from fedfm.run.load import load_label, load_test_split
+from fedfm.run.load import load_test_split
 from fedfm.run.simulation import Simulation
 from fedfm.verify.worlds import make_images
 
@@ -240,6 +240,5 @@ def test_a_damaged_description_is_refused(tmp_path, text):
 
 def test_test_data_given_in_python_are_not_found_again(digits_run, own_run):
     assert len(load_test_split(digits_run[0])) == 359
-    assert load_label(digits_run[0]) == "label"
     with pytest.raises(UserError, match="Python"):
         load_test_split(own_run[0])

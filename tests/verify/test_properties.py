@@ -55,7 +55,7 @@ def test_a_run_resumed_at_any_round_ends_the_same(name, world, stop):
     same(to_tree(ends[0]), to_tree(ends[1]))
 
 
-@METHODS
+@pytest.mark.parametrize("name", [n for n, kind in PIECES.items() if not kind.pools_data])
 @FEW
 @given(world=WORLDS, draw=st.data())
 def test_renumbering_the_clients_changes_nothing(name, world, draw):

@@ -279,6 +279,12 @@ class Config(BaseModel):
         chosen = self.training.select_by
         twice = [name for name in self.metrics if self.metrics.count(name) > 1]
         require(not twice, f"metrics names {', '.join(dict.fromkeys(twice))} twice")
+        training, method = self.training, self.composed
+        require(
+            not method.keeps_models or (training.report != "best" and chosen is None),
+            f"{method.name}: clients keep only their last own models, so the last round is "
+            "reported: leave out report = 'best' and select_by",
+        )
         for metric in self.measures.metrics:
             require(
                 metric.name != chosen or metric.form == "number",

@@ -1,6 +1,6 @@
 """The metrics of the global model: on each client's validation samples, and on the test set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.forward import Statistic
+from fedfm.engine.forward import CLIENTS, Statistic
 from fedfm.methods.base import Batch, Model
 from fedfm.metrics.measures import Measures
 
@@ -28,6 +28,15 @@ class Evaluation(NamedTuple):
     clients: Values
     """Of the metrics that are one number, on each client's test samples [N], where they are known.
     """
+
+
+class OwnModels(NamedTuple):
+    """The models that clients have of their own."""
+
+    clients: int
+    """N, the number of clients."""
+    models: Callable[[Sequence[int]], Model]
+    """Returns the models [S, ...] of some clients."""
 
 
 class Evaluator:
@@ -48,8 +57,14 @@ class Evaluator:
         self.measures, self.owned = measures or Measures(), owned
         self.test_samples = [*owned, _list_others(len(test.labels), owned)]
 
-    def __call__(self, model: Model) -> Evaluation:
-        """Measure the model on everything."""
+    def __call__(self, model: Model, own: OwnModels | None = None) -> Evaluation:
+        """Measure the model on everything, or each client's own model where clients have one.
+
+        A client's own model is tested on the client's test samples, or on all of them if test
+        samples do not belong to clients.
+        """
+        if own is not None:
+            return self._evaluate_own(own)
         seen: list[tuple[Tensor, Tensor]] = []
 
         def collect(batch: Batch) -> Tree:
@@ -67,6 +82,30 @@ class Evaluator:
             return {}
         rows = trees.tree_map(lambda leaf: leaf[: len(self.owned)], totals)
         return self.measures.values(rows, self.measures.numbers)
+
+    def _evaluate_own(self, own: OwnModels) -> Evaluation:
+        everything = torch.arange(len(self.test.labels))
+        samples = self.owned or [everything] * own.clients
+        totals = self._measure_own(own, samples, self.test)
+        whole = self.measures.values(trees.share(trees.sum_clients(totals)))
+        test = {name: value[0] for name, value in whole.items()}
+        clients = self.measures.values(totals, self.measures.numbers)
+        if not any(map(len, self.validation)):
+            return Evaluation({}, test, clients)
+        validation = self._measure_own(own, self.validation)
+        return Evaluation(self.measures.values(validation, self.measures.numbers), test, clients)
+
+    def _measure_own(
+        self, own: OwnModels, samples: Sequence[Tensor], data: DeviceData | None = None
+    ) -> Tree:
+        """Return the statistics [N, ...] of each client's samples under its own model."""
+        parts = []
+        for first in range(0, own.clients, CLIENTS):
+            some = range(first, min(first + CLIENTS, own.clients))
+            chosen = [samples[client] for client in some]
+            models = own.models(some)
+            parts.append(self.executor.measure(models, chosen, self.measures.statistic, data))
+        return trees.concat(parts)
 
     def measure_clients(self, model: Model) -> Values:
         """Return values on the validation samples of every client [N]; {} if there are none."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from fedfm import models
 from fedfm.config import Config, load_config
@@ -16,6 +16,7 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Split
 from fedfm.data.new_samples import NewSamples, read_new_samples, read_new_texts
+from fedfm.engine.networks import trainable_parameters, untrained_tensors
 from fedfm.methods.base import Model
 from fedfm.rounds.group import personal_models
 from fedfm.run.classifier import Classifier
@@ -121,21 +122,20 @@ def load_own_tensors(folder: Path, config: Config, client: int) -> Tree:
 
 
 def _build(folder: Path, config: Config, data: DataDescription) -> nn.Module:
-    """Build the network that a config names, with weights that are not set."""
+    """Build the network that a config names; its weights are yet to be filled in."""
     chosen = config.model
     require(
         "digest" not in chosen.options,
         f"the run in {folder} was given its network in Python: give it to fedfm.load, too, as "
         "model=...",
     )
-    with torch.device("meta"):
-        network = models.build_for(data, chosen.name, **chosen.options)
-    return network.to_empty(device="cpu")
+    with torch.random.fork_rng(devices=[]):
+        return models.build_for(data, chosen.name, **chosen.options)
 
 
 def fill(network: nn.Module, tensors: Tree, path: Path) -> nn.Module:
     """Give a network the parameters and buffers that a run has saved, and return it."""
-    own: dict[str, Tensor] = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    own = trainable_parameters(network) | untrained_tensors(network)
     differing = own.keys() ^ tensors.keys()
     differing |= {name for name in own.keys() - differing if own[name].shape != tensors[name].shape}
     require(

@@ -50,9 +50,13 @@ class Selection:
 
 
 def make_selection(config: Config) -> Selection:
-    """Return which round a config reports."""
+    """Return which round a config reports; the last where clients keep models of their own.
+
+    Clients keep only the last of them.
+    """
     chosen = config.training.select_by or Accuracy.name
-    return Selection(chosen, chosen in list_lower(config.measures), config.training.reports_last)
+    last = config.training.reports_last or config.composed.keeps_models
+    return Selection(chosen, chosen in list_lower(config.measures), last)
 
 
 def score_evaluation(evaluation: Evaluation, measures: Measures) -> Score:

@@ -10,18 +10,21 @@ from torch import nn
 
 from fedfm import models
 from fedfm.config import Config
+from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out
 from fedfm.engine.choice import ExecutorChoice, choose_executor, make_executor
 from fedfm.engine.device_data import DeviceData
-from fedfm.engine.evaluation import Evaluator
+from fedfm.engine.evaluation import Evaluator, OwnModels
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.profile import phase
 from fedfm.losses import make_class_weights
+from fedfm.methods.base import Model
 from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.group import personal_models
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
 from fedfm.rounds.single_samples import check_single_samples
@@ -122,8 +125,21 @@ class Simulation:
         if progress.records and (unchanged or not due):
             return progress.add_score(None)
         with phase("evaluation"):
-            score = score_evaluation(self.evaluate(progress.state.model), self.measures)
+            evaluation = self.evaluate(progress.state.model, self._own_models(progress.state))
+            score = score_evaluation(evaluation, self.measures)
         return progress.add_score(score, self.selection.prefers(score, progress.best))
+
+    def _own_models(self, state: State) -> OwnModels | None:
+        """Return the models that clients have of their own after a round, if they have any."""
+        if not self.method.keeps_models:
+            return None
+        device = self.federation.task.device
+
+        def models(clients: Sequence[int]) -> Model:
+            kept = [trees.to_device(state.clients.get(client), device) for client in clients]
+            return personal_models(state.model, kept)
+
+        return OwnModels(len(self.federation.samples), models)
 
     def fine_tune(self, best: Best) -> Best:
         """Return the reported model with what clients get after local fine-tuning, if asked for."""

@@ -143,6 +143,8 @@ class FedRep(FedPer):
             if self.extra_loss is not None:
                 loss = loss + self.extra_loss(features, y)
             torch.autograd.backward(loss)
+            if self.clip_norm > 0:
+                nn.utils.clip_grad_norm_(part, self.clip_norm)
             optimiser.step()
 
 
@@ -169,6 +171,7 @@ class Ditto(FedAvg):
             lr=self.lr,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
             mu=self.strength,
         )
         for client in cohort:

@@ -58,8 +58,8 @@ class Runtime:
     @cached_property
     def task(self) -> Task:
         """The shapes of the model and the data, and the roles of the model's tensors."""
-        shape, classes = self.agreement.shape, len(self.agreement.classes)
-        features = models.feature_dim(self.network, shape)
+        example, classes = self.agreement.example, len(self.agreement.classes)
+        features = models.feature_dim(self.network, example)
         return describe_task(self.network, self.start, classes, features)
 
     @cached_property
