@@ -128,7 +128,7 @@ def test_export_model_writes_what_the_suffix_says(command, run):
         (["predict", "elsewhere", "--data", "run"], "elsewhere"),
         (["predict", "run", "--data", "run", "--out", "x.txt"], "x.txt"),
         (["predict", "run", "--data", "run"], "no images"),
-        (["evaluate", "run", "--data", "flat"], "column 'label'"),
+        (["evaluate", "run", "--data", "flat"], "column of the labels"),
         (["evaluate", "run", "--client", "9"], "0 to 3"),
         (["export-model", "run", "--out", "x.onnx"], "x.onnx"),
     ],

@@ -44,6 +44,7 @@ def test_a_run_leaves_these_files_and_no_others(folder):
     assert {path.name for path in folder.iterdir()} == {
         "config.toml",
         "machine.json",
+        "data.json",
         "rounds.jsonl",
         "rounds.csv",
         "summary.json",

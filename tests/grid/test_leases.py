@@ -22,7 +22,7 @@ from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
 from tests.grid.grids import found, jobs_of, recipe, run, timeless
 
-SMALL = {"config.toml", "machine.json", "rounds.csv", "rounds.jsonl", "summary.json"}
+SMALL = {"config.toml", "data.json", "machine.json", "rounds.csv", "rounds.jsonl", "summary.json"}
 
 
 def grid(results, budget, collect=None) -> Grid:

@@ -19,7 +19,9 @@ UNITS = (("1e8 floats", 1e8), ("1e6 floats", 1e6), ("1e3 floats", 1e3))
 
 
 def cost(
-    model: Annotated[str, typer.Option(help="resnet18, resnet50, cnn or mlp.")] = "resnet18",
+    model: Annotated[
+        str, typer.Option(help="resnet18, resnet50, cnn, mlp or transformer.")
+    ] = "resnet18",
     classes: Annotated[int, typer.Option(help="Number of classes.", min=2)] = 10,
     shape: Annotated[
         str, typer.Option(help="Shape of one input: channels x height x width.")
@@ -80,7 +82,8 @@ def _print_rows(rows: list[dict[str, Any]], title: str, clients: int | None, rou
 
     large = max(row["bytes_up"] for row in rows) >= 1e5
     unit, size = ("MB", 1e6) if large else ("kB", 1e3)
-    least = min(row.get("whole_process", 0) for row in rows)
+    sent = [row["whole_process"] for row in rows if row.get("whole_process")]
+    least = min(sent, default=0)
     many, count = next((pair for pair in UNITS if least >= 10 * pair[1]), ("floats", 1.0))
     heads = ["memory", "floats up", "floats down", f"{unit} up", f"{unit} down", "handshakes"]
     if clients:

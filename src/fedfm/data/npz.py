@@ -52,7 +52,7 @@ def read_npz(folder: Path, *, path: Path) -> Dataset:
 
 def _load(path: Path) -> Arrays:
     try:
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
+        with zipfile.ZipFile(path), np.load(path) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         reason = str(error).splitlines()[0]

@@ -59,7 +59,7 @@ def read_clients(path: Path) -> Any:
     require(path.suffix in (".npy", ".json"), f"partition.file is a .npy or .json file, not {path}")
     try:
         if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
+            return np.load(path)
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
