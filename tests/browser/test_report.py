@@ -159,7 +159,7 @@ def test_every_control_is_reached_by_tab_in_order_and_shows_its_focus(page):
     names = [name for name, _, _ in found]
     assert names[:4] == ["skipA", "theme", "scriptINPUT", "scriptINPUT"]
     assert names.count("chart") == 2
-    assert names.count("BUTTON") == 18
+    assert names.count("BUTTON") == 23
     assert names.count("SUMMARY") == 2
     assert all(outline != "none" for _, _, outline in found)
     tops = [top for _, top, _ in found[4:]]
@@ -247,7 +247,7 @@ def test_without_scripts_tables_and_charts_are_there(page):
     try:
         page.refresh()
         assert not one(page, "#theme").is_displayed()
-        assert len(every(page, "table.sortable tbody tr")) == 4
+        assert len(every(page, "table.sortable tbody tr")) == 4 + 2  # runs, and their clients
         assert one(page, "#s0-bytes svg.chart").is_displayed()
         assert not every(page, "#s0-bytes .variant")[1].is_displayed()
     finally:
