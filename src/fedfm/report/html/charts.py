@@ -62,7 +62,8 @@ def draw_metric(entries: Sequence[MethodGroup], measure: Measure, name: str) -> 
     metric = measure.name.removeprefix("test_")
     curves = [(e, e.metric_curve(metric, measure.scale)) for e in entries]
     lines = [ChartLine(e, curve.rounds, curve) for e, curve in curves if curve]
-    heading = f"{metric.replace('_', ' ').capitalize()} over rounds"
+    title = metric.upper() if metric == "auc" else metric.replace("_", " ").capitalize()
+    heading = f"{title} over rounds"
     caption = "Mean over seeds, with a band from lowest to highest."
     return _draw_chart(name, heading, caption, lines, "round", measure=measure)
 

@@ -70,7 +70,7 @@ def build_clients(setting: Setting) -> HtmlTable | None:
     shown = [get_measure(name) for name in names if any(name in run.metrics for run in runs)]
     if not shown:
         return None
-    heads = ("method", *(measure.heading.replace(" (%)", ", %") for measure in shown))
+    heads = ("method", *(_shorten(measure.heading) for measure in shown))
     rows = [
         (e.number, [HtmlCell(e.label, e.label), *(_format_measure(e, m) for m in shown)])
         for e in setting.entries
@@ -78,6 +78,11 @@ def build_clients(setting: Setting) -> HtmlTable | None:
     splits = " or ".join(sorted({run.split for run in runs}))
     caption = f"Accuracy of the clients on their own {splits} samples: mean over seeds."
     return HtmlTable(caption, heads, rows)
+
+
+def _shorten(heading: str) -> str:
+    """Return a heading without what the table's caption says."""
+    return heading.replace(", accuracy", "").replace(" (%)", ", %")
 
 
 def build_classes(setting: Setting) -> list[HtmlTable]:
