@@ -95,7 +95,8 @@ class Training:
     report: Literal["best", "last"] | None = None
     """Which round is reported: the best by validation, or the last.
 
-    By default it is the best, and without validation samples the last.
+    By default it is the best. Without validation samples, and where clients have models of their
+    own, it is the last.
     """
     last_rounds: int = 1
     """With report = "last": report the mean score of so many last rounds."""

@@ -178,7 +178,7 @@ def _read_measures(folder: Path) -> dict[str, float]:
 def list_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of metrics and of clients that summary.json has, by name.
 
-    The mean over fine-tuned clients is named "fine_tuned_accuracy", the worst client's result
+    The mean over fine-tuned clients is named "fine_tuned_mean_accuracy", the worst client's result
     "worst_accuracy", and so on.
     """
     numbers = name_metrics(summary.get("metrics", {}))

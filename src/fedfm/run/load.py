@@ -37,8 +37,8 @@ def load(
         model: The network, if the run was given one in Python; it is not changed.
 
     Returns:
-        The model of the round with the best mean validation accuracy, on the CPU; a client's own
-        model after the last round.
+        The model of the reported round, on the CPU; with `client`, that client's own model after
+        the last round.
 
     Raises:
         UserError: If the folder holds no finished run, or the network is another one.
