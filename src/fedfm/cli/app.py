@@ -51,7 +51,8 @@ def options(
     methods: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="A Python file with your own method, model or metric. Repeatable."
+            metavar="FILE",
+            help="A Python file with your own method, model, loss or metric. Repeatable.",
         ),
     ] = None,
 ) -> None:

@@ -64,7 +64,7 @@ class DataConfig(BaseModel):
     label: str | None = None
     """With a table: the column of the classes; by default "label", or the last without header."""
     client: str | None = None
-    """Whose a sample is: the column of a table, or "folder" with name = "folder"."""
+    """The column of a table with the client of each row; or "folder" with name = "folder"."""
     drop: tuple[str, ...] | None = None
     """With a table: columns to leave out."""
     header: bool | None = None
