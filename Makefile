@@ -33,7 +33,7 @@ test-deployment: $(READY)
 # The tutorial, executed; and the documentation site, in build/site: warnings are errors
 docs: $(READY)
 	$(BIN)/python -m pytest tests/test_tutorial.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # A wheel and an sdist, in dist
 dist: $(READY)

@@ -1,4 +1,4 @@
-"""Load your own methods, models, losses and metrics from the Python files that the environment names.
+"""Load your own methods, models, losses and metrics from files that the environment names.
 
 Every process of a run finds them there: workers of a grid, and Flower's processes, where every
 machine names its own files.

@@ -28,7 +28,7 @@ def evaluate(
 
     classifier = load(run, client=client)
     if data is None:
-        split = load_test_split(run)
+        split = load_test_split(run, client)
         inputs, labels = split.inputs, split.labels
     else:
         samples = read_samples(run, data, classifier.data)

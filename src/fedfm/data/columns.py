@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,30 +44,69 @@ def find_missing(cells: Sequence[str], codes: Collection[str] = ()) -> Flags:
     return np.array([cell.lower() in texts or to_number(cell) in numbers for cell in cells], bool)
 
 
-def encode_columns(
+class Column(NamedTuple):
+    """How a column of a table becomes numbers, as training rows decided it."""
+
+    name: str
+    categories: tuple[str, ...] = ()
+    """The texts that become columns of 0 and 1; none for a column of numbers."""
+    fill: float | None = None
+    """The number in the place of a missing one; None: it is refused."""
+    indicated: bool = False
+    """Whether a further column says where values are missing."""
+    missing: tuple[str, ...] = ()
+    """Further texts that stand for a missing value."""
+
+
+def fit_columns(
     table: Cells, columns: Sequence[int], train: Flags, options: TableOptions
-) -> Floats:
-    """Return the numbers [N, F] of a table's columns.
+) -> tuple[Column, ...]:
+    """Return how a table's columns become numbers.
 
     Fill values and categories come from the rows that `train` [N] marks.
     """
     cells = {column: table.column(column) for column in columns}
     gaps = {column: find_missing(cells[column], options.missing) for column in columns}
     _check_gaps(table, gaps, options.fill)
-    parts = []
-    for column in columns:
-        texts, gap = cells[column], gaps[column]
+    fitted = []
+    for index in columns:
+        name, texts, gap = table.header[index], cells[index], gaps[index]
+        where = f"{table.path}, column '{name}'"
         require(
             bool((train & ~gap).any()),
-            f"{table.path}, column '{table.header[column]}': no training row has a value: leave "
-            "the column out with data.drop",
+            f"{where}: no training row has a value: leave the column out with data.drop",
         )
-        if _is_category(table.header[column], texts, gap, options.categories):
-            parts.append(_encode_category(table, column, texts, gap, train))
+        column = Column(name, missing=tuple(options.missing))
+        if _is_category(name, texts, gap, options.categories):
+            fitted.append(column._replace(categories=_fit_categories(where, texts, gap, train)))
             continue
-        parts.append(encode_numbers(table, column, texts, gap, train))
-        if options.fill == "indicate" and gap.any():
-            parts.append(gap[:, None].astype(np.float64))
+        numbers = _read_numbers(table, index, texts, gap)
+        _check_precision(where, numbers[~gap])
+        fill = float(numbers[train & ~gap].mean()) if options.fill else None
+        indicated = options.fill == "indicate" and bool(gap.any())
+        fitted.append(column._replace(fill=fill, indicated=indicated))
+    return tuple(fitted)
+
+
+def encode_columns(table: Cells, columns: Sequence[Column]) -> Floats:
+    """Return the numbers [N, F] of a table's columns, found by name."""
+    parts = []
+    for column in columns:
+        index = table.find(column.name, "feature")
+        texts = table.column(index)
+        gap = find_missing(texts, column.missing)
+        if column.categories:
+            plain = np.array(_write_categories(texts, gap))
+            parts.append(np.stack([plain == value for value in column.categories], 1).astype(float))
+            continue
+        where = table.locate(int(gap.argmax()), index)
+        refused = column.fill is None and bool(gap.any())
+        require(not refused, f"{where}: the value is missing: fill it in, or leave the row out")
+        numbers = _read_numbers(table, index, texts, gap)
+        numbers[gap] = column.fill or 0.0
+        parts.append(numbers[:, None])
+        if column.indicated:
+            parts.append(gap[:, None].astype(float))
     return np.concatenate(parts, 1)
 
 
@@ -97,19 +137,21 @@ def _is_category(
     return all(np.isnan(to_number(text)) for text in present)
 
 
-def _encode_category(
-    table: Cells, column: int, texts: list[str], gap: Flags, train: Flags
-) -> Floats:
-    """Return a column of 0 and 1 for each category [N, values]; missing ones are one of them."""
-    pairs = zip(texts, gap, strict=True)
-    cells = ["missing" if missing else _write_plainly(text) for text, missing in pairs]
+def _fit_categories(where: str, texts: list[str], gap: Flags, train: Flags) -> tuple[str, ...]:
+    """Return the categories of training rows; a missing value is one of them."""
+    cells = _write_categories(texts, gap)
     values, _ = encode_labels([cell for cell, seen in zip(cells, train, strict=True) if seen])
     require(
         len(values) <= MANY_CATEGORIES and (len(values) <= 10 or 2 * len(values) <= train.sum()),
-        f"{table.path}, column '{table.header[column]}': {len(values)} different values in "
-        f"{train.sum()} rows are no categories: leave the column out with data.drop",
+        f"{where}: {len(values)} different values in {train.sum()} rows are no categories: leave "
+        "the column out with data.drop",
     )
-    return np.stack([np.array(cells) == value for value in values], 1).astype(np.float64)
+    return values
+
+
+def _write_categories(texts: list[str], gap: Flags) -> list[str]:
+    pairs = zip(texts, gap, strict=True)
+    return ["missing" if missing else _write_plainly(text) for text, missing in pairs]
 
 
 def _write_plainly(text: str) -> str:
@@ -118,8 +160,8 @@ def _write_plainly(text: str) -> str:
     return text if np.isnan(number) else f"{number:g}"
 
 
-def encode_numbers(table: Cells, column: int, texts: list[str], gap: Flags, train: Flags) -> Floats:
-    """Return a column of numbers [N, 1]; missing ones are the mean of the training rows."""
+def _read_numbers(table: Cells, column: int, texts: list[str], gap: Flags) -> Floats:
+    """Return a column of numbers [N]; those that `gap` marks have no meaning."""
     numbers = np.array([to_number(text) for text in texts])
     bad = np.flatnonzero(~gap & ~(np.abs(numbers) <= np.finfo(np.float32).max))
     if len(bad):
@@ -128,9 +170,7 @@ def encode_numbers(table: Cells, column: int, texts: list[str], gap: Flags, trai
             "that float32 can hold: correct it, add it to data.missing if it means a missing "
             "value, or name the column in data.categories"
         )
-    _check_precision(f"{table.path}, column '{table.header[column]}'", numbers[~gap])
-    numbers[gap] = numbers[train & ~gap].mean() if gap.any() else 0.0
-    return numbers[:, None]
+    return numbers
 
 
 def _check_precision(where: str, numbers: Floats) -> None:

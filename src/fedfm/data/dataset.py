@@ -179,6 +179,8 @@ class Dataset:
     """The names of the clients that samples belong to; empty if the data do not say."""
     vocabulary: tuple[str, ...] = field(default=(), kw_only=True)
     """The words of inputs that are token ids [N, T], by id; empty if the data do not say."""
+    columns: tuple[Any, ...] = field(default=(), kw_only=True)
+    """How the columns of a table became numbers (data/columns.py); empty for other data."""
     augment: bool | Augmentation = field(default=False, kw_only=True)
     """Whether training images are cropped, flipped and rotated, and how often."""
     keep_order: bool = field(default=False, kw_only=True)

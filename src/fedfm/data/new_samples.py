@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedfm.core.errors import require
-from fedfm.data.cells import Cells, read_text_files
-from fedfm.data.columns import encode_numbers, find_missing
+from fedfm.data.cells import Cells, read_parquet_files, read_text_files
+from fedfm.data.columns import Column, encode_columns
 from fedfm.data.folder import IMAGES, decode_image
 from fedfm.data.text import encode_words, split_words
 
@@ -29,48 +29,48 @@ class NewSamples(NamedTuple):
     """The class of each sample, where the column or the folders of classes are there."""
 
 
-def read_new_samples(path: Path, shape: Sequence[int], label: str | None = None) -> NewSamples:
-    """Read samples for a model that takes inputs of this shape.
+def read_new_images(path: Path, shape: Sequence[int]) -> NewSamples:
+    """Read images for a model that takes inputs of this shape, to which they are scaled.
 
     Args:
-        path: A CSV file whose columns, except `label`, are those of the training data; an image; or
-            a folder of images, flat or in class folders. Images are scaled to `shape`.
+        path: An image, or a folder of images, flat or in class folders.
         shape: The shape of one input.
-        label: The column of the classes, if there is one; by default "label".
 
     Returns:
         The samples.
     """
     path = path.expanduser()
     require(path.exists(), f"{path} does not exist")
-    image = path.is_dir() or path.suffix.lower() in IMAGES
     require(
-        image or path.suffix.lower() == ".csv",
-        f"{path} is neither a .csv table, an image, nor a folder of images ({', '.join(IMAGES)})",
+        path.is_dir() or path.suffix.lower() in IMAGES,
+        f"{path} is neither an image nor a folder of images ({', '.join(IMAGES)})",
     )
-    return _read_images(path, shape) if image else _read_csv(path, shape, label)
+    return _read_images(path, shape)
 
 
-def _read_csv(path: Path, shape: Sequence[int], label: str | None) -> NewSamples:
-    table = read_text_files(path, header=True)
-    header, label = table.header, label or "label"
-    features = [index for index, name in enumerate(header) if name != label]
-    require(
-        tuple(shape) == (len(features),),
-        f"{path} has {len(features)} columns besides '{label}', but the model takes inputs of "
-        f"shape {' x '.join(map(str, shape))}: give it the columns that it was trained on",
-    )
-    columns = []
-    for index in features:
-        cells = table.column(index)
-        missing = find_missing(cells)
-        where = table.locate(int(missing.argmax()), index)
-        require(
-            not missing.any(), f"{where}: the value is missing: fill it in, or leave the row out"
-        )
-        columns.append(encode_numbers(table, index, cells, missing, ~missing))
-    numbers = np.concatenate(columns, 1).astype(np.float32)
-    classes = table.column(header.index(label)) if label in header else None
+def read_new_rows(
+    path: Path, columns: Sequence[Column], label: str | None = None, header: bool = True
+) -> NewSamples:
+    """Read rows for a model that was trained on a table: its columns are found by name.
+
+    Args:
+        path: A CSV, TSV or Parquet file. Columns that the model does not know are ignored.
+        columns: How the training data's columns became numbers.
+        label: The column of the classes, if there is one; by default "label", or the last one of a
+            table without a header.
+        header: Whether a CSV or TSV file has a header.
+
+    Returns:
+        The samples.
+    """
+    path = path.expanduser()
+    require(path.is_file(), f"{path} is not a table: give one file")
+    parquet = path.suffix.lower() == ".parquet"
+    table = read_parquet_files(path) if parquet else read_text_files(path, header)
+    last = table.header[-1] if not header and len(table.header) > len(columns) else "label"
+    label = label or last
+    classes = table.column(table.header.index(label)) if label in table.header else None
+    numbers = encode_columns(table, columns).astype(np.float32)
     return NewSamples(_name_rows(table), torch.from_numpy(numbers), classes)
 
 

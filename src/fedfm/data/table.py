@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfm.core.errors import require
 from fedfm.data.cells import Cells, read_parquet_files, read_text_files, to_number
-from fedfm.data.columns import TableOptions, encode_columns, find_missing
+from fedfm.data.columns import TableOptions, encode_columns, find_missing, fit_columns
 from fedfm.data.dataset import Dataset, Split
 from fedfm.data.source import Source
 from fedfm.data.splits import draw_test, encode_clients, encode_labels, fit_normalisation
@@ -64,12 +64,18 @@ def _to_dataset(name: str, cells: Cells, options: TableOptions) -> Dataset:
     classes, labels = encode_labels(names)
     clients, owners = _read_clients(cells, options)
     test = draw_test(labels, owners)
-    numbers = encode_columns(cells, columns, ~test.numpy(), options).astype(np.float32)
+    fitted = fit_columns(cells, columns, ~test.numpy(), options)
+    numbers = encode_columns(cells, fitted).astype(np.float32)
     check_labels(f"{cells.path}, column '{options.label}'", names)
     every = Split(torch.from_numpy(numbers), labels, owners)
     train, test_split = every.subset(~test), every.subset(test)
     scale = fit_normalisation(train.inputs)
-    return Dataset(name, train, test_split, classes, *scale, clients=clients, keep_order=True)
+    return Dataset(
+        *(name, train, test_split, classes, *scale),
+        clients=clients,
+        columns=fitted,
+        keep_order=True,
+    )
 
 
 def _choose_columns(cells: Cells, options: TableOptions) -> list[int]:

@@ -89,7 +89,7 @@ class Evaluator:
         totals = self._measure_own(own, samples, self.test)
         whole = self.measures.values(trees.share(trees.sum_clients(totals)))
         test = {name: value[0] for name, value in whole.items()}
-        clients = self.measures.values(totals, self.measures.numbers)
+        clients = self.measures.values(totals, self.measures.numbers) if self.owned else {}
         if not any(map(len, self.validation)):
             return Evaluation({}, test, clients)
         validation = self._measure_own(own, self.validation)

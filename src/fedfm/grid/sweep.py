@@ -133,6 +133,12 @@ class Sweep:
             "settings are compared by validation accuracy, but validation = 0: hold out some "
             "samples",
         )
+        chosen_by = config.training.select_by
+        require(
+            chosen_by in (None, "accuracy"),
+            f"settings are compared by validation accuracy, not by select_by = {chosen_by!r}: "
+            "leave it out",
+        )
         labels = {key: f"{self._shorten(key)} = {value}" for key, value in chosen.items()}
         return Cell(labels, config.as_toml())
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfm.core.checkpoint import Damaged, write_atomically
 from fedfm.core.errors import require
+from fedfm.data.columns import Column
 from fedfm.data.dataset import Dataset
 
 FILE = "data.json"
@@ -42,6 +43,8 @@ class DataDescription:
     """The names of the clients, where the data have them."""
     vocabulary: tuple[str, ...] = ()
     """The words by token id, where inputs are texts."""
+    columns: tuple[Column, ...] = ()
+    """How the columns of a table became numbers, where inputs are its rows."""
 
     @staticmethod
     def of(data: Dataset) -> "DataDescription":
@@ -49,8 +52,8 @@ class DataDescription:
         inputs = data.train.inputs
         dtype = str(inputs.dtype).removeprefix("torch.") if isinstance(inputs, Tensor) else ""
         scale = data.mean, data.std
-        names = data.clients, data.vocabulary
-        return DataDescription(data.classes, data.shape, dtype, *scale, *names)
+        known = {"vocabulary": data.vocabulary, "columns": data.columns}
+        return DataDescription(data.classes, data.shape, dtype, *scale, data.clients, **known)
 
     def save(self, folder: Path) -> None:
         """Write the description into a run's folder."""
@@ -67,7 +70,9 @@ class DataDescription:
         )
         try:
             values: dict[str, Any] = json.loads(path.read_text())
-            return DataDescription(**{name: _to_tuple(value) for name, value in values.items()})
+            known = {name: _to_tuple(value) for name, value in values.items()}
+            columns = tuple(Column(*column) for column in known.get("columns", ()))
+            return DataDescription(**known | {"columns": columns})
         except (ValueError, TypeError, AttributeError) as problem:
             raise Damaged(path, problem) from problem
 

@@ -15,14 +15,18 @@ from fedfm.core.client_states import OnDisk
 from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Split
-from fedfm.data.new_samples import NewSamples, read_new_samples, read_new_texts
+from fedfm.data.new_samples import NewSamples, read_new_images, read_new_rows, read_new_texts
 from fedfm.engine.networks import trainable_parameters, untrained_tensors
 from fedfm.methods.base import Model
+from fedfm.methods.composition import has_own_part
 from fedfm.rounds.group import personal_models
 from fedfm.run.classifier import Classifier
 from fedfm.run.description import DataDescription
 from fedfm.run.folder import CHECKPOINT
 from fedfm.run.prepare import load_data
+
+ENROLMENT = "federation.json"
+"""The file by which the folder of a deployed client is known."""
 
 
 def load(
@@ -61,6 +65,13 @@ def load(
     require(path.is_file(), f"the run in {folder} is not finished: resume it first")
     data = DataDescription.load(folder)
     tensors = _read(path)
+    method = config.composed
+    clients_folder = (folder / ENROLMENT).exists()  # of a deployment: the model is the client's
+    require(
+        client is not None or clients_folder or not any(map(has_own_part, method.pieces)),
+        f"{method.name}: clients keep a part of the model, so there is no model for all of them: "
+        "load that of one client",
+    )
     if client is not None:
         tensors = load_own_tensors(folder, config, _number(client, config, data))
     network = copy.deepcopy(model) if model is not None else _build(folder, config, data)
@@ -151,17 +162,29 @@ def fill(network: nn.Module, tensors: Tree, path: Path) -> nn.Module:
 
 def read_samples(run: Path | str, path: Path, data: DataDescription) -> NewSamples:
     """Read new samples for the model of a run: a table, texts or images, as it was trained on."""
-    columns = _load_config(Path(run).expanduser()).data
+    config = _load_config(Path(run).expanduser()).data
     if data.vocabulary:
-        return read_new_texts(path, data.vocabulary, data.shape[0], columns.text, columns.label)
-    return read_new_samples(path, data.shape, columns.label)
+        return read_new_texts(path, data.vocabulary, data.shape[0], config.text, config.label)
+    if data.columns:
+        samples = read_new_rows(path, data.columns, config.label, config.header is not False)
+        merged = {old: new for new, several in (config.merge or {}).items() for old in several}
+        classes = samples.classes and [merged.get(name, name) for name in samples.classes]
+        return samples._replace(classes=classes)
+    return read_new_images(path, data.shape)
 
 
-def load_test_split(run: Path | str) -> Split:
-    """Return the test samples of a run, from where its config says."""
+def load_test_split(run: Path | str, client: int | str | None = None) -> Split:
+    """Return the test samples of a run, from where its config says; of one client if given.
+
+    All of them if test samples do not belong to clients.
+    """
     config = _load_config(Path(run).expanduser())
     require(
         config.data.digest is None,
         f"the run in {run} was given its data in Python: give samples to evaluate on",
     )
-    return load_data(config).test
+    data = load_data(config)
+    if client is None or data.test.clients is None:
+        return data.test
+    number = _number(client, config, DataDescription.of(data))
+    return data.test.subset((data.test.clients == number).nonzero().flatten())

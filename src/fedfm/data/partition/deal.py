@@ -4,6 +4,7 @@ Most kinds first make a table [K, C]: how many samples of each class each client
 samples of each class are then dealt by it. No sample is dealt twice unless a class is refilled.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,8 @@ from fedfm.data.partition.settings import Partition
 
 _TABLE, _DEAL = 0, 1  # what the keyed generators are for
 
+logger = logging.getLogger(__name__)
+
 
 def divide(
     data: Dataset, clients: int, partition: Partition, seed: int
@@ -36,6 +39,12 @@ def divide(
         return skew_features(data, shards, partition, seed), shards
     if partition.given or not data.clients:
         return data, shards
+    logger.warning(
+        "the data name %d clients, which partition.kind = '%s' ignores: use kind = 'natural' for "
+        "them",
+        len(data.clients),
+        partition.kind,
+    )
     train, test = (replace(split, clients=None) for split in (data.train, data.test))
     return replace(data, train=train, test=test, clients=()), shards
 
