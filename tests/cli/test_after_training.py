@@ -17,8 +17,7 @@ from tests.cli.tools import TINY, sets
 @pytest.fixture
 def run(command) -> Path:
     assert (
-        command("run", "digits", *TINY, *sets("rounds=2", "method=fedper"), "--out", "run").code
-        == 0
+        command("run", "digits", *TINY, *sets("rounds=2", "method=ditto"), "--out", "run").code == 0
     )
     return Path("run")
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedfm import Training, UserError, data, load, models, simulate
+from fedfm import Partition, Training, UserError, data, load, models, simulate
 from fedfm.core.checkpoint import Damaged
 from fedfm.data import Dataset, Split
 from fedfm.rounds.group import personal_models
@@ -197,9 +197,13 @@ def test_clients_are_known_by_name(tmp_path):
         own.classes,
         clients=("north", "south", "west"),
     )
-    simulate("mlp", named, "fedper", training=FEW, executor="loop", out=tmp_path / "run")
-    assert load(tmp_path / "run").data.clients == named.clients
+    natural = Partition("natural")
+    how = {"partition": natural, "training": FEW, "executor": "loop", "out": tmp_path / "run"}
+    simulate("mlp", named, "fedper", **how)
+    with pytest.raises(UserError, match="one client"):
+        load(tmp_path / "run")
     one, other = (load(tmp_path / "run", client=client) for client in ("south", 1))
+    assert one.data.clients == named.clients
     assert torch.equal(*(each.model.get_parameter("head.weight") for each in (one, other)))
     for absent in ("east", 3, "-1"):
         with pytest.raises(UserError, match=r"north, south, west"):
