@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
+from matplotlib.axes import Axes
+
 from fedfm.config import load_config
 from fedfm.config.schema import Config
 from fedfm.report.figure import COLOURS, new_figure, save_figure, tidy_axes
@@ -81,9 +83,30 @@ def describe(numbers: Sequence[float]) -> str:
 
 
 def draw(table: Table, measure: str, clients: Sequence[str], path: Path) -> None:
-    """Draw a dot for each method and client, and for all test samples, with its deviation."""
+    """Draw the methods at each client, or over rounds if there are no names of clients."""
     figure = new_figure(7.5, 3.4)
     axes = figure.add_subplot()
+    if clients:
+        draw_clients(axes, table, measure, clients)
+    else:
+        draw_rounds(axes, table)
+    axes.legend(fontsize="small", ncols=3)
+    tidy_axes(axes)
+    save_figure(figure, path)
+
+
+def draw_rounds(axes: Axes, table: Table) -> None:
+    """Draw the test accuracy over rounds, averaged over seeds."""
+    for colour, (method, results) in zip(COLOURS, table.items(), strict=False):
+        curves = zip(*(result.rounds for result in results), strict=True)
+        means = [100 * mean(record.test_accuracy for record in records) for records in curves]
+        axes.plot(range(1, len(means) + 1), means, color=colour, label=method.partition(":")[0])
+    axes.set_xlabel("round")
+    axes.set_ylabel("test accuracy (%)")
+
+
+def draw_clients(axes: Axes, table: Table, measure: str, clients: Sequence[str]) -> None:
+    """Draw a dot for each method and client, and for all test samples, with its deviation."""
     groups = ["all", *clients]
     for row, (method, results) in enumerate(table.items()):
         for place, part in enumerate([None, *range(len(clients))]):
@@ -94,9 +117,6 @@ def draw(table: Table, measure: str, clients: Sequence[str], path: Path) -> None
             axes.errorbar(x, 100 * mean(numbers), error, fmt="o", color=COLOURS[row], label=label)
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(f"{measure} (%)")
-    axes.legend(fontsize="small", ncols=3)
-    tidy_axes(axes)
-    save_figure(figure, path)
 
 
 if __name__ == "__main__":
