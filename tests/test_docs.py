@@ -192,6 +192,16 @@ def test_the_examples_with_a_trained_model_run(tmp_path, monkeypatch, capsys):
     assert [accuracy[-1], same, own[-1]] == ["%", "True", "%"]
 
 
+def test_the_configs_of_real_problems_parse():
+    paths = sorted((ROOT / "docs/problems").glob("*.toml"))
+    kinds = {path.stem: load_config(str(path)).partition.kind for path in paths}
+    assert kinds == {
+        "four-cameras": "natural",
+        "heart-disease": "natural",
+        "sentences": "dirichlet",
+    }
+
+
 def test_the_recipe_of_ones_own_has_its_six_cells(tmp_path):
     (text,) = blocks(ROOT / "docs/experiments.md", "toml")
     (tmp_path / "mine.toml").write_text(text)
