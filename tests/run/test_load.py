@@ -187,6 +187,11 @@ def _final_state(model, images, method):
     return progress.state
 
 
+def test_inputs_that_are_no_tensors_are_refused(digits_run):
+    with pytest.raises(UserError, match="Tensor"):
+        load(digits_run[0]).predict([[1.0, 2.0]])
+
+
 def test_clients_are_known_by_name(tmp_path):
     own = points()
     clients = torch.arange(60) % 3

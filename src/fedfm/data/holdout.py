@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedfm.core.errors import require
+from fedfm.core.errors import plural, require
 from fedfm.core.rng import generator
 
 
 def hold_out(
-    shards: Sequence[np.ndarray], fraction: float, seed: int
+    shards: Sequence[np.ndarray], fraction: float, seed: int, names: Sequence[str] = ()
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Split every client's samples [n_k] into training and validation samples, both sorted."""
-    parts = [hold_out_client(k, shard, fraction, seed) for k, shard in enumerate(shards)]
+    known = names or [f"client {k}" for k in range(len(shards))]
+    parts = [hold_out_client(k, shard, fraction, seed, known[k]) for k, shard in enumerate(shards)]
     return [training for training, _ in parts], [validation for _, validation in parts]
 
 
@@ -22,7 +23,7 @@ def validation_size(samples: int, fraction: float) -> int:
 
 
 def hold_out_client(
-    client: int, shard: np.ndarray, fraction: float, seed: int
+    client: int, shard: np.ndarray, fraction: float, seed: int, name: str = "this client"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split one client's sorted `shard` [n] into training and validation samples, both sorted.
 
@@ -34,7 +35,7 @@ def hold_out_client(
     for kind, count in parts.items() if fraction else ():
         require(
             count > 0,
-            f"client {client} has {len(shard)} samples, which leaves none for {kind}: "
+            f"{name} has {plural(len(shard), 'sample')}, which leaves none for {kind}: "
             "give it more, use fewer clients or another validation share",
         )
     order = generator(seed, "validation", client).permutation(shard)

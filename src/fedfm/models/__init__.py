@@ -158,7 +158,7 @@ def check_model(model: nn.Module, example: InputTree, classes: int) -> int:
     )
     require(
         any(p.requires_grad for p in model.parameters()),
-        f"{name} has no trainable parameter: set requires_grad=True for some",
+        f"{name} has no trainable parameter: freeze fewer layers, or set requires_grad=True",
     )
     stateless = [
         path

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import UserError, require
-from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, map_inputs
+from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, make_inputs, map_inputs
 from fedfm.data.text import encode_words, split_words
 from fedfm.models import WithFeatures, export_state_dict
 from fedfm.models.adapter import find_logits
@@ -107,6 +107,7 @@ class Classifier:
         Returns:
             [N, C], on the CPU.
         """
+        inputs = make_inputs(inputs)
         shape = map_inputs(lambda leaf: tuple(leaf.shape[1:]), inputs)
         wanted = self.data.shape
         require(shape == wanted, f"inputs have shape {shape}, but the model takes {wanted}")

@@ -58,7 +58,7 @@ class Simulation:
         data, shards = partitions.divide(data, training.clients, config.partition, seed)
         samples, validation = (
             [torch.from_numpy(part) for part in parts]
-            for parts in hold_out(shards, training.validation, seed)
+            for parts in hold_out(shards, training.validation, seed, data.clients)
         )
         start = copy_model(model)
         self.config, self.method = config, config.composed
