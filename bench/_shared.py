@@ -12,7 +12,8 @@ from rich.table import Table
 
 from fedfm import Partition, Piece, Training
 from fedfm.config import Config, make_config
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 
 P = ParamSpec("P")
 T = TypeVar("T")

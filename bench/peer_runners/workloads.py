@@ -10,7 +10,8 @@ from bench.stacked import SEED, Ours, PlainLoop, Workload, digits, planned
 from torch import Tensor, nn
 
 from fedfm import Training
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 from fedfm.models import BodyAndHead as Network
 from fedfm.rounds.federation import Federation
 

@@ -15,7 +15,8 @@ from fedfm import __version__
 from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 from fedfm.data.splits import channel_statistics
 from fedfm.deploy.agreement import (
     Agreement,

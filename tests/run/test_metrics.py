@@ -12,7 +12,8 @@ import torch
 from fedfm import Partition, Training, data, models, simulate
 from fedfm.config import load_config, make_config, parse
 from fedfm.core.errors import UserError
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import copy_model

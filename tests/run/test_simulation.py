@@ -27,7 +27,8 @@ from fedfm import (
 from fedfm.config import make_config
 from fedfm.core.checkpoint import to_bytes
 from fedfm.core.ledger import count_bytes, count_floats
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 from fedfm.engine.evaluation import Evaluation
 from fedfm.methods import PIECES, Scaffold
 from fedfm.models import BodyAndHead as Halves

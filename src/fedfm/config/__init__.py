@@ -2,7 +2,8 @@
 
 from fedfm.config.keys import full_key, override, plain_value, use_method_table
 from fedfm.config.reading import builtin_names, load_config, make_config, parse, resolve
-from fedfm.config.schema import Config, DataConfig, ModelConfig
+from fedfm.config.schema import Config
+from fedfm.config.sections import DataConfig, ModelConfig
 
 __all__ = [
     "Config",

@@ -12,7 +12,8 @@ from typing import Any
 from torch import nn
 
 from fedfm.config.keys import full_key, override, set_value, use_method_table
-from fedfm.config.schema import SECTIONS, Config, DataConfig, ModelConfig
+from fedfm.config.schema import SECTIONS, Config
+from fedfm.config.sections import DataConfig, ModelConfig
 from fedfm.config.training import Training
 from fedfm.config.validation import field_names, piece_settings, validate
 from fedfm.core.errors import UserError, require, unknown

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self
 
 from fedfm.core.errors import UserError, require
-from fedfm.data.dataset import Split
+from fedfm.data.split import Split
 
 Files = Iterator[tuple[str, Callable[[], bytes]]]
 _DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)

@@ -7,8 +7,9 @@ import torch
 
 from fedfm.core.errors import require
 from fedfm.data.archives import read_members
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
 from fedfm.data.source import File, Source
+from fedfm.data.split import Split
 
 _PIXELS = 3 * 32 * 32
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fedfm.core.errors import require
 from fedfm.data.archives import gunzip
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
 from fedfm.data.source import File, Source
+from fedfm.data.split import Split
 
 CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),

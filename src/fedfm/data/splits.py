@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedfm.core.errors import require
 from fedfm.core.rng import generator
-from fedfm.data.dataset import Split
+from fedfm.data.split import Split
 
 
 def encode_labels(names: list[str]) -> tuple[tuple[str, ...], Tensor]:

@@ -17,8 +17,9 @@ from torch import Tensor
 from fedfm.core.errors import require
 from fedfm.data.cells import read_text_files
 from fedfm.data.columns import TableOptions
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
 from fedfm.data.source import Source
+from fedfm.data.split import Split
 from fedfm.data.splits import draw_test, encode_clients, encode_labels
 from fedfm.data.table import check_labels, name_clients, read_labels
 

@@ -18,7 +18,8 @@ from fedfm import __version__
 from fedfm.core.errors import require
 from fedfm.core.inputs import describe_inputs
 from fedfm.core.trees import Tree
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 from fedfm.data.splits import encode_labels
 from fedfm.deploy.normalisation import compute_normalisation, expand
 from fedfm.deploy.validation import ClientName, Declaration, Floats, Labels, Shape, Version

@@ -10,7 +10,8 @@ from torch import Tensor
 import fedfm.data.augment as augment
 from fedfm.core.inputs import InputTree, holds_ids, input_leaves, is_quantity, map_inputs
 from fedfm.data.batches import BatchPlan
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 
 ROOM = 0.5
 """The share of a GPU's free memory that data may take; larger data stay on the host."""

@@ -13,7 +13,7 @@ from fedfm.config import Config
 from fedfm.core.checkpoint import Damaged, load_checkpoint, partial_path, write_atomically
 from fedfm.core.errors import require
 from fedfm.core.trees import leaves
-from fedfm.data.dataset import fingerprint
+from fedfm.data.split import fingerprint
 from fedfm.run.folder import (
     CHECKPOINT,
     MACHINE,

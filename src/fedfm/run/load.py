@@ -14,8 +14,8 @@ from fedfm.core.checkpoint import Damaged, load_checkpoint
 from fedfm.core.client_states import OnDisk
 from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree
-from fedfm.data.dataset import Split
 from fedfm.data.new_samples import NewSamples, read_new_images, read_new_rows, read_new_texts
+from fedfm.data.split import Split
 from fedfm.engine.networks import trainable_parameters, untrained_tensors
 from fedfm.methods.base import Model
 from fedfm.methods.composition import has_own_part

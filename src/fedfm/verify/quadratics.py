@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fedfm import models
 from fedfm.core.trees import Tree
 from fedfm.data.batches import BatchPlan
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 from fedfm.engine.networks import copy_model
 from fedfm.methods import Batch, FedAvg, FedDyn, Model, Piece
 from fedfm.rounds.federation import Federation

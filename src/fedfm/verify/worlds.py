@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fedfm import models
 from fedfm.core.trees import tree_map
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
+from fedfm.data.split import Split
 from fedfm.engine.choice import EXECUTORS
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor

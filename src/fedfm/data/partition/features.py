@@ -12,9 +12,10 @@ from fedfm.core.errors import require
 from fedfm.core.inputs import describe_inputs, is_quantity
 from fedfm.core.rng import generator
 from fedfm.data import augment
-from fedfm.data.dataset import Dataset, Split
+from fedfm.data.dataset import Dataset
 from fedfm.data.margins import Ints
 from fedfm.data.partition.settings import Partition
+from fedfm.data.split import Split
 
 LARGEST_ANGLE = math.radians(45)
 """The rotation of the last client at severity 1."""
