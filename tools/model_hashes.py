@@ -1,7 +1,7 @@
 """Hash the models of short runs of every method, to show that a change computes the same numbers.
 
 python tools/model_hashes.py hashes.json            # write them
-python tools/model_hashes.py hashes.json --check    # compare with what was written
+python tools/model_hashes.py hashes.json --check    # compare what was written, and no more
 
 Another processor may round differently: write the hashes on the machine that compares them.
 """
@@ -38,6 +38,7 @@ def hash_run(pieces: list[str], executor: str) -> str:
     for name in pieces:
         if name in MATCHING:
             changes += [f"{name}.start_round=1", f"{name}.strength=1.0"]
+    changes += ["model.norm=batch"] if "fedbn" in pieces else []
     changes += ["fedfm-lite.models_every=2"] if pieces in EVERY_OTHER_ROUND else []
     with tempfile.TemporaryDirectory() as folder:
         (result,) = run_configs([load_config("digits", changes)], outs=[Path(folder, "run")])
@@ -65,9 +66,8 @@ def main() -> None:
         options.file.write_text(json.dumps(hashes, indent=2) + "\n")
         return
     known = json.loads(options.file.read_text())
-    different = [
-        name for name in hashes.keys() | known.keys() if hashes.get(name) != known.get(name)
-    ]
+    different = [name for name, value in known.items() if hashes.get(name) != value]
+    print(f"{len(known) - len(different)} of {len(known)} are the same")
     sys.exit(f"differ: {', '.join(sorted(different))}" if different else None)
 
 
