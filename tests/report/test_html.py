@@ -662,6 +662,22 @@ def test_clients_and_classes_have_tables_and_the_matrix_a_picture(measured):
     assert "Test accuracy of clients" in titles
 
 
+def test_clients_that_the_data_name_have_a_table(measured):
+    for folder in measured.iterdir():
+        summary = json.loads((folder / "summary.json").read_text())
+        values = [0.4, 0.5, 0.6]
+        summary["clients"]["values"]["accuracy"] = values
+        (folder / "summary.json").write_text(json.dumps(summary))
+        names = [f"<b>{k}</b>" for k in range(len(values))]
+        (folder / "data.json").write_text(json.dumps({"clients": names}))
+    page = page_of(measured)
+    tables = page.every("table", class_="sortable")
+    heads = [[each.text for each in table.every("th", scope="col")] for table in tables]
+    place = heads.index(["method", *names])
+    first = next(each.text for each in tables[place].every("td"))
+    assert first == "40.00 ± 0.00"
+
+
 def test_a_metric_without_a_value_in_a_round_has_no_chart(measured):
     for folder in measured.iterdir():
         path = folder / "rounds.jsonl"

@@ -36,6 +36,8 @@ class LoadedRun(Summary):
     """Bytes sent until then, up and down."""
     client_accuracies: tuple[float, ...] = ()
     """Of each client on its own samples, those of `split`."""
+    client_names: tuple[str, ...] = ()
+    """The names of these clients, where the data name them."""
     split: str = "validation"
     curves: dict[str, Floats] = field(default_factory=dict)
     """Further metrics on the test samples after every round; NaN: no value."""
@@ -93,7 +95,7 @@ def load_run(folder: Path) -> LoadedRun:
         accuracy=np.array([_to_finite(line["test_accuracy"]) for line in rounds]),
         best_so_far=np.array(_track_best(rounds, run.test_accuracy)),
         sent=np.cumsum([float(line["bytes_up"] + line["bytes_down"]) for line in rounds]),
-        **_read_clients(more),
+        **_read_clients(more, _read_optional(folder / "data.json").get("clients")),
         curves=_read_curves(rounds),
         by_class=_read_by_class(more),
         own_data=bool(_read_optional(folder / MEMBERS).get("own_data")),
@@ -102,12 +104,17 @@ def load_run(folder: Path) -> LoadedRun:
     )
 
 
-def _read_clients(summary: dict[str, Any]) -> dict[str, Any]:
+def _read_clients(summary: dict[str, Any], names: Any) -> dict[str, Any]:
     """Read each client's accuracy: on its test samples, or else on its validation samples."""
     results = summary.get("clients", {})
     values = results.get("values", {}).get("accuracy") or summary.get("client_accuracies") or ()
     known = tuple(_to_finite(value) for value in values if value is not None)
-    return {"client_accuracies": known, "split": str(results.get("split", "validation"))}
+    fitting = isinstance(names, list) and len(names) == len(known)
+    return {
+        "client_accuracies": known,
+        "client_names": tuple(map(str, names)) if fitting else (),
+        "split": str(results.get("split", "validation")),
+    }
 
 
 def _read_curves(rounds: list[dict[str, Any]]) -> dict[str, Floats]:

@@ -15,6 +15,8 @@ from fedfm.report.html.partition import draw_cells, list_classes
 from fedfm.report.html.tables import HtmlCell, HtmlTable
 from fedfm.report.tables.statistics import FINE_TUNED, Measure, compute_deviation, get_measure
 
+MANY_CLIENTS = 20
+"""More clients than this have no table of their own."""
 OVER_CLIENTS = ("mean_accuracy", "deviation_accuracy", "worst_accuracy", "p10_accuracy")
 MISSING = HtmlCell("", -1e300)
 
@@ -78,6 +80,33 @@ def build_clients(setting: Setting) -> HtmlTable | None:
     splits = " or ".join(sorted({run.split for run in runs}))
     caption = f"Accuracy of the clients on their own {splits} samples: mean over seeds."
     return HtmlTable(caption, heads, rows)
+
+
+def build_named_clients(setting: Setting) -> HtmlTable | None:
+    """Return the accuracy of each client by name; None if clients are many or have no names."""
+    runs = [run for entry in setting.entries for run in entry.runs]
+    names = runs[0].client_names
+    if not 0 < len(names) <= MANY_CLIENTS or any(run.client_names != names for run in runs):
+        return None
+    rows = [
+        (e.number, [HtmlCell(e.label, e.label), *map(_format_percent, _list_accuracies(e))])
+        for e in setting.entries
+    ]
+    splits = " or ".join(sorted({run.split for run in runs}))
+    caption = f"Accuracy of each client on its own {splits} samples, in percent."
+    return HtmlTable(caption, ("method", *names), rows)
+
+
+def _list_accuracies(entry: MethodGroup) -> list[tuple[float, ...]]:
+    """Return the accuracies of every client, one for each seed."""
+    return list(zip(*(run.client_accuracies for run in entry.runs), strict=True))
+
+
+def _format_percent(values: tuple[float, ...]) -> HtmlCell:
+    mean = 100 * float(np.mean(values))
+    deviation = compute_deviation(values)
+    spread = "" if deviation is None else f" ± {100 * deviation:.2f}"
+    return HtmlCell(f"{mean:.2f}{spread}", mean)
 
 
 def _shorten(heading: str) -> str:

@@ -147,6 +147,7 @@ def _make_section(setting: Setting, name: str) -> dict[str, Any]:
         "classes": metrics.build_classes(setting),
         "matrices": metrics.draw_matrices(setting, name),
         "over_clients": metrics.build_clients(setting),
+        "named_clients": metrics.build_named_clients(setting),
         "costs": tables.build_costs(setting),
         "clients": draw_client_dots(setting.entries, f"{name}-clients"),
         "partition": partition,
