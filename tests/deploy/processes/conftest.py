@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from fedfm.cli.run import run_and_show
 from fedfm.config import Config, load_config
 from fedfm.core.checkpoint import load_checkpoint
+from fedfm.core.tables import flatten_keys
 from fedfm.core.trees import flatten
 from fedfm.deploy.programs.addresses import Address, free_address
 from tests.cli.tools import sets
@@ -165,7 +166,7 @@ def deployment(machine) -> Callable[..., Deployment]:
 def rounds_of(out: Path) -> list[dict[str, Any]]:
     """A run's rounds, without what depends on the machine."""
     lines = (out / "rounds.jsonl").read_text().splitlines()
-    return [json.loads(line) | {"seconds": 0.0} for line in lines]
+    return [flatten_keys(json.loads(line)) | {"seconds": 0.0} for line in lines]
 
 
 def assert_simulated(out: Path, config: Config) -> None:
