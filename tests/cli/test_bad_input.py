@@ -135,7 +135,7 @@ SETTINGS = {
     ),
     "a client without validation samples": (
         ["partition.kind=iid", "clients=1438"],
-        "client 0 has 1 samples, which leaves none for validation",
+        "client 0 has 1 sample, which leaves none for validation",
     ),
     "a client without training samples": (
         ["partition.kind=iid", "clients=719", "validation=0.9"],

@@ -12,7 +12,7 @@ def hold_out(
     shards: Sequence[np.ndarray], fraction: float, seed: int, names: Sequence[str] = ()
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Split every client's samples [n_k] into training and validation samples, both sorted."""
-    known = names or [f"client {k}" for k in range(len(shards))]
+    known = names or [*map(str, range(len(shards)))]
     parts = [hold_out_client(k, shard, fraction, seed, known[k]) for k, shard in enumerate(shards)]
     return [training for training, _ in parts], [validation for _, validation in parts]
 
@@ -23,7 +23,7 @@ def validation_size(samples: int, fraction: float) -> int:
 
 
 def hold_out_client(
-    client: int, shard: np.ndarray, fraction: float, seed: int, name: str = "this client"
+    client: int, shard: np.ndarray, fraction: float, seed: int, name: str = ""
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split one client's sorted `shard` [n] into training and validation samples, both sorted.
 
@@ -35,8 +35,8 @@ def hold_out_client(
     for kind, count in parts.items() if fraction else ():
         require(
             count > 0,
-            f"{name} has {plural(len(shard), 'sample')}, which leaves none for {kind}: "
-            "give it more, use fewer clients or another validation share",
+            f"client {name or client} has {plural(len(shard), 'sample')}, which leaves none for "
+            f"{kind}: give it more, use fewer clients or another validation share",
         )
     order = generator(seed, "validation", client).permutation(shard)
     return np.sort(order[size:]), np.sort(order[:size])
