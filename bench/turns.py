@@ -49,4 +49,7 @@ def main(old: str, new: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) == 3:
+        main(*sys.argv[1:])
+    else:  # as in `make bench`, which has no other version
+        print(__doc__)
