@@ -1,6 +1,8 @@
+import atexit
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # programs that tests start share the cores
 
@@ -25,10 +27,7 @@ def pytest_collection_finish():
     gc.enable()
     gc.collect()
     gc.freeze()
-
-
-def pytest_sessionfinish():
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # or Triton's extension reports what was never freed
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +39,17 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def own_plugins():
-    """Let no test leave a plugin behind for the programs that later tests start."""
-    before = os.environ.get("FEDFM_METHODS")
+    """Let no test leave a plugin behind for later tests and the programs that they start."""
+    from fedfm.methods import PIECES
+    from fedfm.plugins import CODE_DIGESTS
+
+    variable = os.environ.get("FEDFM_METHODS")
+    registries: list[dict[str, Any]] = [PIECES, CODE_DIGESTS]
+    before = [dict(registry) for registry in registries]
     yield
     os.environ.pop("FEDFM_METHODS", None)
-    if before is not None:
-        os.environ["FEDFM_METHODS"] = before
+    if variable is not None:
+        os.environ["FEDFM_METHODS"] = variable
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)
