@@ -24,6 +24,8 @@ def pytest_configure():
 
 def pytest_collection_finish():
     """Keep what was imported out of all garbage collections: it stays until the end."""
+    import hypothesis  # noqa: F401  (pytest imports it in the end, and it looks at the references)
+
     gc.enable()
     gc.collect()
     gc.freeze()
