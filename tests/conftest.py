@@ -55,3 +55,9 @@ def own_plugins():
     for registry, entries in zip(registries, before, strict=True):
         registry.clear()
         registry.update(entries)
+
+
+@pytest.fixture
+def hasty_t_sne(monkeypatch):
+    """Let t-SNE end early, in tests of pictures that do not look at where the points are."""
+    monkeypatch.setattr("fedfm.features.embedding.ITERATIONS", 10)
