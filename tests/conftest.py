@@ -29,6 +29,7 @@ def pytest_collection_finish():
     gc.enable()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)  # tests are short, and leave little
     atexit.register(gc.unfreeze)  # or Triton's extension reports what was never freed
 
 
