@@ -1,6 +1,8 @@
 import atexit
 import gc
 import os
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,11 @@ def pytest_configure():
         found = os.statvfs(MEMORY)
         if found.f_bavail * found.f_frsize > ENOUGH and not found.f_flag & os.ST_NOEXEC:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes longest to set up, so that no worker ends alone with it."""
+    items.sort(key=lambda item: "compute_once" not in item.fixturenames)
 
 
 def pytest_collection_finish():
@@ -62,3 +69,21 @@ def own_plugins():
 def hasty_t_sne(monkeypatch):
     """Let t-SNE end early, in tests of pictures that do not look at where the points are."""
     monkeypatch.setattr("fedfm.features.embedding.ITERATIONS", 10)
+
+
+@pytest.fixture(scope="session")
+def compute_once(tmp_path_factory) -> Callable[[str, Callable[[], Any]], Any]:
+    """Computes a value in the first worker that needs it; the others read it from a file."""
+    from fedfm.core.locks import lock
+
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return lambda name, compute: compute()
+
+    def compute_once(name: str, compute: Callable[[], Any]) -> Any:
+        path = tmp_path_factory.getbasetemp().parent / name
+        with path.with_suffix(".lock").open("w") as file, lock(file, wait=True):
+            if not path.exists():
+                path.write_bytes(pickle.dumps(compute()))
+        return pickle.loads(path.read_bytes())
+
+    return compute_once
