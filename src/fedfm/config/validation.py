@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -29,8 +29,8 @@ def validate(
     `section` is where the values are; `sections` has the types of the sections among them.
     """
     try:
-        validated: T = _adapter(kind).validate_python(values, context=context)
-        return validated
+        adapter: TypeAdapter[T] = _adapter(cast(Any, kind))
+        return adapter.validate_python(values, context=context)
     except ValidationError as problem:
         error = problem.errors(include_input=False)[0]
         path = [*([section] if section else []), *map(str, error["loc"])]
@@ -39,7 +39,7 @@ def validate(
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: type) -> TypeAdapter[Any]:
     """Return what validates a `kind`; it takes a while to make."""
     return TypeAdapter(kind)
 
