@@ -13,6 +13,7 @@ demo: $(READY)
 
 # Some tests wait for other processes, so one worker more than there are cores
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
+test: export PYTHONDONTWRITEBYTECODE = # a shell may set it; workers and programs would compile anew
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/test_tutorial.py
 

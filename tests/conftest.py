@@ -1,6 +1,10 @@
+import atexit
 import gc
 import os
+import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # programs that tests start share the cores
 
@@ -20,15 +24,20 @@ def pytest_configure():
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with what takes longest to set up, so that no worker ends alone with it."""
+    items.sort(key=lambda item: "compute_once" not in item.fixturenames)
+
+
 def pytest_collection_finish():
     """Keep what was imported out of all garbage collections: it stays until the end."""
+    import hypothesis  # noqa: F401  (pytest imports it in the end, and it looks at the references)
+
     gc.enable()
     gc.collect()
     gc.freeze()
-
-
-def pytest_sessionfinish():
-    gc.unfreeze()
+    gc.set_threshold(10_000)  # tests are short, and leave little
+    atexit.register(gc.unfreeze)  # or Triton's extension reports what was never freed
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +49,41 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def own_plugins():
-    """Let no test leave a plugin behind for the programs that later tests start."""
-    before = os.environ.get("FEDFM_METHODS")
+    """Let no test leave a plugin behind for later tests and the programs that they start."""
+    from fedfm.methods import PIECES
+    from fedfm.plugins import CODE_DIGESTS
+
+    variable = os.environ.get("FEDFM_METHODS")
+    registries: list[dict[str, Any]] = [PIECES, CODE_DIGESTS]
+    before = [dict(registry) for registry in registries]
     yield
     os.environ.pop("FEDFM_METHODS", None)
-    if before is not None:
-        os.environ["FEDFM_METHODS"] = before
+    if variable is not None:
+        os.environ["FEDFM_METHODS"] = variable
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)
+
+
+@pytest.fixture
+def hasty_t_sne(monkeypatch):
+    """Let t-SNE end early, in tests of pictures that do not look at where the points are."""
+    monkeypatch.setattr("fedfm.features.embedding.ITERATIONS", 10)
+
+
+@pytest.fixture(scope="session")
+def compute_once(tmp_path_factory) -> Callable[[str, Callable[[], Any]], Any]:
+    """Computes a value in the first worker that needs it; the others read it from a file."""
+    from fedfm.core.locks import lock
+
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return lambda name, compute: compute()
+
+    def compute_once(name: str, compute: Callable[[], Any]) -> Any:
+        path = tmp_path_factory.getbasetemp().parent / name
+        with path.with_suffix(".lock").open("w") as file, lock(file, wait=True):
+            if not path.exists():
+                path.write_bytes(pickle.dumps(compute()))
+        return pickle.loads(path.read_bytes())
+
+    return compute_once

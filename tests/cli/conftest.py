@@ -1,13 +1,17 @@
 import re
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
+import typer
 
 from fedfm.cli import main
 from tests.cli.tools import Answer, Command
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+BUILD = cache(typer.main.get_command)
+"""Builds the commands once: that takes longer than many of them run."""
 
 
 @pytest.fixture
@@ -16,6 +20,7 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FEDFM_DATA", raising=False)
+    monkeypatch.setattr(typer.main, "get_command", BUILD)
 
     def call(*arguments: Any) -> Answer:
         monkeypatch.setattr(sys, "argv", ["fedfm", *map(str, arguments)])

@@ -12,6 +12,7 @@ from fedfm.features.feature_space import load_features, measure
 from tests.cli.tools import TINY, Command, sets
 from tests.folders import contents
 
+pytestmark = pytest.mark.usefixtures("hasty_t_sne")
 FEW = ("--points", "40")
 
 

@@ -120,7 +120,7 @@ def test_verifying_says_what_it_does_not_know(command: Command, gentleprox):
     answer = command("--methods", str(gentleprox), "verify", "gentleprox")
     assert answer.code == 0, answer.out
     assert "the textbook does not have gentleprox" in answer.out
-    assert "no textbook" not in command("verify", "fedavg").out
+    assert "no textbook" not in command("verify", "fedper").out
 
 
 def test_a_method_without_a_word_about_it_is_listed(command: Command, gentleprox):

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from tests.cli.tools import sets
 
+pytestmark = pytest.mark.usefixtures("hasty_t_sne")
 SHORT = sets("executor=stacked", "rounds=2", "epochs=1", "batch_size=32")
 
 

@@ -4,12 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-)
 
 from fedfm import FedAvg, Partition, Training, models, simulate
 from fedfm.core.errors import UserError
@@ -27,6 +21,14 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    """The package, which takes seconds to import: only where these tests run."""
+    import transformers
+
+    return transformers
+
+
 def make_texts(count: int, seed: int) -> Split:
     """Return token ids of texts in which one of three ids, at any place, tells the class."""
     rng = torch.Generator().manual_seed(seed)
@@ -39,10 +41,10 @@ def make_texts(count: int, seed: int) -> Split:
     return Split({"input_ids": ids * mask, "attention_mask": mask.long()}, labels)
 
 
-def test_a_classifier_learns_from_ids_and_masks():
+def test_a_classifier_learns_from_ids_and_masks(transformers):
     torch.manual_seed(0)
     data = Dataset("texts", make_texts(600, 0), make_texts(150, 1), ("a", "b", "c"))
-    bert = BertForSequenceClassification(BertConfig(**SMALL))
+    bert = transformers.BertForSequenceClassification(transformers.BertConfig(**SMALL))
     model = models.WithFeatures(bert, head="classifier")
     result = simulate(
         model,
@@ -60,8 +62,9 @@ def test_a_classifier_learns_from_ids_and_masks():
     assert float(right.double().mean()) == pytest.approx(result.test_accuracy)
 
 
-def test_a_head_that_pools_tokens_is_named_by_its_last_layer():
-    roberta = RobertaForSequenceClassification(RobertaConfig(**SMALL | {"pad_token_id": 0}))
+def test_a_head_that_pools_tokens_is_named_by_its_last_layer(transformers):
+    config = transformers.RobertaConfig(**SMALL | {"pad_token_id": 0})
+    roberta = transformers.RobertaForSequenceClassification(config)
     inputs = {"input_ids": torch.arange(2, 10).view(2, 4)}
     with pytest.raises(UserError, match=r'head="classifier\.out_proj"'):
         models.WithFeatures(roberta, head="classifier")(**inputs)
@@ -69,10 +72,11 @@ def test_a_head_that_pools_tokens_is_named_by_its_last_layer():
     assert (features.shape, logits.shape) == ((2, 32), (2, 3))
 
 
-def test_ids_outside_of_the_vocabulary_are_refused_before_training():
+def test_ids_outside_of_the_vocabulary_are_refused_before_training(transformers):
     texts = make_texts(60, 0)
     texts.inputs["input_ids"][7, 3] = 100
     data = Dataset("texts", texts, make_texts(30, 1), ("a", "b", "c"))
-    model = models.WithFeatures(BertForSequenceClassification(BertConfig(**SMALL)), "classifier")
+    bert = transformers.BertForSequenceClassification(transformers.BertConfig(**SMALL))
+    model = models.WithFeatures(bert, "classifier")
     with pytest.raises(UserError, match=r"ids run from 0 to 100.*outside of its embedding"):
         simulate(model, data, FedAvg(), training=Training(clients=2, rounds=1))

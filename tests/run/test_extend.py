@@ -15,7 +15,7 @@ from tests.folders import FullDisk, PowerFailure, contents, failing, timeless
 from tests.run.test_folder import METHODS, Stop
 
 SHORT, LONG = 4, 8
-TRAINING = Training(clients=4, rounds=SHORT, participation=0.5, epochs=1, batch_size=8)
+TRAINING = Training(clients=4, rounds=SHORT, participation=0.5, epochs=1, batch_size=32)
 LITE = FedFMLite(start_round=1, models_every=2)
 CHANGES: dict[str, dict[str, Any]] = {
     "client states on disk": {"client_states": "disk"},

@@ -4,7 +4,7 @@ import json
 import sys
 
 from fedfm.cli.verify import show_progress
-from fedfm.methods import FedAvg
+from fedfm.methods import FedPer
 from fedfm.run import console
 from fedfm.verify import Mistake, suite
 from tests.cli.conftest import command
@@ -21,16 +21,16 @@ def test_a_table_for_people(command):
 
 
 def test_json_for_programs(command):
-    answer = command("verify", "fedavg", "--format", "json")
+    answer = command("verify", "fedper", "--format", "json")
     report = json.loads(answer.out)
     assert report["passed"] is True
-    assert {row["method"] for row in report["rows"]} == {"fedavg"}
+    assert {row["method"] for row in report["rows"]} == {"fedper"}
     assert report["mistakes"][0]["by"]
 
 
 def test_a_mistake_that_survives_is_exit_code_1(command, monkeypatch):
-    monkeypatch.setattr(suite, "MISTAKES", [Mistake("nothing at all", FedAvg())])
-    answer = command("verify", "fedavg")
+    monkeypatch.setattr(suite, "MISTAKES", [Mistake("nothing at all", FedPer())])
+    answer = command("verify", "fedper")
     assert answer.code == 1
     assert "NOTHING" in answer.out
 

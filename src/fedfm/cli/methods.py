@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 from fedfm.cli.options import Format
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedfm.methods import Piece
+
+CLASSES = 10
+"""The classes of the network that costs are multiples of."""
 
 
 def methods(format: Format = "text") -> None:
@@ -23,7 +28,8 @@ def methods(format: Format = "text") -> None:
 
     from fedfm.methods import PIECES
 
-    rows = [_describe(name, piece) for name, piece in PIECES.items()]
+    network = _build_network()
+    rows = [_describe(name, piece, network) for name, piece in PIECES.items()]
     if format == "json":
         print(json.dumps(rows))
         return
@@ -35,30 +41,35 @@ def methods(format: Format = "text") -> None:
     Console().print(table)
 
 
-def _describe(name: str, piece: type[Piece]) -> dict[str, Any]:
+def _build_network() -> nn.Module:
+    """Return the network that costs are multiples of, without memory."""
+    import torch
+
+    from fedfm import models
+
+    with torch.device("meta"):
+        return models.build("resnet18", shape=(3, 32, 32), classes=CLASSES)
+
+
+def _describe(name: str, piece: type[Piece], network: nn.Module) -> dict[str, Any]:
     """Return a method's name, first line of documentation, settings and costs."""
     return {
         "name": name,
         "what": next(iter((piece.__doc__ or "").splitlines()), ""),
         "defaults": {field.name: field.default for field in fields(piece)},
-        "costs": _costs(piece()),
+        "costs": _costs(piece(), network),
     }
 
 
-def _costs(piece: Piece) -> dict[str, str]:
+def _costs(piece: Piece, network: nn.Module) -> dict[str, str]:
     """Return what server and clients keep, and memory and traffic in multiples of the model."""
-    import torch
-
     from fedfm import models
     from fedfm.engine.networks import copy_model, describe_task
     from fedfm.methods import compose
     from fedfm.rounds.costs import measure_cost
 
-    shape, classes = (3, 32, 32), 10
-    with torch.device("meta"):
-        network = models.build("resnet18", shape=shape, classes=classes)
-    task = describe_task(network, copy_model(network), classes, models.feature_dim(network))
-    costs = measure_cost(compose(piece), network, classes, task.features)
+    task = describe_task(network, copy_model(network), CLASSES, models.feature_dim(network))
+    costs = measure_cost(compose(piece), network, CLASSES, task.features)
     size = models.count_parameters(network)
     return {
         "server keeps": ", ".join(piece.server_state(task)),

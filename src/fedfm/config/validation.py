@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar, get_args, get_type_hints
+from functools import cache
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -28,12 +29,19 @@ def validate(
     `section` is where the values are; `sections` has the types of the sections among them.
     """
     try:
-        return TypeAdapter(kind).validate_python(values, context=context)
+        adapter: TypeAdapter[T] = _adapter(cast(Any, kind))
+        return adapter.validate_python(values, context=context)
     except ValidationError as problem:
         error = problem.errors(include_input=False)[0]
         path = [*([section] if section else []), *map(str, error["loc"])]
         reason = _explain(error, path, {section: kind, **(sections or {})}, place)
         raise UserError(reason) from problem
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    """Return what validates a `kind`; it takes a while to make."""
+    return TypeAdapter(kind)
 
 
 def _explain(error: Any, path: list[str], sections: Mapping[str, type], place: Place) -> str:
@@ -85,9 +93,15 @@ def check_settings(kind: type[T], options: dict[str, Any], *inside: str) -> T:
 
 def refuse_flags(kind: type, given: Any, *inside: str) -> None:
     """Refuse true and false where a number is expected: pydantic takes them for 1 and 0."""
-    hints = get_type_hints(kind)
+    hints = _type_hints(kind)
     for name, value in given.items() if isinstance(given, dict) else ():
         wanted = (hints.get(name), *get_args(hints.get(name)))
         number = bool not in wanted and (int in wanted or float in wanted)
         key, wrong = ".".join([*inside, name]), isinstance(value, bool) and number
         require(not wrong, f"{key} must be a number, not {str(value).lower()}")
+
+
+@cache
+def _type_hints(kind: type) -> dict[str, Any]:
+    """Return the types of a section's or a method's settings by name."""
+    return get_type_hints(kind)

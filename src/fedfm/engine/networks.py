@@ -91,7 +91,7 @@ class BoundNetwork:
     def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
         self.original, self.low_dtype = module, low_dtype
         self.dtype = next(module.parameters()).dtype
-        self.module = copy.deepcopy(module)
+        self.module = self._copy(module)
         self._frozen: dict[tuple[str, bool], BoundNetwork] = {}
         self._places = {
             name: _places(self.module, p) for name, p in trainable_parameters(self.module).items()
@@ -103,6 +103,9 @@ class BoundNetwork:
             for owner in self.module.modules()
             for name, buffer in owner.named_buffers(recurse=False)
         ]
+
+    def _copy(self, module: nn.Module) -> nn.Module:
+        return copy.deepcopy(module)
 
     def bind(self, model: Model) -> list[Tensor]:
         """Use the memory of `model` from now on; return the parameters as autograd leaves.
@@ -189,9 +192,8 @@ class BoundNetwork:
 class StackedNetwork(BoundNetwork):
     """S copies of a module as one network, each with its own weights; leaves [S, ...]."""
 
-    def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
-        super().__init__(stack_module(module), low_dtype)
-        self.original = module
+    def _copy(self, module: nn.Module) -> nn.Module:
+        return stack_module(module)
 
     def clone(self, shared: bool = False) -> BoundNetwork:
         """Return a new network of this kind; `shared` if all clients use one model."""

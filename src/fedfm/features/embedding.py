@@ -13,6 +13,8 @@ DIMENSIONS = 50
 """The dimensions that PCA keeps before t-SNE."""
 PERPLEXITY = 30.0
 """The perplexity, if there are enough points."""
+ITERATIONS = 750
+"""The iterations after 250 with early exaggeration."""
 MANY = 5000
 """From this many points on, FFT gradients are faster than Barnes-Hut's (18 s instead of 21 s)."""
 
@@ -52,7 +54,7 @@ def t_sne(points: NDArray[np.float64], start: int, gradient: str) -> NDArray[np.
         perplexity=min(PERPLEXITY, (len(points) - 1) / 3),
         initialization="pca",
         neighbors="exact",
-        n_iter=750,  # after 250 with early exaggeration
+        n_iter=ITERATIONS,
         negative_gradient_method=gradient,
         random_state=start,
         n_jobs=1,

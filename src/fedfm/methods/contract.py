@@ -4,6 +4,7 @@ Without these checks, some mistakes would train something else, on some executor
 """
 
 from difflib import get_close_matches
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -19,14 +20,23 @@ def check_piece(kind: Any) -> None:
     title = getattr(kind, "__name__", repr(kind))
     is_piece = isinstance(kind, type) and issubclass(kind, Piece)
     require(is_piece, f"{title} is not a method: a method is a class derived from fedfm.Piece")
-    hooks = {name: value for name, value in vars(Piece).items() if isinstance(value, FunctionType)}
+    hooks = _hooks()
     for base in kind.__mro__[: kind.__mro__.index(Piece)]:
         for name, value in vars(base).items():
             if isinstance(value, FunctionType) and name not in hooks:
-                near = get_close_matches(name, hooks, 1, 0.8)
-                misspelt = near and _arguments(value) == _arguments(hooks[near[0]])
-                hint = f"did you mean '{''.join(near)}'?"
-                require(not misspelt, f"{title}.{name} is not a hook: {hint}")
+                near = _nearest_hook(name)
+                misspelt = near and _arguments(value) == _arguments(hooks[near])
+                require(not misspelt, f"{title}.{name} is not a hook: did you mean '{near}'?")
+
+
+def _hooks() -> dict[str, FunctionType]:
+    return {name: value for name, value in vars(Piece).items() if isinstance(value, FunctionType)}
+
+
+@cache
+def _nearest_hook(name: str) -> str:
+    """Return the hook that a name may stand for; "" if it resembles none."""
+    return "".join(get_close_matches(name, _hooks(), 1, 0.8))
 
 
 def check_piece_name(piece: Any) -> None:

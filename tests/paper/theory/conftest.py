@@ -4,6 +4,6 @@ from fedfm.paper.theory.checks import check_theory
 
 
 @pytest.fixture(scope="session")
-def found(tmp_path_factory):
+def found(tmp_path_factory, compute_once):
     """The whole report, computed once."""
-    return check_theory(tmp_path_factory.mktemp("theory"))
+    return compute_once("theory", lambda: check_theory(tmp_path_factory.mktemp("theory")))
