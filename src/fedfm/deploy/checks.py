@@ -76,6 +76,10 @@ def check_deployable(config: Config) -> None:
         "with [privacy] clients send no sums of inputs: set mean and std in [deployment] from "
         "public data or by convention, one number for each channel or column",
     )
+    require(
+        not given.max_norm,
+        "[privacy] clips every update already (privacy.clip): leave out deployment.max_norm",
+    )
     check_accountable(config)
     if guard := config.guard():
         guard.check(config.composed)

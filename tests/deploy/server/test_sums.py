@@ -69,7 +69,11 @@ class Clients:
 def collected(clients, kinds=("train",), **settings):
     """The last sum of a round."""
     deployment = Deployment(secure=True, **settings)
-    collector = SecureSums(clients.ask, deployment) if clients.secure else PlainSums(clients.ask)
+    collector = (
+        SecureSums(clients.ask, deployment)
+        if clients.secure
+        else PlainSums(clients.ask, lambda client, question, answer: answer)
+    )
     questions = {client: Packet({}) for client in CLIENTS}
     for kind in kinds:
         found = collector.collect(kind, questions, LIKE, list(kinds))

@@ -24,6 +24,7 @@ from fedfm.deploy.errors import Refusal, StateLost
 from fedfm.deploy.masking import MASKING, Masker
 from fedfm.deploy.normalisation import compact
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
+from fedfm.deploy.updates import TooLarge, limit_update
 from fedfm.deploy.validation import to_one_line
 from fedfm.methods.base import Model
 from fedfm.rounds.clients import answer_measure, answer_train
@@ -205,6 +206,7 @@ class Client:
 
     def _send(self, purpose: str, question: Packet, config: Config, tree: Tree) -> Packet:
         if config.deployment.secure:
+            tree = _limit_own_update(tree, config)
             return self.masker.mask(purpose, question, tree)
         return Packet({}, {"sum": tree})
 
@@ -216,6 +218,18 @@ def _own_model(request: Request, runtime: Runtime) -> Model:
     kept = to_device(request.kept.get(runtime.client), runtime.task.device)
     own = personal_models(request.model, [kept])
     return own.map(lambda tree: tree_map(lambda leaf: leaf[0], tree))
+
+
+def _limit_own_update(tree: Tree, config: Config) -> Tree:
+    """Bound this client's update, which the server cannot do under secure sums."""
+    try:
+        tree, what = limit_update(tree, config.deployment)
+    except TooLarge as problem:
+        logger.warning("%s", problem)
+        raise Refusal("its update is larger than deployment.max_norm") from problem
+    if what:
+        logger.warning("%s", what)
+    return tree
 
 
 def _refuse_private(config: Config, what: str) -> None:

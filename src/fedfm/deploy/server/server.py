@@ -23,6 +23,7 @@ from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.enrolment import Enrolment
 from fedfm.deploy.server.expected import expect_answer, expect_scores, expect_weight
 from fedfm.deploy.server.messaging import PAUSE
+from fedfm.deploy.server.plausible import Plausible
 from fedfm.deploy.server.scores import make_score, make_scorer
 from fedfm.deploy.server.sums import Collected, Collector, PlainSums, SecureSums
 from fedfm.engine.networks import copy_model, describe_task
@@ -64,7 +65,9 @@ class Server:
         self.clients = Enrolment(grid, config, folder.path / "members.json", pause)
         ask = self.clients.ask
         self.collector: Collector = (
-            SecureSums(ask, config.deployment) if config.deployment.secure else PlainSums(ask)
+            SecureSums(ask, config.deployment)
+            if config.deployment.secure
+            else PlainSums(ask, Plausible(config).check)
         )
 
     @cached_property

@@ -41,17 +41,25 @@ class Collected(NamedTuple):
 
 
 class PlainSums:
-    """Collects sums of answers that the server reads and checks."""
+    """Collects sums of answers that the server reads and checks.
 
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
+    `check` gets a client's number, the question and the answer; it returns the answer that counts,
+    or refuses it.
+    """
+
+    def __init__(self, ask: Ask, check: Callable[[int, Packet, Tree], Tree]) -> None:
+        self.ask, self.check = ask, check
 
     def collect(
         self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
     ) -> Collected:
-        """Return the sum of all answers that look like `like` and are finite."""
+        """Return the sum of all answers that look like `like`, are finite and can be true."""
         answers = self.ask(kind, questions)
-        valid = read_valid(kind, answers, lambda client, answer: read_sum(answer, like))
+
+        def read(client: int, answer: Packet) -> Tree:
+            return self.check(client, questions[client], read_sum(answer, like))
+
+        valid = read_valid(kind, answers, read)
         return Collected(add_answers([*valid.values()]), [*valid], answers=valid)
 
 
