@@ -58,6 +58,11 @@ def check_deployable(config: Config) -> None:
         given.minimum <= cohort,
         f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (training)",
     )
+    require(
+        bool(given.classes) or not given.secure,
+        "with deployment.secure clients do not say which classes they have: list the classes of "
+        "all clients in the config, e.g. classes = ['benign', 'malignant'] in [deployment]",
+    )
     least = max(given.threshold, given.minimum)
     require(
         not (given.secure and given.threshold) or least <= cohort < 2 * least,

@@ -30,7 +30,8 @@ class Accuracy(Metric):
 
     def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
         """Return whether 0 <= right <= samples [S]."""
-        return is_between(0, total["right"], total["samples"]) & (total["samples"] == samples)
+        counted: Tensor = total["samples"]
+        return is_between(0, total["right"], counted) & counted.eq(samples)
 
     def value(self, total: Tree) -> Tensor:
         """Return right / samples [S]."""

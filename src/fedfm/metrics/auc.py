@@ -53,9 +53,9 @@ class Auc(Metric):
 
     def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
         """Return whether each sample is counted once for every class, and is positive once [S]."""
-        counted = total["samples"].sum(-1)
+        counted: Tensor = total["samples"].sum(-1)
         once = is_between(samples.unsqueeze(-1), counted, samples.unsqueeze(-1))
-        right = total["positives"].sum((-1, -2)) == samples
+        right: Tensor = total["positives"].sum((-1, -2)).eq(samples)
         return is_between(0, total["positives"], total["samples"]) & once & right
 
     def value(self, total: Tree) -> Tensor:

@@ -45,10 +45,10 @@ class CalibrationError(Metric):
 
     def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
         """Return whether 0 <= right and confidence <= samples of each bin, of all samples [S]."""
-        most = total["samples"]
+        most: Tensor = total["samples"]
         fits = is_between(0, total["right"], most)
         fits &= is_between(-TINY, total["confidence"], most + TINY)
-        return fits & (most.sum(-1) == samples)
+        return fits & most.sum(-1).eq(samples)
 
     def value(self, total: Tree) -> Tensor:
         """Return sum_b |right_b - confidence_b| / samples [S]."""

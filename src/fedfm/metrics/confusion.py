@@ -35,8 +35,8 @@ class Confusion(Metric):
 
     def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
         """Return whether the counts are those of all samples [S]."""
-        counts = total["counts"]
-        return is_between(0, counts, math.inf) & (counts.sum((-1, -2)) == samples)
+        counts: Tensor = total["counts"]
+        return is_between(0, counts, math.inf) & counts.sum((-1, -2)).eq(samples)
 
     def value(self, total: Tree) -> Tensor:
         """Return the counts [S, C, C]."""

@@ -35,7 +35,8 @@ class LogLoss(Metric):
 
     def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
         """Return whether the mean loss is between 0 and the largest one [S]."""
-        return super().is_possible(total, samples) & (total["samples"] == samples)
+        counted: Tensor = total["samples"]
+        return super().is_possible(total, samples) & counted.eq(samples)
 
     def value(self, total: Tree) -> Tensor:
         """Return loss / samples [S]."""

@@ -46,6 +46,16 @@ class Plausible:
             logger.warning("client %d: %s", client, what)
         return answer
 
+    def check_total(self, total: Tree, clients: int) -> None:
+        """Refuse a secure sum over clients that cannot be true."""
+        for name in total.keys() & {"samples", "weight"}:
+            require(float(total[name]) > 0, f"the sum of '{name}' is not positive")
+        if self.config.privacy is None:
+            self._check_reports(total.get("reports", {}), math.inf)
+        if "scores" in total:
+            most = self.config.deployment.max_samples
+            check_scores(total["scores"], self.measures, clients, most)
+
     def _check_counts(self, answer: Tree) -> None:
         """Refuse counts of samples that are negative, or more than the client may have."""
         most = float(self.config.deployment.max_samples)
@@ -56,7 +66,10 @@ class Plausible:
                 f"it says that it has {samples:g} samples, deployment.max_samples is {most:g}",
             )
             most = samples
-        reports = answer.get("reports", {})
+        self._check_reports(answer.get("reports", {}), most)
+
+    def _check_reports(self, reports: Tree, most: float) -> None:
+        """Refuse counts of classes that are negative, or more than there are samples."""
         for piece in self.method.pieces:
             for name in piece.counted & reports.get(piece.name, {}).keys():
                 counts = reports[piece.name][name]

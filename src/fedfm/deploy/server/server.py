@@ -63,11 +63,11 @@ class Server:
         self.measures, self.selection = config.measures, make_selection(config)
         self.keeper = Bookkeeper(config, folder, watch, deployed=True)
         self.clients = Enrolment(grid, config, folder.path / "members.json", pause)
-        ask = self.clients.ask
+        ask, plausible = self.clients.ask, Plausible(config)
         self.collector: Collector = (
-            SecureSums(ask, config.deployment)
+            SecureSums(ask, config.deployment, plausible.check_total)
             if config.deployment.secure
-            else PlainSums(ask, Plausible(config).check)
+            else PlainSums(ask, plausible.check)
         )
 
     @cached_property
