@@ -8,13 +8,13 @@ import torch
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
 from fedfm.deploy.checks import check_deployable
+from fedfm.deploy.client.runtime import Runtime
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.updates import TooLarge, limit_update, measure_update
-from tests.deploy.conftest import NODES, Fault, assert_same, changed
-from tests.deploy.test_faults import EXACT, assert_one_line, missing, with_tensors
+from tests.deploy.conftest import NODES, SECURE, Fault, assert_same, changed
+from tests.deploy.test_faults import EXACT, QUANTISED, assert_one_line, missing, with_tensors
 
 METRICS = "metrics=['log_loss', 'auc', 'macro_f1', 'confusion', 'calibration_error']"
-SECURE = "deployment.secure=true"
 HUGE = 1e30
 
 
@@ -263,3 +263,75 @@ def test_a_lie_in_a_forged_answer_names_its_sender(federation, warnings):
     with pytest.raises(UserError, match=r"\b1\b.*minimum"):
         run.run(tamper)
     assert [line.split()[1] for line in warnings()] == ["1", "2"]
+
+
+# --- under secure sums ----------------------------------------------------------------------------
+
+
+def spoil_words(message, answer):
+    """A client that sends other words than its masks give."""
+    return with_tensors(lambda words: {name: leaf + 1 for name, leaf in words.items()})(
+        message, answer
+    )
+
+
+def spoil_shares(message, answer):
+    """A client that reveals other shares than it holds."""
+
+    def wrong(packet):
+        shares = {k: share[:8] + "00" * 32 for k, share in packet.facts["shares"].items()}
+        return Packet({**packet.facts, "shares": shares}, packet.trees)
+
+    return changed(answer(), wrong)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedfm", "scaffold"])
+def test_a_spoilt_sum_is_repeated_and_the_run_goes_on(federation, warnings, method):
+    """Nobody is left out, because nobody can be named; the result is the simulation's."""
+    run = federation(method, SECURE)
+    result = run.run(Fault("train", spoil_words, at=(1,)))
+    assert_same(run.state, run.simulated().state, **QUANTISED)
+    assert [record.failed for record in result.rounds] == [0, 0, 0]
+    (line,) = warnings()
+    assert line.startswith("'train' is lost (1 in a row)")
+    assert "masks do not cancel" in line
+
+
+def test_a_client_that_spoils_every_sum_ends_the_run(federation, warnings):
+    """With the reason, and the state before; without the client the run goes on."""
+    run = federation("fedavg", SECURE)
+    with pytest.raises(UserError, match=r"3 sums in a row are lost.*do not cancel"):
+        run.run(Fault("train", spoil_words, at=range(1, 99)))
+    assert run.state.round == 1
+    run.run(resume=True)
+    assert_same(run.state, run.simulated().state, **QUANTISED)
+
+
+def test_a_client_with_wrong_shares_is_named_and_the_others_go_on(federation, warnings):
+    run = federation("fedavg", SECURE, "deployment.threshold=3", clients=4)
+    result = run.run(Fault("reveal", spoil_shares, at=range(1, 99)))
+    assert_one_line(warnings(), "client 1 is left out from now on")
+    assert [record.failed for record in result.rounds] == [0, 1, 1]
+    absent = lambda round, kind, client: client == 1 and round > 0  # noqa: E731
+    assert_same(run.state, run.simulated_without(absent), **QUANTISED)
+
+
+def test_a_sum_of_scores_that_cannot_be_true_is_not_used(federation, warnings, monkeypatch):
+    """A client says that its accuracy is 100,000%. The server sees it in the sum, once."""
+    honest, lies = Runtime.evaluate, [1]
+
+    def evaluate(runtime, model):
+        scores = honest(runtime, model)
+        if runtime.client == 1 and lies[0]:
+            lies[0] -= 1
+            scores["validation"]["accuracy"]["sum"] += 1000.0
+        return scores
+
+    monkeypatch.setattr(Runtime, "evaluate", evaluate)
+    run = federation("fedavg", SECURE)
+    result = run.run()
+    assert all(0 <= record.val_accuracy <= 1 for record in result.rounds)
+    assert_same(run.state, run.simulated().state, **QUANTISED)
+    (line,) = warnings()
+    assert "accuracy" in line
+    assert "cannot be true" in line
