@@ -40,7 +40,7 @@ class Deployment:
     over_norm: Literal["clip", "drop"] = "clip"
     """What happens to a larger update: it is scaled down to `max_norm`, or left out."""
     classes: tuple[str, ...] = ()
-    """The names of the classes; by default those of the clients' data."""
+    """The names of the classes; by default those of the clients' data. Secure sums need them."""
     mean: tuple[float, ...] = ()
     """The mean of every channel or column; by default computed from the clients' sums."""
     std: tuple[float, ...] = ()
