@@ -28,7 +28,10 @@ class Deployment:
     timeout: float = 600.0
     """Seconds that the server waits for answers; it leaves out clients that are late."""
     message_limit: int = 1024
-    """The size of the largest message that the server accepts, in megabytes."""
+    """The size of the largest message that the server accepts, in megabytes.
+
+    It also refuses an answer that is much larger than the method's answers are.
+    """
     max_samples: int = 10_000_000
     """The most samples that a client may say it has; with more it is left out."""
     max_norm: float = 0.0

@@ -96,6 +96,7 @@ async def gate(
     limits: Limits | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
     keys: Path | None = None,
+    message_limit: Path | None = None,
 ) -> AsyncIterator[Gate]:
     """A proxy; with keys it speaks TLS and knows the clients of that folder."""
     given, address = limits or Limits(), free_address()
@@ -107,7 +108,8 @@ async def gate(
     superlink = httpx.AsyncClient(transport=transport or Superlink(echo), base_url="http://inside")
     with listen(address) as listener:
         async with superlink:
-            proxy = Proxy(superlink, Callers(keys / "server" if keys else None), given)
+            callers = Callers(keys / "server" if keys else None)
+            proxy = Proxy(superlink, callers, given, message_limit)
             serving = asyncio.create_task(proxy.serve(listener, inside))
             try:
                 yield Gate(proxy, address, outside)

@@ -1,6 +1,8 @@
 """The proxy: what it lets through, and who holds it up for how long."""
 
 import asyncio
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ import httpx
 import pytest
 
 from fedfm.deploy.programs.gate.callers import KEY, SIGNATURE, Callers
-from fedfm.deploy.programs.gate.limits import KIB, MIB, Limits
+from fedfm.deploy.programs.gate.limits import KIB, MIB, Limits, Messages
 from tests.deploy.programs.gates import (
     CALL,
     Gate,
@@ -360,8 +362,8 @@ def test_the_bytes_under_way_are_limited_in_total():
     run(work())
 
 
-def test_a_message_over_the_limit_stops_at_the_gate():
-    """The superlink gets no more than the limit; the next message counts anew."""
+def test_a_message_over_the_limit_stops_at_the_gate(tmp_path):
+    """The superlink gets no more than the server expects; the next message counts anew."""
     reached = 0
 
     def store(request: httpx.Request) -> httpx.Response:
@@ -370,7 +372,8 @@ def test_a_message_over_the_limit_stops_at_the_gate():
         return httpx.Response(200)
 
     async def work() -> None:
-        async with gate(Limits(message=4 * MIB), Superlink(store)) as here:
+        async with gate(transport=Superlink(store), message_limit=tmp_path / "limit") as here:
+            (tmp_path / "limit").write_text(f"{4 * MIB}\n")
             push, piece = "/v1/fleet/push-object", bytes(MIB)
             statuses = [(await here.post(push, piece)).status_code for _ in range(20)]
             assert statuses == [200] * 5 + [413] * 15
@@ -379,6 +382,16 @@ def test_a_message_over_the_limit_stops_at_the_gate():
 
     run(work())
     assert reached == 6 * MIB
+
+
+@pytest.mark.parametrize(("written", "most"), [(None, 2), ("", 2), ("1048576", 1), ("9" * 9, 3)])
+def test_the_server_says_how_large_a_message_is(tmp_path, written, most):
+    """No more than the proxy's own limit; before the server has said it, not much."""
+    file, limits = tmp_path / "limit", Limits(message=3 * MIB, early=2 * MIB)
+    if written is not None:
+        file.write_text(written)
+    assert Messages(limits, file).limit == most * MIB * 17 // 16 + MIB
+    assert Messages(limits, None).limit == 3 * MIB * 17 // 16 + MIB
 
 
 async def _pieces() -> AsyncIterator[bytes]:
@@ -391,3 +404,9 @@ def test_a_body_of_unknown_size_is_refused():
             return (await client.post(CALL, content=_pieces())).status_code
 
     assert run(work()) == 411
+
+
+def test_the_proxy_is_small():
+    """It does without PyTorch, which takes five times its memory."""
+    code = "import fedfm.deploy.programs.proxy, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,8 +7,8 @@ far as its limits allow. It holds no request in memory: the bytes pass through.
 
     python -m fedfm.deploy.programs.proxy HOST:PORT SUPERLINK [ca.pem server.pem server.key]
 
-The folder of server.pem has the clients' public keys (NAME.pub). FEDFM_MESSAGE_LIMIT is the size of
-the largest message in megabytes.
+The folder of server.pem has the clients' public keys (NAME.pub). The server writes the size of the
+largest message that it expects into the file message_limit of the run's folder, FEDFM_OUT.
 """
 
 import asyncio
@@ -30,8 +30,9 @@ from fedfm.deploy.programs.addresses import Address
 from fedfm.deploy.programs.gate.callers import Callers
 from fedfm.deploy.programs.gate.calls import Call, Refused, read_call
 from fedfm.deploy.programs.gate.door import Connection, Door
-from fedfm.deploy.programs.gate.limits import MIB, Limits, Messages, Room
+from fedfm.deploy.programs.gate.limits import Limits, Messages, Room
 from fedfm.deploy.programs.gate.wire import Wire
+from fedfm.deploy.run_files import MESSAGE_LIMIT
 
 logger = logging.getLogger(__name__)
 _HOP_HEADERS = frozenset({"host", "transfer-encoding", "connection", "accept-encoding"})
@@ -45,10 +46,16 @@ _GONE = (OSError, TimeoutError, h11.ProtocolError, ssl.SSLError)
 class Proxy:
     """Serves callers; `superlink` is a client with the superlink's base URL."""
 
-    def __init__(self, superlink: httpx.AsyncClient, callers: Callers, limits: Limits) -> None:
+    def __init__(
+        self,
+        superlink: httpx.AsyncClient,
+        callers: Callers,
+        limits: Limits,
+        message_limit: Path | None = None,
+    ) -> None:
         self.superlink, self.callers, self.limits = superlink, callers, limits
         self.door, self.room = Door(limits), Room(limits)
-        self.messages = Messages(limits.message)
+        self.messages = Messages(limits, message_limit)
         self.working = asyncio.Semaphore(limits.requests)
         self.ended = 0
 
@@ -181,18 +188,18 @@ def connect(inside: str, ca: str | None, limits: Limits) -> httpx.AsyncClient:
 async def run(outside: str, inside: str, *tls: str) -> None:
     """Serve until a signal ends the process."""
     ca, certificate, key = tls or (None, None, None)
-    limits = Limits(message=int(os.environ.get("FEDFM_MESSAGE_LIMIT", "1024")) * MIB)
-    context = None
+    limits, context = Limits(), None
     if certificate:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate, key)
     folder = Path(certificate).parent if certificate else None
+    out = os.environ.get("FEDFM_OUT")
+    message_limit = Path(out) / MESSAGE_LIMIT if out else None
     gc.freeze()
     with listen(Address.parse(outside)) as listener:
         async with connect(inside, ca, limits) as superlink:
-            serving = asyncio.create_task(
-                Proxy(superlink, Callers(folder), limits).serve(listener, context)
-            )
+            proxy = Proxy(superlink, Callers(folder), limits, message_limit)
+            serving = asyncio.create_task(proxy.serve(listener, context))
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
             with suppress(asyncio.CancelledError):

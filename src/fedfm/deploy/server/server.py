@@ -166,6 +166,7 @@ class Server:
     def _collect(
         self, kind: str, questions: dict[int, Packet], like: Tree, purposes: Sequence[str]
     ) -> Collected:
+        self.clients.expect(like)
         try:
             collected = self.collector.collect(kind, questions, like, purposes)
         except SecureError as reason:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 KIB, MIB = 2**10, 2**20
 
@@ -33,8 +34,10 @@ class Limits:
     """The bytes of one client's requests that are under way."""
     total: int = 256 * MIB
     """The bytes of all requests that are under way."""
-    message: int = 1024 * MIB
-    """The bytes of one message of a client, in all its requests."""
+    message: int = 2**40
+    """The bytes of one message of a client, in all its requests; the server may say less."""
+    early: int = 64 * MIB
+    """The same, before the server has said how large an answer is."""
     head: float = 10.0
     """Seconds for a TLS handshake, and for the head of a request."""
     idle: float = 75.0
@@ -81,11 +84,26 @@ class Room:
 
 
 class Messages:
-    """The bytes of the message that each client is sending."""
+    """The bytes of the message that each client is sending.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit + limit // 16 + MIB  # Flower's own bytes, and a piece that is repeated
+    The server writes the size of the largest answer that it expects into `file`. Until it does,
+    answers are small.
+    """
+
+    def __init__(self, limits: Limits, file: Path | None) -> None:
+        self.limits, self.file = limits, file
         self.sent: Counter[str] = Counter()
+
+    @property
+    def limit(self) -> int:
+        """The bytes of one message, with Flower's own and a piece that is sent again."""
+        most = self.limits.message
+        if self.file:
+            try:
+                most = min(most, int(self.file.read_text()))
+            except (OSError, ValueError):
+                most = self.limits.early
+        return most + most // 16 + MIB
 
     def begin(self, client: str) -> None:
         """Begin the next message."""
