@@ -32,6 +32,7 @@ class Wire:
     async def open(caller: socket.socket, tls: ssl.SSLContext | None, limits: Limits) -> "Wire":
         """Return the connection on an accepted socket, after the TLS handshake."""
         loop = asyncio.get_running_loop()
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small answers go at once
         reader = asyncio.StreamReader(limit=CHUNK)
         protocol = asyncio.StreamReaderProtocol(reader)
         time = {"ssl_handshake_timeout": limits.head} if tls else {}
