@@ -120,7 +120,8 @@ class Case(NamedTuple):
         method = METHODS[self.title]
         matching = [f"{method}.start_round=0"] if method.startswith("fedfm") else []
         secure = f"deployment.secure={self.secure}".lower()
-        given = (f"model={{name='{model}'}}", f"method={method}", secure)
+        classes = f"deployment.classes={[*'0123456789']}"
+        given = (f"model={{name='{model}'}}", f"method={method}", secure, classes)
         return load_config("digits", (*SETTINGS, *given, *matching))
 
 

@@ -57,6 +57,9 @@ SETTINGS = (
     "deployment.wait=0.1",
     "deployment.timeout=0.1",
 )
+SECURE = "deployment.secure=true"
+CLASSES = [f"kind{label}" for label in range(4)]
+"""Those of `table`: secure sums need them in the config."""
 FEATURE_MATCHING = ("start_round=1", "strength=0.2")
 """Anchors from the second round on, pulling so gently that rounding does not grow."""
 
@@ -91,7 +94,8 @@ def federation(table, tmp_path, monkeypatch) -> Callable[..., Federation]:
         names = method.split(",")
         matching = [f"{n}.{o}" for n in names if n.startswith("fedfm") for o in FEATURE_MATCHING]
         given = (f"training.clients={clients}", f"data.path={table}", f"method={names}")
-        config = load_config("digits", (*SETTINGS, *given, *matching, *overrides))
+        named = ("deployment.classes=" + str(CLASSES),) if SECURE in overrides else ()
+        config = load_config("digits", (*SETTINGS, *given, *matching, *named, *overrides))
         folder = tmp_path / f"federation-{len(list(tmp_path.glob('federation-*')))}"
         for k in range(clients):
             data = {"source": '"share"', "share": k, "of": clients}

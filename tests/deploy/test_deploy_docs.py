@@ -14,6 +14,7 @@ from fedfm.cli.app import app
 from fedfm.config import parse
 from fedfm.config.deployment import Deployment
 from fedfm.deploy.client.site import Site
+from fedfm.deploy.programs.gate.limits import KIB, MIB, Limits
 from fedfm.deploy.programs.serve import APP
 
 ROOT = Path(__file__).parents[2]
@@ -93,3 +94,28 @@ def fixed_parts(message: str) -> list[str]:
     names = r"HOST|runs/server|--keys keys|server\.key|(?:client )?'b'|training\.rounds.*"
     parts = (part.strip(" :") for part in re.split(rf": |\.\.\.|\b\d+\b|{names}", message))
     return [part for part in parts if len(part) > 3]
+
+
+def test_the_tests_that_the_threat_model_names_are_there():
+    named = re.findall(
+        r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/threat-model.md").read_text()
+    )
+    assert len(named) > 30
+    for path, name in named:
+        assert f"def {name}" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
+def test_the_limits_of_the_proxy_are_the_defaults():
+    page, limits = (ROOT / "docs/threat-model.md").read_text(), Limits()
+    (table,) = re.findall(r"### The limits of the proxy\n\n(.*?)\n\n", page, re.DOTALL)
+    rows = [re.findall(r"\d+", row) for row in table.splitlines()[2:]]
+    numbers = [[int(number) for number in row] for row in rows]
+    assert numbers == [
+        [limits.address, limits.client, limits.connections],
+        [limits.stranger // KIB, limits.request // MIB, 5],
+        [limits.own // MIB, limits.total // MIB, limits.wait],
+        [],
+        [limits.head, limits.head, limits.idle],
+        [limits.pause, limits.pause],
+        [limits.rate // KIB, limits.pause] * 2,
+    ]

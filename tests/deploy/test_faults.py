@@ -427,6 +427,19 @@ def test_an_answer_over_the_limit_is_left_out(federation, warnings):
     assert_one_line(warnings(), "message_limit is 1,048,576")
 
 
+@pytest.mark.parametrize("kind", [(), (SECURE,)])
+def test_an_answer_much_larger_than_expected_is_left_out(federation, warnings, kind, monkeypatch):
+    """Whatever message_limit is; the proxy finds the number in the run's folder."""
+    monkeypatch.setattr("fedfm.deploy.server.messaging.ROOM", 2**20)
+    run = federation("fedavg", "training.rounds=2", *kind)
+    much = torch.zeros(2**18 + 2**14)
+    run.run(Fault("train", with_tensors(lambda leaves: leaves | {"much": much})))
+    assert_same(run.state, run.simulated_without(missing("train", 0)), **QUANTISED)
+    assert_one_line(warnings(), "bytes; message_limit is")
+    limit = int((run.folder / "server/message_limit").read_text())
+    assert 2**20 < limit < 2**20 + 2**16
+
+
 def test_a_reason_is_one_line_of_the_log(federation, warnings):
     """Whatever a client says, it writes no second line into the server's log."""
     said = of_another_question(

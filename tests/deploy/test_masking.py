@@ -14,6 +14,8 @@ from fedfm.deploy.packets import Packet
 def prepared() -> list[tuple[Masker, Packet]]:
     """Two clients after the exchange of keys and letters, each with its next question."""
     clients = [Masker(RecordDict()) for _ in range(2)]
+    for each in clients:
+        each.expect(minimum=2)
     opening = Packet({"purposes": ["train"]})
     public = {str(k): each.create_keys(opening).facts["public"] for k, each in enumerate(clients)}
     letters = [

@@ -266,3 +266,48 @@ def test_unknown_names_suggest_the_nearest():
 
 def test_values_without_a_number_are_null():
     assert to_plain(torch.tensor([0.5, float("nan")])) == [0.5, None]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(2, 5), st.integers(1, 3))
+def test_what_samples_give_is_possible(seed, samples, classes, clients):
+    """Of every client, and of their sum."""
+    logits, labels = predictions(seed, samples, classes)
+    parts = cut(samples, seed, clients)
+    measures = Measures((Accuracy(), *(metric() for metric in METRICS.values())))
+    totals = {
+        name: total(group[0], logits, labels, parts) for name, group in measures.groups.items()
+    }
+    measures.check(totals)
+    measures.check(trees.share(trees.sum_clients(totals)))
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("spoil", [lambda leaf: leaf - 10**6, lambda leaf: leaf + 10**6])
+def test_what_no_samples_give_is_named(name, spoil):
+    """Each statistic for itself, too small or too large."""
+    logits, labels = predictions(3, 20, 3)
+    other = metric_class("log_loss" if name == "accuracy" else name)
+    measures = Measures((Accuracy(), other()))
+    parts = cut(20, 3, 2)
+    honest = {
+        group: total(metrics[0], logits, labels, parts)
+        for group, metrics in measures.groups.items()
+    }
+    for leaf in honest[name]:
+        lie = honest | {name: honest[name] | {leaf: spoil(honest[name][leaf])}}
+        with pytest.raises(UserError, match=r"^its statistics of \w+ are impossible$"):
+            measures.check(lie)
+    measures.check(honest)
+
+
+def test_a_metric_without_rules_must_be_finite():
+    class Sum(Metric):
+        name = "sum"
+
+        def value(self, total):
+            return total["sum"]
+
+    samples = torch.tensor([3, 3, 3])
+    found = Sum().is_possible({"sum": torch.tensor([1e9, torch.inf, torch.nan])}, samples)
+    assert found.tolist() == [True, False, False]

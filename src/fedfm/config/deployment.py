@@ -1,5 +1,6 @@
 """The settings of a federation of real machines: limits, waiting times, secure sums."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,9 +28,22 @@ class Deployment:
     timeout: float = 600.0
     """Seconds that the server waits for answers; it leaves out clients that are late."""
     message_limit: int = 1024
-    """The size of the largest message that the server accepts, in megabytes."""
+    """The size of the largest message that the server accepts, in megabytes.
+
+    It also refuses an answer that is much larger than the method's answers are.
+    """
+    max_samples: int = 10_000_000
+    """The most samples that a client may say it has; with more it is left out."""
+    max_norm: float = 0.0
+    """The largest L2 norm of what a client sends with its model; 0: no limit.
+
+    It is the norm of the model's change, the buffers' change and further values of the method. In
+    plain sums the server checks it; under secure sums every client checks itself.
+    """
+    over_norm: Literal["clip", "drop"] = "clip"
+    """What happens to a larger update: it is scaled down to `max_norm`, or left out."""
     classes: tuple[str, ...] = ()
-    """The names of the classes; by default those of the clients' data."""
+    """The names of the classes; by default those of the clients' data. Secure sums need them."""
     mean: tuple[float, ...] = ()
     """The mean of every channel or column; by default computed from the clients' sums."""
     std: tuple[float, ...] = ()
@@ -53,6 +67,11 @@ class Deployment:
         for name in ("wait", "timeout", "message_limit", "range"):
             value = getattr(self, name)
             require(value > 0, f"{name} must be positive, not {value}")
+        require(
+            math.isfinite(self.max_norm) and self.max_norm >= 0,
+            f"max_norm must be >= 0 and finite, not {self.max_norm}; 0 means no limit",
+        )
+        require(self.max_samples >= 1, f"max_samples must be at least 1, not {self.max_samples}")
         require(self.threshold >= 0, f"threshold must be >= 0, not {self.threshold}")
         require(
             all(self.classes) and len({*self.classes}) == len(self.classes),

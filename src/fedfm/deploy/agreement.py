@@ -4,6 +4,7 @@ Classes are compared by name: a client may lack some of the agreed classes but h
 inputs have one shape and one type; tables have the same columns in the same order.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,10 +22,12 @@ from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 from fedfm.data.split import Split
 from fedfm.data.splits import encode_labels
+from fedfm.deploy.errors import Refusal
 from fedfm.deploy.normalisation import compute_normalisation, expand
 from fedfm.deploy.validation import ClientName, Declaration, Floats, Labels, Shape, Version
 from fedfm.run.description import DataDescription
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Dtype = Literal["uint8", "float32"]
 DTYPES: dict[torch.dtype, Dtype] = {torch.uint8: "uint8", torch.float32: "float32"}
@@ -123,6 +126,23 @@ def introduce(
             "share": share,
         }
     )
+
+
+def hide_classes(introduction: Introduction, classes: Sequence[str]) -> Introduction:
+    """Return an introduction with the config's classes, which do not tell which ones a client has.
+
+    Refuse data with other classes; only the client's log says which.
+    """
+    if not classes:
+        raise Refusal(
+            "with secure sums a client does not say which classes it has: list the classes of all "
+            "clients in deployment.classes"
+        )
+    strange = [name for name in introduction.classes if name not in classes]
+    if strange:
+        logger.warning("deployment.classes does not name %s", list_names(strange))
+        raise Refusal("it has a class that deployment.classes does not name; its log says which")
+    return Introduction.parse(introduction.dump() | {"classes": tuple(classes)})
 
 
 def agree(

@@ -58,6 +58,11 @@ def check_deployable(config: Config) -> None:
         given.minimum <= cohort,
         f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (training)",
     )
+    require(
+        bool(given.classes) or not given.secure,
+        "with deployment.secure clients do not say which classes they have: list the classes of "
+        "all clients in the config, e.g. classes = ['benign', 'malignant'] in [deployment]",
+    )
     least = max(given.threshold, given.minimum)
     require(
         not (given.secure and given.threshold) or least <= cohort < 2 * least,
@@ -75,6 +80,10 @@ def check_deployable(config: Config) -> None:
         bool(given.mean),
         "with [privacy] clients send no sums of inputs: set mean and std in [deployment] from "
         "public data or by convention, one number for each channel or column",
+    )
+    require(
+        not given.max_norm,
+        "[privacy] clips every update already (privacy.clip): leave out deployment.max_norm",
     )
     check_accountable(config)
     if guard := config.guard():

@@ -1,5 +1,7 @@
 """Errors of a deployment: what a client may tell the server, and what ends a secure sum."""
 
+from collections.abc import Iterable
+
 from fedfm.core.errors import UserError
 
 
@@ -21,6 +23,18 @@ class SecureError(UserError):
     def __init__(self, message: str, client: int | None = None) -> None:
         super().__init__(message if client is None else f"client {client}: {message}")
         self.client = client
+
+
+class BadLetter(SecureError):
+    """A letter of another client that this client cannot use."""
+
+
+class SumLost(SecureError):
+    """A sum that cannot be unmasked, or cannot be true; `clients` are those at fault, if known."""
+
+    def __init__(self, message: str, clients: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.clients = frozenset(clients)
 
 
 def insist(condition: bool, message: str, client: int | None = None) -> None:

@@ -18,7 +18,7 @@ TOO_LARGE = "its answer does not fit into a secure sum; raise deployment.range o
 LARGE = 4096
 """Leaves of model changes with more numbers than this use 32-bit words, all others 64-bit words."""
 BULK = ("change", "pieces")
-SESSION = "fedfm-session"
+SESSION, MINIMUM = "fedfm-session", "fedfm-minimum"
 MASKING = {"keys": "create_keys", "shares": "share_secrets", "reveal": "reveal_shares"}
 """The kinds of questions that a `Masker` answers, and its methods for them."""
 
@@ -76,23 +76,39 @@ class Masker:
         self._keep(session)
         return Packet({"public": public.to_bytes().decode()})
 
+    def expect(self, minimum: int) -> None:
+        """Remember the fewest clients of a sum (deployment.minimum of the config)."""
+        self.state[MINIMUM] = ConfigRecord({"minimum": minimum})
+
+    @property
+    def minimum(self) -> int | None:
+        """The fewest clients of a sum, if this client knows it."""
+        record = self.state.config_records.get(MINIMUM)
+        return None if record is None else int(record["minimum"])  # type: ignore[arg-type]
+
     def share_secrets(self, question: Packet) -> Packet:
         """Step 2: write letters with shares of this client's secrets to all other clients."""
+        if self.minimum is None:
+            raise Refusal("this client does not know deployment.minimum yet")
         facts = question.facts
         public = {int(k): PublicKeys.from_bytes(v.encode()) for k, v in facts["public"].items()}
         session, letters = secure.share_secrets(
-            self._session(), facts["client"], public, facts["threshold"]
+            self._session(), facts["client"], public, facts["threshold"], self.minimum
         )
         self._keep(session)
         return Packet({"letters": {str(k): letter.decode() for k, letter in letters.items()}})
 
+    def accept_letters(self, question: Packet) -> int:
+        """Step 3: accept the letters of the others; return the number of clients."""
+        letters = {int(k): letter.encode() for k, letter in question.facts["letters"].items()}
+        self._keep(secure.accept_letters(self._session(), letters))
+        return len(letters) + 1
+
     def mask(self, purpose: str, question: Packet, tree: Tree) -> Packet:
         """Steps 3 and 4: accept the letters of the others, and mask an answer."""
-        facts = question.facts
-        letters = {int(k): letter.encode() for k, letter in facts["letters"].items()}
-        session = secure.accept_letters(self._session(), letters)
-        words = _encode(tree, len(letters) + 1, facts["range"])
-        session, hidden = secure.mask(session, purpose, words)
+        clients = self.accept_letters(question)
+        words = _encode(tree, clients, question.facts["range"])
+        session, hidden = secure.mask(self._session(), purpose, words)
         self._keep(session)
         return Packet({}, {"words": words_to_tree(hidden)})
 

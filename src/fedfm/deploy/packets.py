@@ -17,7 +17,7 @@ from fedfm.core.checkpoint import to_bytes
 from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree, complete, flatten, unflatten
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """The version of the packets and of the words in a secure sum; both sides need the same."""
 FACTS, TREES = "facts", "trees"
 FORMAT = "safetensors"

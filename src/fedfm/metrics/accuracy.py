@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch
-from fedfm.metrics.base import Metric
+from fedfm.metrics.base import Metric, is_between
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,17 @@ class Accuracy(Metric):
 
     name = "accuracy"
     percent = True
+    low, high = 0.0, 1.0
 
     def statistic(self, batch: Batch) -> Tree:
         """Count the correctly classified samples and all samples: [S] each."""
         right = (batch.logits.argmax(-1) == batch.labels) & batch.mask
         return {"right": right.sum(-1), "samples": batch.mask.sum(-1)}
+
+    def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
+        """Return whether 0 <= right <= samples [S]."""
+        counted: Tensor = total["samples"]
+        return is_between(0, total["right"], counted) & counted.eq(samples)
 
     def value(self, total: Tree) -> Tensor:
         """Return right / samples [S]."""

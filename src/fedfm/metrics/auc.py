@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch
-from fedfm.metrics.base import Metric, count_by, divide
+from fedfm.metrics.base import Metric, count_by, divide, is_between
 
 BINS = 512
 """Intervals of the log-odds of a class: 0.008 wide at chance level, 0.16 at log-odds of 10."""
@@ -33,6 +33,7 @@ class Auc(Metric):
 
     name = "auc"
     classes = 2
+    low, high = 0.0, 1.0
 
     def statistic(self, batch: Batch) -> Tree:
         """Count samples of a class, and all samples, by bin of the class's score: [S, C, BINS]."""
@@ -49,6 +50,13 @@ class Auc(Metric):
             name: count_by(cells, counted.flatten(1), size * BINS).view(-1, size, BINS)
             for name, counted in (("positives", ours), ("samples", mask.expand_as(ours)))
         }
+
+    def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
+        """Return whether each sample is counted once for every class, and is positive once [S]."""
+        counted: Tensor = total["samples"].sum(-1)
+        once = is_between(samples.unsqueeze(-1), counted, samples.unsqueeze(-1))
+        right: Tensor = total["positives"].sum((-1, -2)).eq(samples)
+        return is_between(0, total["positives"], total["samples"]) & once & right
 
     def value(self, total: Tree) -> Tensor:
         """Return the share of pairs in the right order [S]; pairs within a bin count one half."""

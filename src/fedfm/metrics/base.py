@@ -1,15 +1,19 @@
 """The base class of metrics: an additive statistic, and the value that its sum gives."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch
 
 Form = Literal["number", "classes", "matrix"]
+TINY = 1e-6
+"""By how much rounding may put a value out of its range."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,9 @@ class Metric:
     """Whether people see it in percent."""
     classes: ClassVar[int] = 1
     """How many classes the samples must have, at least, for a value."""
+    low: ClassVar[float] = -math.inf
+    high: ClassVar[float] = math.inf
+    """The smallest and the largest value that samples can give."""
 
     def statistic(self, batch: Batch) -> Tree:
         """Return statistics [S, ...] of a batch; they are summed over batches and clients.
@@ -67,12 +74,34 @@ class Metric:
         """
         raise NotImplementedError
 
+    def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
+        """Return whether that many samples [S] can give the statistics [S, ...]: bool [S].
+
+        The server of a deployment leaves out clients whose statistics are impossible. By default
+        numbers must be finite, and the value must lie between `low` and `high`.
+        """
+        fine = torch.stack([_all(torch.isfinite(leaf)) for leaf in trees.leaves(total)]).all(0)
+        return fine & self.is_in_range(self.value(total))
+
+    def is_in_range(self, value: Tensor) -> Tensor:
+        """Return whether values [S, ...] are in the range, or there is none (NaN): bool [S]."""
+        return _all((value >= self.low - TINY) & (value <= self.high + TINY) | value.isnan())
+
     def exact(self, logits: Tensor, labels: Tensor) -> Tensor | None:
         """Return the exact value [] of one data set, given logits [n, C] and labels [n].
 
         None: what the statistics give is exact.
         """
         return None
+
+
+def is_between(low: Tensor | float, value: Tensor, high: Tensor | float) -> Tensor:
+    """Return whether low <= value <= high in all numbers [S, ...] of a client: bool [S]."""
+    return _all((value >= low) & (value <= high))
+
+
+def _all(true: Tensor) -> Tensor:
+    return true.flatten(1).all(1) if true.ndim > 1 else true
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:

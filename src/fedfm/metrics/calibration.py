@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch
-from fedfm.metrics.base import Metric, count_by, divide
+from fedfm.metrics.base import TINY, Metric, count_by, divide, is_between
 
 BINS = 15
 """Intervals of confidence, of equal width."""
@@ -30,6 +30,7 @@ class CalibrationError(Metric):
 
     name = "calibration_error"
     better = "lower"
+    low, high = 0.0, 1.0
 
     def statistic(self, batch: Batch) -> Tree:
         """Count samples and correct ones by bin, and sum their confidence: [S, BINS] each."""
@@ -41,6 +42,13 @@ class CalibrationError(Metric):
             "right": count_by(bins, (predicted == batch.labels) & batch.mask, BINS),
             "confidence": (inside * (confidence * batch.mask).unsqueeze(-1)).sum(1),
         }
+
+    def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
+        """Return whether 0 <= right and confidence <= samples of each bin, of all samples [S]."""
+        most: Tensor = total["samples"]
+        fits = is_between(0, total["right"], most)
+        fits &= is_between(-TINY, total["confidence"], most + TINY)
+        return fits & most.sum(-1).eq(samples)
 
     def value(self, total: Tree) -> Tensor:
         """Return sum_b |right_b - confidence_b| / samples [S]."""

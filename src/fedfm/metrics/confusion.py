@@ -1,12 +1,13 @@
 """The confusion matrix: how many samples of each class are taken for which class."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Batch
-from fedfm.metrics.base import Metric, count_by
+from fedfm.metrics.base import Metric, count_by, is_between
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,18 @@ class Confusion(Metric):
 
     name = "confusion"
     form = "matrix"
+    low = 0.0
 
     def statistic(self, batch: Batch) -> Tree:
         """Count the samples by label and prediction: [S, C, C]."""
         size = batch.logits.shape[-1]
         pairs = batch.labels * size + batch.logits.argmax(-1)
         return {"counts": count_by(pairs, batch.mask, size * size).view(-1, size, size)}
+
+    def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
+        """Return whether the counts are those of all samples [S]."""
+        counts: Tensor = total["counts"]
+        return is_between(0, counts, math.inf) & counts.sum((-1, -2)).eq(samples)
 
     def value(self, total: Tree) -> Tensor:
         """Return the counts [S, C, C]."""

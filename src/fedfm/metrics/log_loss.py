@@ -24,6 +24,7 @@ class LogLoss(Metric):
 
     name = "log_loss"
     better = "lower"
+    low, high = 0.0, LARGEST
 
     def statistic(self, batch: Batch) -> Tree:
         """Sum the losses [S], and count the samples [S]."""
@@ -31,6 +32,11 @@ class LogLoss(Metric):
         losses = -logs.gather(-1, batch.labels.unsqueeze(-1)).squeeze(-1)
         losses = losses.nan_to_num(LARGEST).clamp(max=LARGEST)
         return {"loss": (losses * batch.mask).sum(-1), "samples": batch.mask.sum(-1)}
+
+    def is_possible(self, total: Tree, samples: Tensor) -> Tensor:
+        """Return whether the mean loss is between 0 and the largest one [S]."""
+        counted: Tensor = total["samples"]
+        return super().is_possible(total, samples) & counted.eq(samples)
 
     def value(self, total: Tree) -> Tensor:
         """Return loss / samples [S]."""

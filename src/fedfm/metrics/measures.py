@@ -59,6 +59,14 @@ class Measures:
         total: Tree = next(totals[name] for name, group in self.groups.items() if metric in group)
         return total
 
+    def check(self, totals: Tree) -> None:
+        """Refuse summed statistics [S, ...] that no samples give."""
+        samples: Tensor = self._total_of(self.metrics[0], totals)["samples"]
+        for metric in self.metrics:
+            given = self._total_of(metric, totals), samples
+            possible = _call(metric, "is_possible", metric.is_possible, *given)
+            require(bool(possible.all()), f"its statistics of {metric.name} are impossible")
+
     def try_out(self, classes: int, features: int) -> Tree:
         """Return statistics [...] of one sample; refuse metrics that do not keep the contract."""
         labels, mask = torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)
@@ -81,10 +89,10 @@ class Measures:
         return trees.tree_map(lambda leaf: leaf[0], sample)
 
 
-def _call(metric: Metric, hook: str, function: Any, argument: Any) -> Any:
+def _call(metric: Metric, hook: str, function: Any, *arguments: Any) -> Any:
     """Call a hook of a metric; say in one line what it raises."""
     try:
-        return function(argument)
+        return function(*arguments)
     except Exception as problem:
         reason = f"{type(problem).__name__}: {problem}"
         raise UserError(f"metric {metric.name}: {hook} fails with {reason}") from problem

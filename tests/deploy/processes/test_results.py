@@ -31,7 +31,8 @@ def test_fedfm_with_its_two_handshakes(deployment):
 
 def test_tls_authentication_and_secure_sums(deployment):
     """The simulation's accuracy, by a server that sees sums; a stranger's key is refused."""
-    run = deployment(*DIGITS, *MATCHING, "training.rounds=2", "deployment.secure=true")
+    secure = ("deployment.secure=true", f"deployment.classes={[*'0123456789']}")
+    run = deployment(*DIGITS, *MATCHING, "training.rounds=2", *secure)
     keys, forged = run.folder / "keys", run.folder / "forged"
     run.make_keys(keys, *(f"c{k}" for k in range(CLIENTS)))
     run.make_keys(forged, "c3")

@@ -47,7 +47,7 @@ PRIVATE = sets(
     *("privacy.noise=1.0", "deployment.evaluate=server"),
     *("deployment.mean=[0.3]", "deployment.std=[0.4]"),
 )
-SECURE = sets("deployment.secure=true")
+SECURE = sets("deployment.secure=true", f"deployment.classes={[*'0123456789']}")
 JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
 
 
@@ -329,10 +329,9 @@ def test_a_certificate_that_the_server_itself_does_not_trust(
 def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
     fake("flower-superlink", LISTEN)
     fake("flwr", FLWR, "finished:completed")
-    secure = sets("deployment.secure=true")
     for clients, warned in ((2, True), (3, False)):
         out = ("--out", f"out{clients}", "--port", free_address().port)
-        answer = command("serve", "digits", *out, *secure, *sets(f"clients={clients}"))
+        answer = command("serve", "digits", *out, *SECURE, *sets(f"clients={clients}"))
         assert answer.code == 0, answer.err
         assert ("each can subtract its own part" in answer.err) == warned
 

@@ -1,6 +1,5 @@
-"""Processes that end with their command, addresses, and the proxy for clients' calls."""
+"""Processes that end with their command, and addresses."""
 
-import asyncio
 import os
 import signal
 import socket
@@ -9,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
 from fedfm.core.errors import UserError
@@ -23,7 +21,6 @@ from fedfm.deploy.programs.addresses import (
 from fedfm.deploy.programs.log import follow_log
 from fedfm.deploy.programs.orphans import find_orphans
 from fedfm.deploy.programs.processes import FlowerError, flower_variables, supervise
-from fedfm.deploy.programs.proxy import LARGEST, make_proxy
 
 DETACHED = ["sh", "-c", "setsid sleep 300 & sleep 300"]
 """A program that starts another in a session of its own, as Flower's do."""
@@ -183,56 +180,3 @@ def test_a_program_that_ends_before_it_listens(folder):
         failed = workers.start(["sh", "-c", "echo out of order; exit 1"], "superlink.log")
         with pytest.raises(FlowerError, match=r"superlink.*\nout of order"):
             wait_until_listening(failed, free_address(), folder / "superlink.log")
-
-
-def through_the_proxy(path: str, content: bytes = b"", alive: bool = True) -> httpx.Response:
-    """What a caller gets from a proxy whose superlink echoes the request."""
-
-    def superlink(request: httpx.Request) -> httpx.Response:
-        if not alive:
-            raise httpx.ConnectError("away")
-        said = {"said": request.headers.get("flwr-signature", "")}
-        return httpx.Response(200, content=request.content, headers=said)
-
-    async def call() -> httpx.Response:
-        inside = httpx.AsyncClient(
-            transport=httpx.MockTransport(superlink), base_url="http://inside"
-        )
-        proxy = httpx.ASGITransport(make_proxy(inside))
-        async with inside, httpx.AsyncClient(transport=proxy, base_url="http://proxy") as outside:
-            return await outside.post(path, content=content, headers={"flwr-signature": "mine"})
-
-    return asyncio.run(call())
-
-
-def test_the_gate_passes_on_what_clients_say():
-    answer = through_the_proxy("/v1/fleet/pull-messages", b"\0\1")
-    assert (answer.status_code, answer.content) == (200, b"\0\1")
-    assert answer.headers["said"] == "mine"
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/control/start-run",
-        "/v1/control/register-node",
-        "/v1/runtime/acquire-task",
-        "/v1/fleet/../control/start-run",
-        "/v1/fleet/..%2fcontrol%2fstart-run",
-        "/v1/fleet/%2e%2e",
-        "/v1/fleet/",
-        "/docs",
-        "/openapi.json",
-        "/health",
-    ],
-)
-def test_the_gate_lets_nothing_else_through(path):
-    assert through_the_proxy(path).status_code == 404
-
-
-def test_the_gate_refuses_what_is_too_large():
-    assert through_the_proxy("/v1/fleet/push-object", bytes(LARGEST + 1)).status_code == 413
-
-
-def test_a_client_may_try_again_while_the_superlink_is_away():
-    assert through_the_proxy("/v1/fleet/pull-messages", alive=False).status_code == 503

@@ -49,7 +49,8 @@ class Round:
         for client in survivors:
             secure.add(total, shown[client].pieces(), client)
         dropped = self.dropped(survivors)
-        return secure.unmask(total, purpose, self.keys, survivors, dropped, answers, self.threshold)
+        told = (survivors, dropped, answers, self.threshold)
+        return secure.unmask(total, purpose, self.keys, *told).words
 
     def summed(self, purpose: str, survivors: Collection[int], answering: Iterable[int]) -> Words:
         return self.unmask(purpose, survivors, self.reveal(purpose, survivors, answering))

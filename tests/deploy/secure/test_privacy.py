@@ -51,7 +51,7 @@ def rebuilt(round, purpose, kind, owner, answers):
         "key": lambda secret: keys.public_key(secret) == told.masking[purpose],
     }
     shares = {each: answer[owner] for each, answer in answers.items() if owner in answer}
-    return rebuild_secret(shares, THRESHOLD, fits[kind], owner)
+    return rebuild_secret(shares, THRESHOLD, fits[kind], owner).secret
 
 
 def without_self_mask(seen, seed, purpose="train"):

@@ -118,6 +118,14 @@ def test_unsafe_thresholds(threshold):
         secure.share_secrets(sessions[0], 0, keys, threshold)
 
 
+@pytest.mark.parametrize(("threshold", "minimum"), [(3, 4), (2, 3), (4, 5)])
+def test_thresholds_below_the_minimum(threshold, minimum):
+    """The server could unmask a sum of fewer clients than the config says."""
+    sessions, keys = published(4 if threshold > 2 else 3)
+    with pytest.raises(SecureError, match=rf"\b{threshold}\b.*at least {minimum}\b"):
+        secure.share_secrets(sessions[0], 0, keys, threshold, minimum)
+
+
 def test_a_client_alone_has_no_secure_sum():
     sessions, keys = published(1)
     with pytest.raises(SecureError, match=r"threshold\b.*\b1\b"):

@@ -18,9 +18,8 @@ SECRETS = st.one_of(
 
 
 def rebuilt(shares, secret):
-    return rebuild_secret(
-        dict(enumerate(shares)), len(shares), lambda found: found == secret, owner=0
-    )
+    given_in = dict(enumerate(shares))
+    return rebuild_secret(given_in, len(shares), lambda found: found == secret, owner=0).secret
 
 
 @given(SECRETS, st.integers(2, 12), st.data())
@@ -35,7 +34,17 @@ def test_enough_shares_give_the_secret_as_with_flower(secret, threshold, data):
 def test_more_shares_than_needed_do_no_harm():
     secret = token_bytes(SECRET_BYTES)
     shares = dict(enumerate(create_shares(secret, 3, 6)))
-    assert rebuild_secret(shares, 3, lambda found: found == secret, owner=0) == secret
+    assert rebuild_secret(shares, 3, lambda found: found == secret, owner=0).secret == secret
+
+
+@pytest.mark.parametrize(("clients", "liars"), [(4, {0}), (6, {1, 5}), (30, {0, 7})])
+def test_wrong_shares_are_found_if_there_are_enough_others(clients, liars):
+    secret, threshold = token_bytes(SECRET_BYTES), 2 * clients // 3 + (clients == 4)
+    shares = dict(enumerate(create_shares(secret, threshold, clients)))
+    for liar in liars:
+        shares[liar] = shares[liar][:4] + token_bytes(32)
+    found = rebuild_secret(shares, threshold, lambda found: found == secret, owner=0)
+    assert found == (secret, liars)
 
 
 def test_one_share_too_few_gives_something_else():

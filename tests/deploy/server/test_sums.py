@@ -1,13 +1,16 @@
 """Sums over clients, in the clear and masked: the same, without those that do not answer well."""
 
+from secrets import token_bytes
+
 import pytest
 import torch
 from flwr.app import RecordDict
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree, flatten, to_device, unflatten
-from fedfm.deploy.errors import SecureError
+from fedfm.deploy.errors import BadLetter, Refusal, SecureError
 from fedfm.deploy.masking import (
     MASKING,
     Masker,
@@ -18,7 +21,15 @@ from fedfm.deploy.masking import (
 )
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.secure import Words
-from fedfm.deploy.server.sums import PlainSums, SecureSums, add_answers, average_counters, read_sum
+from fedfm.deploy.secure import client as client_module
+from fedfm.deploy.server.sums import (
+    LOST_IN_A_ROW,
+    PlainSums,
+    SecureSums,
+    add_answers,
+    average_counters,
+    read_sum,
+)
 
 CLIENTS = range(4)
 
@@ -46,6 +57,8 @@ class Clients:
 
     def __init__(self, spoil=lambda kind, client, packet: packet, secure=True):
         self.maskers = {client: Masker(RecordDict()) for client in CLIENTS}
+        for masker in self.maskers.values():
+            masker.expect(minimum=2)
         self.spoil, self.secure = spoil, secure
         self.seen = []
 
@@ -69,7 +82,11 @@ class Clients:
 def collected(clients, kinds=("train",), **settings):
     """The last sum of a round."""
     deployment = Deployment(secure=True, **settings)
-    collector = SecureSums(clients.ask, deployment) if clients.secure else PlainSums(clients.ask)
+    collector = (
+        SecureSums(clients.ask, deployment)
+        if clients.secure
+        else PlainSums(clients.ask, lambda client, question, answer: answer)
+    )
     questions = {client: Packet({}) for client in CLIENTS}
     for kind in kinds:
         found = collector.collect(kind, questions, LIKE, list(kinds))
@@ -240,6 +257,160 @@ def test_facts_of_another_form_are_left_out(kind, fact, value, caplog):
     assert_sum_of(found, CLIENTS if kind == "reveal" else [0, 1, 3])
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.startswith(f"client 2 is left out of '{kind}': ")
+
+
+# --- masked: faults -------------------------------------------------------------------------------
+
+
+def lines_of(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+def spoil_words(client, times):
+    """That client sends other words than it should, so many times."""
+    left = [times]
+
+    def spoil(kind, who, packet):
+        if kind != "train" or who != client or not left[0]:
+            return packet
+        left[0] -= 1
+        words = {name: leaf + 1 for name, leaf in packet.trees["words"].items()}
+        return Packet({}, {"words": words})
+
+    return spoil
+
+
+@pytest.mark.parametrize("times", [1, LOST_IN_A_ROW - 1])
+def test_a_sum_whose_masks_do_not_cancel_is_repeated(times, caplog):
+    """Nobody can be named; the reason is said, and the sum is made again with new keys."""
+    clients = Clients(spoil_words(2, times))
+    found = collected(clients)
+    assert_sum_of(found, CLIENTS)
+    assert clients.seen == (times + 1) * ["keys", "shares", "train", "reveal"]
+    assert [line for line in lines_of(caplog) if "masks do not cancel" in line] == lines_of(caplog)
+    assert len(lines_of(caplog)) == times
+
+
+def test_the_second_sum_of_a_round_is_repeated_alone(caplog):
+    clients = Clients(spoil_words(2, 1))
+    found = collected(clients, ("measure", "train"))
+    assert_sum_of(found, CLIENTS)
+    first, again = ["keys", "shares", "measure", "reveal", "train", "reveal"], ["keys", "shares"]
+    assert clients.seen == [*first, *again, "train", "reveal"]
+
+
+def test_sums_that_are_lost_again_and_again_end_with_the_reason():
+    with pytest.raises(SecureError, match=rf"\b{LOST_IN_A_ROW} sums in a row.*do not cancel"):
+        collected(Clients(spoil_words(2, 99)))
+
+
+def spoil_shares(kind, client, packet):
+    """Client 2 reveals other shares than it holds."""
+    if (kind, client) != ("reveal", 2):
+        return packet
+    wrong = {k: share[:8] + "00" * 32 for k, share in packet.facts["shares"].items()}
+    return Packet({"shares": wrong})
+
+
+def test_a_client_that_reveals_wrong_shares_is_named_and_left_out(caplog):
+    """The others' shares are enough for this sum."""
+    clients = Clients(spoil_shares)
+    collector = SecureSums(clients.ask, Deployment(secure=True))
+    questions = {client: Packet({}) for client in CLIENTS}
+    assert_sum_of(collector.collect("train", questions, LIKE, ["train"]), CLIENTS)
+    assert lines_of(caplog) == ["client 2 is left out from now on: its shares are wrong"]
+    assert_sum_of(collector.collect("train", questions, LIKE, ["train"]), [0, 1, 3])
+
+
+def spoil_letters(*receivers):
+    """Client 2 writes letters to some others that these cannot read."""
+
+    def spoil(kind, client, packet):
+        if (kind, client) != ("shares", 2):
+            return packet
+        letters = packet.facts["letters"]
+        return Packet({"letters": letters | {str(k): "?" for k in receivers}})
+
+    return spoil
+
+
+class ComplainingClients(Clients):
+    """Clients that say whose letter they cannot read, as `Client.answer` does."""
+
+    def say(self, kind, client, question):
+        try:
+            return super().say(kind, client, question)
+        except BadLetter as problem:
+            return Packet({"accused": problem.client, "reason": str(problem)})
+
+
+def test_a_client_whose_letters_most_cannot_read_is_named_and_left_out(caplog):
+    clients = ComplainingClients(spoil_letters(0, 1, 3))
+    found = collected(clients)
+    assert_sum_of(found, [0, 1, 3])
+    assert clients.seen == ["keys", "shares", "train", "keys", "shares", "train", "reveal"]
+    (line,) = (line for line in lines_of(caplog) if "from now on" in line)
+    assert line.startswith("client 2 is left out from now on: ")
+
+
+def test_one_complaint_does_not_show_who_lies(caplog):
+    """The one that complains misses the sum; the log names both."""
+    found = collected(ComplainingClients(spoil_letters(0)))
+    assert_sum_of(found, [1, 2, 3])
+    (line,) = lines_of(caplog)
+    assert line.startswith("client 0 is left out of 'train': client 2: its letter")
+
+
+def test_a_client_that_gives_others_wrong_shares_is_named_and_left_out(caplog, monkeypatch):
+    """Its letters can be read, but what they hold does not give its secrets."""
+    clients = Clients()
+    honest = create_shares
+
+    def say(kind, client, question):
+        def wrong(secret, threshold, count):
+            return honest(token_bytes(len(secret)), threshold, count)
+
+        monkeypatch.setattr(client_module, "create_shares", wrong if client == 2 else honest)
+        return Clients.say(clients, kind, client, question)
+
+    monkeypatch.setattr(clients, "say", say)
+    found = collected(clients)
+    assert_sum_of(found, [0, 1, 3])
+    (line,) = (line for line in lines_of(caplog) if "from now on" in line)
+    assert line.startswith("client 2 is left out from now on: ")
+
+
+def test_a_sum_that_cannot_be_true_is_repeated(caplog):
+    """It shows only that somebody lies, not who."""
+    left = [1]
+
+    def check(total, clients):
+        assert clients == len(CLIENTS)
+        if left[0]:
+            left[0] -= 1
+            raise UserError("the sum of 'weight' is not positive")
+
+    clients = Clients()
+    collector = SecureSums(clients.ask, Deployment(secure=True), check)
+    questions = {client: Packet({}) for client in CLIENTS}
+    assert_sum_of(collector.collect("train", questions, LIKE, ["train"]), CLIENTS)
+    (line,) = lines_of(caplog)
+    assert "'weight' is not positive" in line
+
+
+def test_a_client_refuses_a_threshold_below_its_minimum():
+    clients = Clients()
+    for masker in clients.maskers.values():
+        masker.expect(minimum=4)
+    with pytest.raises(SecureError, match=r"\b3\b.*at least 4\b"):
+        collected(clients, threshold=3)
+
+
+def test_a_client_that_knows_no_minimum_shares_nothing():
+    clients = Clients()
+    clients.maskers[0] = Masker(RecordDict())
+    with pytest.raises(Refusal, match=r"deployment\.minimum"):
+        collected(clients)
 
 
 def test_too_large_a_number_is_refused_by_the_client_itself():

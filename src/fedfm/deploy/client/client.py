@@ -15,15 +15,16 @@ import torch
 from fedfm.config import Config, load_config, parse
 from fedfm.core.trees import Tree, flatten, to_device, tree_map
 from fedfm.data.dataset import Dataset
-from fedfm.deploy.agreement import Agreement, describe_agreement
+from fedfm.deploy.agreement import Agreement, describe_agreement, hide_classes
 from fedfm.deploy.checks import check_accountable, check_batches, describe_differences
 from fedfm.deploy.client.runtime import Runtime
 from fedfm.deploy.client.site import Site
 from fedfm.deploy.client.storage import Storage, to_model
-from fedfm.deploy.errors import Refusal, StateLost
+from fedfm.deploy.errors import BadLetter, Refusal, StateLost
 from fedfm.deploy.masking import MASKING, Masker
 from fedfm.deploy.normalisation import compact
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
+from fedfm.deploy.updates import TooLarge, limit_update
 from fedfm.deploy.validation import to_one_line
 from fedfm.methods.base import Model
 from fedfm.rounds.clients import answer_measure, answer_train
@@ -64,9 +65,19 @@ class Client:
         """Return the answer to a question of this kind."""
         if kind not in QUESTIONS | MASKING:
             raise Refusal(f"this version does not know the question '{kind}'")
+        if kind == "shares" and self.masker.minimum is None:
+            self.masker.expect(self._enrolled_config(question).deployment.minimum)
         owner = self.masker if kind in MASKING else self
         method: Callable[[Packet], Packet] = getattr(owner, (QUESTIONS | MASKING)[kind])
-        return method(question)
+        try:
+            return method(question)
+        except BadLetter as problem:
+            logger.warning("%s", problem)
+            return Packet({"accused": problem.client, "reason": str(problem)})
+
+    def _enrolled_config(self, question: Packet) -> Config:
+        """Return the config with which this client joined the federation."""
+        return parse(json.loads(self.storage.load_enrolment(question.facts["token"])["config"]))
 
     def introduce(self, question: Packet) -> Packet:
         """Check the server's version and config, and describe this client's data."""
@@ -80,7 +91,11 @@ class Client:
         check_accountable(config)
         data = self.site.load_data(config)
         check_batches(data, config)
-        return Packet({"introduction": self.site.introduce(data).dump()})
+        self.masker.expect(config.deployment.minimum)
+        introduction = self.site.introduce(data)
+        if config.deployment.secure:
+            introduction = hide_classes(introduction, config.deployment.classes)
+        return Packet({"introduction": introduction.dump()})
 
     def _read_config(self, question: Packet) -> Config:
         """Return the server's config; refuse another one than this client expects."""
@@ -93,6 +108,8 @@ class Client:
     def join(self, question: Packet) -> Packet:
         """Save the number in the federation; return the sums over its data that are asked for."""
         facts, config = question.facts, self._read_config(question)
+        if facts["tell"] and config.deployment.secure:
+            self.masker.accept_letters(question)
         data = self.site.load_data(config)
         self._warn_of_other_data(data, facts["token"])
         enrolment = {key: facts[key] for key in ("token", "config", "client", "agreement")}
@@ -155,6 +172,8 @@ class Client:
         enrolment = self.storage.load_enrolment(facts["token"])
         agreement = Agreement.parse(enrolment["agreement"] | facts["norm"])
         config = parse(json.loads(enrolment["config"]))
+        if config.deployment.secure and kind != "deliver":
+            self.masker.accept_letters(question)  # before the work, which would be in vain
         runtime = Runtime(self.site, config, agreement, enrolment["client"])
         model = self._model(question, kind, runtime)
         sent = to_device(question.trees.get("down", {}), runtime.task.device)
@@ -205,6 +224,7 @@ class Client:
 
     def _send(self, purpose: str, question: Packet, config: Config, tree: Tree) -> Packet:
         if config.deployment.secure:
+            tree = _limit_own_update(tree, config)
             return self.masker.mask(purpose, question, tree)
         return Packet({}, {"sum": tree})
 
@@ -216,6 +236,18 @@ def _own_model(request: Request, runtime: Runtime) -> Model:
     kept = to_device(request.kept.get(runtime.client), runtime.task.device)
     own = personal_models(request.model, [kept])
     return own.map(lambda tree: tree_map(lambda leaf: leaf[0], tree))
+
+
+def _limit_own_update(tree: Tree, config: Config) -> Tree:
+    """Bound this client's update, which the server cannot do under secure sums."""
+    try:
+        tree, what = limit_update(tree, config.deployment)
+    except TooLarge as problem:
+        logger.warning("%s", problem)
+        raise Refusal("its update is larger than deployment.max_norm") from problem
+    if what:
+        logger.warning("%s", what)
+    return tree
 
 
 def _refuse_private(config: Config, what: str) -> None:

@@ -1,99 +1,210 @@
 """A proxy in front of a superlink that forwards only the calls that are meant for clients.
 
-Flower 1.41 serves three interfaces on one port: one for clients (Fleet), one that starts runs and
-admits clients (Control), and one for its own processes (Runtime). Control and Runtime do not
-authenticate callers. So the superlink listens on loopback only. The proxy terminates TLS with the
-superlink's certificate and forwards the calls of Fleet.
+Flower serves three interfaces on one port: one for clients (Fleet), one that starts runs and admits
+clients (Control), and one for its own processes (Runtime). So the superlink listens on loopback
+only. The proxy terminates TLS with the superlink's certificate and forwards the calls of Fleet, as
+far as its limits allow. It holds no request in memory: the bytes pass through.
 
     python -m fedfm.deploy.programs.proxy HOST:PORT SUPERLINK [ca.pem server.pem server.key]
+
+The folder of server.pem has the clients' public keys (NAME.pub). The server writes the size of the
+largest message that it expects into the file message_limit of the run's folder, FEDFM_OUT.
 """
 
-import re
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
 import ssl
 import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
 
+import h11
 import httpx
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from fedfm.deploy.programs.addresses import Address
+from fedfm.deploy.programs.gate.callers import Callers
+from fedfm.deploy.programs.gate.calls import Call, Refused, read_call
+from fedfm.deploy.programs.gate.door import Connection, Door
+from fedfm.deploy.programs.gate.limits import Limits, Messages, Room
+from fedfm.deploy.programs.gate.wire import Wire
+from fedfm.deploy.run_files import MESSAGE_LIMIT
 
-LARGEST = 64 * 2**20
-"""The largest request in bytes; Flower splits arrays into pieces of 5 MiB."""
-CONNECTIONS = 1000
-PATIENCE = 60.0
-"""Seconds within which the superlink must answer."""
-_CALL = re.compile(r"[a-z][a-z-]{0,63}")
-_HOP_HEADERS = frozenset(
-    {"host", "content-length", "transfer-encoding", "connection", "accept-encoding"}
-)
+logger = logging.getLogger(__name__)
+_HOP_HEADERS = frozenset({"host", "transfer-encoding", "connection", "accept-encoding"})
 """Headers of one connection, which are not forwarded."""
+SWEEP = 64
+"""After so many connections their memory is collected: asyncio leaves each in a cycle."""
+_GONE = (OSError, TimeoutError, h11.ProtocolError, ssl.SSLError)
+"""What a caller that breaks off, dawdles or does not speak HTTP causes."""
 
 
-def make_proxy(superlink: httpx.AsyncClient) -> Starlette:
-    """Return the proxy as a web application; `superlink` is a client with its base URL."""
+class Proxy:
+    """Serves callers; `superlink` is a client with the superlink's base URL."""
 
-    async def forward(request: Request) -> Response:
-        call = request.path_params["call"]
-        if not _CALL.fullmatch(call):
-            return Response(status_code=404)
-        body = await _read_body(request)
-        if body is None:
-            return Response(status_code=413)
-        return await _forward(superlink, call, body, request)
+    def __init__(
+        self,
+        superlink: httpx.AsyncClient,
+        callers: Callers,
+        limits: Limits,
+        message_limit: Path | None = None,
+    ) -> None:
+        self.superlink, self.callers, self.limits = superlink, callers, limits
+        self.door, self.room = Door(limits), Room(limits)
+        self.messages = Messages(limits, message_limit)
+        self.working = asyncio.Semaphore(limits.requests)
+        self.ended = 0
 
-    return Starlette(routes=[Route("/v1/fleet/{call}", forward, methods=["POST"])])
+    async def serve(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections until the task is cancelled."""
+        loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        try:
+            while True:
+                try:
+                    caller, peer = await loop.sock_accept(listener)
+                except OSError:  # no files left, or a caller that is gone already
+                    await asyncio.sleep(0.05)
+                    continue
+                task = asyncio.create_task(self._welcome(caller, str(peer[0]), tls))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _welcome(
+        self, caller: socket.socket, address: str, tls: ssl.SSLContext | None
+    ) -> None:
+        """Serve one connection until either side ends it."""
+        task = asyncio.current_task()
+        assert task is not None
+        connection, wire = Connection(address, task), None
+        try:
+            if self.door.enter(connection):
+                wire = await Wire.open(caller, tls, self.limits)
+                while await self._answer(wire, connection):
+                    pass
+        except _GONE:
+            pass
+        except Exception:  # the other connections go on
+            logger.exception("a request failed")
+        finally:
+            self.door.leave(connection)
+            wire.close() if wire else caller.close()
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self.ended += 1
+        if self.ended % SWEEP == 0:
+            gc.collect()
+
+    async def _answer(self, wire: Wire, connection: Connection) -> bool:
+        """Answer one request; return whether another may follow."""
+        known = connection.client is not None
+        request = await wire.read_head(self.limits.idle if known else self.limits.head)
+        if request is None:
+            return False
+        try:
+            await self._forward(wire, self._check(read_call(request), connection))
+        except Refused as refused:
+            await wire.refuse(refused.status)
+        return wire.next_request()
+
+    def _check(self, call: Call, connection: Connection) -> Call:
+        """Return the call with the client that makes it; refuse one that is too large."""
+        client = self.callers.recognise(call.headers, connection.address)
+        if client:
+            self.door.recognise(connection, client)
+        if call.size > (self.limits.request if client else self.limits.stranger):
+            raise Refused(413)
+        if client and call.name == "push-object" and not self.messages.allows(client, call.size):
+            raise Refused(413)
+        return call._replace(client=client)
+
+    async def _forward(self, wire: Wire, call: Call) -> None:
+        """Send a request on, and its answer back."""
+        if call.client is None:  # a stranger keeps the superlink waiting at no time
+            body = [piece async for piece in wire.read_body(call.size)]
+            await self._exchange(wire, call, _repeat(body))
+            return
+        try:
+            async with self.room.hold(call.client, call.size):
+                await self._exchange(wire, call, wire.read_body(call.size))
+        except TimeoutError:
+            raise Refused(503) from None
+
+    async def _exchange(self, wire: Wire, call: Call, body: AsyncIterator[bytes]) -> None:
+        headers = {key: value for key, value in call.headers.items() if key not in _HOP_HEADERS}
+        request = self.superlink.build_request(
+            "POST", f"/v1/fleet/{call.name}", content=body, headers=headers
+        )
+        async with self.working:
+            try:
+                answer = await self.superlink.send(request, stream=True)
+            except httpx.TransportError:
+                raise Refused(503) from None
+            try:
+                kept = [
+                    (key, value)
+                    for key, value in answer.headers.multi_items()
+                    if key not in _HOP_HEADERS
+                ]
+                if call.client and call.name == "push-messages" and answer.is_success:
+                    self.messages.begin(call.client)
+                await wire.send_answer(answer.status_code, kept, answer.aiter_raw())
+            finally:
+                await answer.aclose()
 
 
-async def _read_body(request: Request) -> bytes | None:
-    """Return the request's body; None if it is too large."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LARGEST:
-            return None
-    return bytes(body)
+async def _repeat(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
-async def _forward(
-    superlink: httpx.AsyncClient, call: str, body: bytes, request: Request
-) -> Response:
-    headers = {key: value for key, value in request.headers.items() if key not in _HOP_HEADERS}
-    try:
-        answer = await superlink.post(f"/v1/fleet/{call}", content=body, headers=headers)
-    except httpx.TransportError:
-        return Response(status_code=503)
-    kept = {key: value for key, value in answer.headers.items() if key not in _HOP_HEADERS}
-    return Response(answer.content, answer.status_code, kept)
+def listen(address: Address) -> socket.socket:
+    """Return a socket that listens at an address."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.create_server((address.host, address.port), family=family, backlog=1024)
+    listener.setblocking(False)
+    return listener
 
 
-def main(outside: str, inside: str, *tls: str) -> None:
-    """Serve until a signal ends the process."""
-    ca, certificate, key = tls or (None, None, None)
-    verify = ssl.create_default_context(cafile=ca) if ca else True
-    superlink = httpx.AsyncClient(
+def connect(inside: str, ca: str | None, limits: Limits) -> httpx.AsyncClient:
+    """Return a client of the superlink."""
+    return httpx.AsyncClient(
         base_url=f"{'https' if ca else 'http'}://{inside}",
-        verify=verify,
-        timeout=PATIENCE,
+        verify=ssl.create_default_context(cafile=ca) if ca else True,
+        timeout=limits.patience,
+        limits=httpx.Limits(max_connections=limits.requests),
         trust_env=False,
         headers={"accept-encoding": "identity"},
     )
-    host, port = Address.parse(outside)
-    uvicorn.run(
-        make_proxy(superlink),
-        host=host,
-        port=port,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-        log_level="warning",
-        server_header=False,
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=30,
-    )
+
+
+async def run(outside: str, inside: str, *tls: str) -> None:
+    """Serve until a signal ends the process."""
+    ca, certificate, key = tls or (None, None, None)
+    limits, context = Limits(), None
+    if certificate:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, key)
+    folder = Path(certificate).parent if certificate else None
+    out = os.environ.get("FEDFM_OUT")
+    message_limit = Path(out) / MESSAGE_LIMIT if out else None
+    gc.freeze()
+    with listen(Address.parse(outside)) as listener:
+        async with connect(inside, ca, limits) as superlink:
+            proxy = Proxy(superlink, Callers(folder), limits, message_limit)
+            serving = asyncio.create_task(proxy.serve(listener, context))
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+            with suppress(asyncio.CancelledError):
+                await serving
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    asyncio.run(run(*sys.argv[1:]))

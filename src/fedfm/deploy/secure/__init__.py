@@ -13,7 +13,7 @@ One setup serves several sums of a round, the *purposes*. Each purpose has its o
     server   total            = Words.zeros(*sizes(bulk_like, fine_like))
     server   add(total, hidden.pieces(), client)
     client   session, shares  = reveal_shares(session, purpose, survivors, dropped)
-    server   words            = unmask(total, purpose, keys of all, survivors, dropped,
+    server   words, liars     = unmask(total, purpose, keys of all, survivors, dropped,
                                        shares by client, threshold)
     server   bulk, fine       = decode(words, bulk_like, fine_like, len(survivors), range)
 

@@ -6,7 +6,7 @@ from cryptography.fernet import InvalidToken
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 
-from fedfm.deploy.errors import SecureError, insist
+from fedfm.deploy.errors import BadLetter, SecureError, insist
 from fedfm.deploy.secure import keys
 from fedfm.deploy.secure.masks import apply_masks
 from fedfm.deploy.secure.session import (
@@ -32,14 +32,20 @@ def open_session(purposes: Iterable[str]) -> tuple[Session, PublicKeys]:
 
 
 def share_secrets(
-    session: Session, client: int, public: Mapping[int, PublicKeys], threshold: int
+    session: Session,
+    client: int,
+    public: Mapping[int, PublicKeys],
+    threshold: int,
+    minimum: int = 2,
 ) -> tuple[Session, dict[int, bytes]]:
     """Step 2: split this client's secrets into shares; return a letter for every other client.
 
-    Any `threshold` clients together can rebuild a secret; fewer learn nothing.
+    Any `threshold` clients together can rebuild a secret; fewer learn nothing. A threshold below
+    `minimum` is refused: the server could unmask a sum of fewer clients.
     """
     insist(not session.keys, "this client has already sent its shares")
-    _check_members(session, client, public, threshold)
+    _check_members(session, client, public)
+    _check_threshold(threshold, len(public), max(2, minimum))
     parts = _split_secrets(session, threshold, len(public))
     setup = {
         "client": client,
@@ -111,15 +117,16 @@ def _check_purpose(session: Session, purpose: str) -> None:
     insist(purpose in session.secrets, f"no keys for '{purpose}', only for {known}")
 
 
-def _check_members(
-    session: Session, client: int, public: Mapping[int, PublicKeys], threshold: int
-) -> None:
+def _check_members(session: Session, client: int, public: Mapping[int, PublicKeys]) -> None:
     listed = public.get(client) == session.public
     insist(listed, "the list of keys does not hold the keys that this client sent", client)
     for peer, peer_keys in public.items():
         peer_keys.check(session.secrets, peer)
-    safe = 2 <= threshold <= len(public) < 2 * threshold
-    rule = f"more than half of the {len(public)} clients, at least 2 and at most all"
+
+
+def _check_threshold(threshold: int, clients: int, minimum: int) -> None:
+    safe = minimum <= threshold <= clients < 2 * threshold
+    rule = f"more than half of the {clients} clients, at least {minimum} and at most all"
     insist(safe, f"a threshold of {threshold} is not allowed: it must be {rule}")
 
 
@@ -151,16 +158,23 @@ def _unseal(session: Session, sender: int, sealed: bytes) -> dict[str, Pair]:
     try:
         letter = Letter.from_bytes(decrypt(_letter_key(session, sender), sealed))
     except (InvalidToken, TypeError, SecureError):
-        raise SecureError("its letter cannot be read: it was changed on the way", sender) from None
-    addressed = (letter.sender, letter.receiver) == (sender, session.client)
-    insist(addressed, "its letter is from or for another client", sender)
-    same = letter.agreement == session.agreement
-    insist(same, "it received other keys or another threshold than this client", sender)
+        raise BadLetter("its letter cannot be read: it was changed on the way", sender) from None
+    if problem := _find_problem(session, sender, letter):
+        raise BadLetter(problem, sender)
+    return letter.shares
+
+
+def _find_problem(session: Session, sender: int, letter: Letter) -> str | None:
+    """Return why a letter cannot be used; None if it can."""
+    if (letter.sender, letter.receiver) != (sender, session.client):
+        return "its letter is from or for another client"
+    if letter.agreement != session.agreement:
+        return "it received other keys or another threshold than this client"
     index = share_index(session.keys, session.client)
     shares = [share for pair in letter.shares.values() for share in (pair.seed, pair.key)]
     whole = letter.shares.keys() == session.secrets.keys()
-    insist(whole and all(is_share(s, index) for s in shares), "its letter is incomplete", sender)
-    return letter.shares
+    fine = whole and all(is_share(share, index) for share in shares)
+    return None if fine else "its letter is incomplete"
 
 
 def _letter_key(session: Session, peer: int) -> bytes:

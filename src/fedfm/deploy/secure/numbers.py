@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfm.core.trees import Tree, complete, flatten, unflatten
-from fedfm.deploy.errors import SecureError, insist
+from fedfm.deploy.errors import SecureError, SumLost, insist
 from fedfm.deploy.secure.words import Words
 
 _FINE_STEP = 2.0**-32
@@ -55,7 +55,8 @@ def decode(
     """Return the sum of `clients` contributions as trees like the given; integers become int64."""
     fits = (len(words.bulk), len(words.fine)) == sizes(bulk_like, fine_like)
     insist(fits, "the sum and the model differ in their number of words")
-    insist(int(words.fine[-1]) == clients, "the masks do not cancel: the sum is lost")
+    if int(words.fine[-1]) != clients:
+        raise SumLost("the masks do not cancel: a client has sent other words than it should")
     bulk = _split(words.bulk.view(np.int32), bulk_like, step(range))
     return bulk, _split(words.fine[:-1].view(np.int64), fine_like, _FINE_STEP)
 

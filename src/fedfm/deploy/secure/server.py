@@ -1,8 +1,10 @@
 """The server's side: remove the masks from the sum of the masked words."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
-from fedfm.deploy.errors import insist
+from fedfm.deploy.errors import SecureError, SumLost, insist
 from fedfm.deploy.secure import keys
 from fedfm.deploy.secure.masks import apply_masks
 from fedfm.deploy.secure.session import PublicKeys, share_index
@@ -11,6 +13,13 @@ from fedfm.deploy.secure.words import Words
 
 Shares = Mapping[int, Mapping[int, bytes]]
 """By client that answered: its share for each client, as `reveal_shares` returned it."""
+
+
+class Unmasked(NamedTuple):
+    """A sum, and the clients that have sent wrong shares or given wrong ones to others."""
+
+    words: Words
+    liars: frozenset[int]
 
 
 def check_shares(
@@ -38,36 +47,78 @@ def unmask(
     dropped: Collection[int],
     shares: Shares,
     threshold: int,
-) -> Words:
+) -> Unmasked:
     """Return the sum of the survivors' contributions, given the sum of their masked words.
 
     `public` holds all keys that were sent in step 2; the clients in `dropped` sent letters but are
-    not in the sum. Raise a `SecureError` if fewer than `threshold` clients are left.
+    not in the sum. Raise a `SecureError` if fewer than `threshold` clients are left, and `SumLost`
+    if the shares do not give the secrets.
     """
     insist(len(survivors) >= threshold, _few(purpose, "contributed", len(survivors), threshold))
     insist(len(shares) >= threshold, _few(purpose, "answered", len(shares), threshold))
     for client, given in shares.items():
         check_shares(client, given, public, survivors, dropped)
-    seeds = [
-        _rebuild(owner, shares, threshold, _is_seed(public[owner], purpose)) for owner in survivors
-    ]
+    fits = {owner: _is_seed(public[owner], purpose) for owner in survivors}
+    fits |= {owner: _is_key(public[owner], purpose) for owner in dropped}
+    secrets, liars = _rebuild_all(fits, shares, threshold)
     plus: list[bytes] = []
-    minus = [keys.self_mask_key(seed, purpose) for seed in seeds]
+    minus = [keys.self_mask_key(secrets[owner], purpose) for owner in survivors]
     for owner in dropped:
-        key = _rebuild(owner, shares, threshold, _is_key(public[owner], purpose))
         for peer in survivors:
-            pair = keys.pair_mask_key(key, public[peer].masking[purpose], purpose)
+            pair = keys.pair_mask_key(secrets[owner], public[peer].masking[purpose], purpose)
             (plus if peer > owner else minus).append(pair)
-    return apply_masks(total, plus, minus)
+    return Unmasked(apply_masks(total, plus, minus), liars)
 
 
 def _few(purpose: str, did: str, clients: int, threshold: int) -> str:
     return f"'{purpose}': {clients} clients {did}, {threshold} are needed; this sum is lost"
 
 
-def _rebuild(owner: int, shares: Shares, threshold: int, fits: Callable[[bytes], bool]) -> bytes:
-    by_client = {client: given[owner] for client, given in shares.items() if owner in given}
-    return rebuild_secret(by_client, threshold, fits, owner)
+Fits = Mapping[int, Callable[[bytes], bool]]
+"""By owner of a secret: whether bytes are this secret."""
+
+
+def _rebuild_all(
+    fits: Fits, shares: Shares, threshold: int
+) -> tuple[dict[int, bytes], frozenset[int]]:
+    """Return the secrets by owner, and the clients that lie.
+
+    Raise `SumLost` if a secret cannot be rebuilt.
+    """
+    secrets, pairs, lost = {}, list[tuple[int, int]](), dict[int, str]()
+    for owner, fit in fits.items():
+        given = {client: parts[owner] for client, parts in shares.items() if owner in parts}
+        try:
+            secrets[owner], wrong = rebuild_secret(given, threshold, fit, owner)
+            pairs += [(owner, client) for client in wrong]
+        except SecureError as problem:
+            lost[owner] = str(problem)
+    if lost:
+        raise SumLost("; ".join(lost.values()), _find_bad_dealers(lost, fits, shares, threshold))
+    return secrets, _find_liars(pairs)
+
+
+def _find_bad_dealers(
+    lost: Collection[int], fits: Fits, shares: Shares, threshold: int
+) -> Collection[int]:
+    """Return the owners that gave wrong shares to others, if it must have been them.
+
+    With a share more than needed, one client that lies cannot spoil the secret of another. Where
+    the same clients' shares give most other secrets, the owners of the lost ones are at fault.
+    """
+    certain = len(shares) > threshold and 2 * len(lost) < len(fits)
+    return lost if certain else ()
+
+
+def _find_liars(pairs: Collection[tuple[int, int]]) -> frozenset[int]:
+    """Return who is at fault, given pairs of an owner and a client with a wrong share of it.
+
+    A single pair does not tell which of the two lies. Of several pairs, it is who is in most.
+    """
+    counts = Counter(client for pair in pairs for client in {*pair})
+    most = max(counts.values(), default=0)
+    found = {client for client, count in counts.items() if count == most}
+    return frozenset(found) if most > 1 and len(found) == 1 else frozenset()
 
 
 def _is_seed(public: PublicKeys, purpose: str) -> Callable[[bytes], bool]:

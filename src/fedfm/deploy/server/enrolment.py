@@ -12,9 +12,10 @@ from flwr.serverapp import Grid
 from fedfm.config import Config
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import require
-from fedfm.core.trees import Tree
+from fedfm.core.trees import Tree, flatten
 from fedfm.deploy.agreement import Agreement, list_names
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
+from fedfm.deploy.run_files import MESSAGE_LIMIT
 from fedfm.deploy.server.members import Members
 from fedfm.deploy.server.messaging import Messenger
 from fedfm.deploy.server.sums import Collector, Questions
@@ -28,7 +29,9 @@ class Enrolment:
     def __init__(self, grid: Grid, config: Config, path: Path, pause: float) -> None:
         self.config, self.minimum = config, config.deployment.minimum
         self.members = Members.load(path, config.deployment.classes)
-        self.messenger = Messenger(grid, config.deployment, self.members.token, pause)
+        self.messenger = Messenger(
+            grid, config.deployment, self.members.token, pause, path.with_name(MESSAGE_LIMIT)
+        )
 
     @property
     def agreement(self) -> Agreement:
@@ -62,6 +65,12 @@ class Enrolment:
     def present(self) -> list[int]:
         """The clients that can be asked."""
         return sorted(self.members.nodes)
+
+    def expect(self, like: Tree) -> None:
+        """Prepare for answers like this, as numbers or as words of a secure sum."""
+        word = 8 if self.config.deployment.secure else 0
+        leaves = flatten(like).values()
+        self.messenger.expect(sum(leaf.numel() * max(word, leaf.itemsize) for leaf in leaves))
 
     def ask(self, kind: str, questions: Questions) -> dict[int, Packet]:
         """Return the answers of clients, by number."""

@@ -42,13 +42,18 @@ def expect_scores(config: Config, task: Task) -> Tree:
 
 def expect_weight(config: Config, model: Model, samples: float) -> float:
     """Return the weight of a client with this many samples if they are the unit of weights."""
+    size = max(1, round(samples * (1 - config.training.validation)))
+    return weigh(config, model, size, counted=1.0, round=0)
+
+
+def weigh(config: Config, model: Model, size: int, counted: float, round: int) -> float:
+    """Return the method's weight of a client whose `size` training samples count as `counted`."""
     training, method = config.training, config.composed
-    size = max(1, round(samples * (1 - training.validation)))
     steps = LocalTraining.from_config(training).count_steps(size)
-    one, factors = torch.ones(1), training.schedule.factors(0, steps)
-    how = training.make_optimizer(), method.pull, one, factors
+    samples, factors = torch.tensor([counted]), training.schedule.factors(round, steps)
+    how = training.make_optimizer(), method.pull, samples, factors
     run = LocalRun(model, model, torch.tensor([steps]), *how)
-    weight = one
+    weight = samples
     for piece in method.pieces:
         weight = piece.weights(weight, run)
     return float(weight)

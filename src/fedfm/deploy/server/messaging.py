@@ -8,17 +8,21 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedfm.config.deployment import Deployment
+from fedfm.config.deployment import MEGABYTE, Deployment
+from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import UserError, require
 from fedfm.deploy.packets import Arrays, Packet, pack, unpack
 from fedfm.deploy.validation import to_one_line
 
 logger = logging.getLogger(__name__)
+ROOM = 64 * MEGABYTE
+"""The bytes that an answer may have beside its tensors: keys and letters of many clients."""
 PAUSE = 0.2
 """Seconds between two checks for answers."""
 TYPES = {"train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
@@ -29,14 +33,32 @@ class Messenger:
     """Sends questions to nodes and collects their answers."""
 
     def __init__(
-        self, grid: Grid, deployment: Deployment, token: str, pause: float = PAUSE
+        self,
+        grid: Grid,
+        deployment: Deployment,
+        token: str,
+        pause: float = PAUSE,
+        message_limit: Path | None = None,
     ) -> None:
         self.grid, self.deployment, self.token, self.pause = grid, deployment, token, pause
-        self.asked = 0
+        self.asked, self.file = 0, message_limit
+        self.largest = 0
+        self.expect(0)
         self.lost: set[int] = set()
         """Nodes that reported that they have lost their state."""
         self.silent: set[int] = set()
         """Nodes that did not answer the last question in time."""
+
+    def expect(self, size: int) -> None:
+        """Prepare for answers whose tensors have this many bytes; refuse much larger ones.
+
+        The proxy reads the limit from a file, and stops such an answer on its way.
+        """
+        limit = min(self.deployment.largest, size + ROOM)
+        if limit != self.largest:
+            self.largest = limit
+            if self.file:
+                write_atomically(self.file, f"{limit}\n".encode())
 
     def nodes(self) -> list[int]:
         """Return the connected nodes."""
@@ -106,7 +128,7 @@ class Messenger:
         _log_missing(self.silent, f"no answer within {self.deployment.timeout:g} s")
 
     def _read_answer(self, node: int, content: RecordDict, stamp: Mapping[str, Any]) -> Packet:
-        answer = unpack(content, self.deployment.largest)
+        answer = unpack(content, self.largest)
         if answer.facts.get("lost") is True:
             self.lost.add(node)
         require("error" not in answer.facts, str(answer.facts.get("error")))

@@ -23,6 +23,7 @@ from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.enrolment import Enrolment
 from fedfm.deploy.server.expected import expect_answer, expect_scores, expect_weight
 from fedfm.deploy.server.messaging import PAUSE
+from fedfm.deploy.server.plausible import Plausible
 from fedfm.deploy.server.scores import make_score, make_scorer
 from fedfm.deploy.server.sums import Collected, Collector, PlainSums, SecureSums
 from fedfm.engine.networks import copy_model, describe_task
@@ -62,9 +63,11 @@ class Server:
         self.measures, self.selection = config.measures, make_selection(config)
         self.keeper = Bookkeeper(config, folder, watch, deployed=True)
         self.clients = Enrolment(grid, config, folder.path / "members.json", pause)
-        ask = self.clients.ask
+        ask, plausible = self.clients.ask, Plausible(config)
         self.collector: Collector = (
-            SecureSums(ask, config.deployment) if config.deployment.secure else PlainSums(ask)
+            SecureSums(ask, config.deployment, plausible.check_total)
+            if config.deployment.secure
+            else PlainSums(ask, plausible.check)
         )
 
     @cached_property
@@ -163,6 +166,7 @@ class Server:
     def _collect(
         self, kind: str, questions: dict[int, Packet], like: Tree, purposes: Sequence[str]
     ) -> Collected:
+        self.clients.expect(like)
         try:
             collected = self.collector.collect(kind, questions, like, purposes)
         except SecureError as reason:

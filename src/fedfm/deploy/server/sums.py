@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from fedfm.config.deployment import Deployment
 from fedfm.core import trees
-from fedfm.core.errors import require
+from fedfm.core.errors import UserError, require
 from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree, flatten
 from fedfm.deploy import secure
-from fedfm.deploy.errors import insist
+from fedfm.deploy.errors import SecureError, SumLost, insist
 from fedfm.deploy.masking import merge_answer, split_answer, tree_to_pieces
 from fedfm.deploy.packets import Packet, match_tree
 from fedfm.deploy.secure import PublicKeys, Words
@@ -23,6 +24,8 @@ from fedfm.deploy.validation import to_one_line
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+LOST_IN_A_ROW = 3
+"""So many lost sums, one after the other, end the run."""
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
 """What reading an answer of another form raises; `UserError` is a ValueError."""
 Questions = Mapping[int, Packet]
@@ -41,17 +44,25 @@ class Collected(NamedTuple):
 
 
 class PlainSums:
-    """Collects sums of answers that the server reads and checks."""
+    """Collects sums of answers that the server reads and checks.
 
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
+    `check` gets a client's number, the question and the answer; it returns the answer that counts,
+    or refuses it.
+    """
+
+    def __init__(self, ask: Ask, check: Callable[[int, Packet, Tree], Tree]) -> None:
+        self.ask, self.check = ask, check
 
     def collect(
         self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
     ) -> Collected:
-        """Return the sum of all answers that look like `like` and are finite."""
+        """Return the sum of all answers that look like `like`, are finite and can be true."""
         answers = self.ask(kind, questions)
-        valid = read_valid(kind, answers, lambda client, answer: read_sum(answer, like))
+
+        def read(client: int, answer: Packet) -> Tree:
+            return self.check(client, questions[client], read_sum(answer, like))
+
+        valid = read_valid(kind, answers, read)
         return Collected(add_answers([*valid.values()]), [*valid], answers=valid)
 
 
@@ -98,10 +109,21 @@ def add_answers(answers: Sequence[Tree]) -> Tree:
 
 
 class SecureSums:
-    """Collects sums of masked answers: the masks hide each answer and cancel in the sum."""
+    """Collects sums of masked answers: the masks hide each answer and cancel in the sum.
 
-    def __init__(self, ask: Ask, deployment: Deployment) -> None:
-        self.ask, self.deployment = ask, deployment
+    A sum that is lost by a fault is repeated, without the clients at fault if these are known.
+    `check` refuses a sum over some number of clients that cannot be true.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        deployment: Deployment,
+        check: Callable[[Tree, int], None] = lambda total, clients: None,
+    ) -> None:
+        self.ask, self.deployment, self.check = ask, deployment, check
+        self.excluded: set[int] = set()
+        """Clients that were at fault; they are not asked any more."""
         self.public: dict[int, PublicKeys] = {}
         self.letters: dict[int, dict[str, str]] = {}
         """The letters to every client that takes part, by sender."""
@@ -115,6 +137,28 @@ class SecureSums:
         `purposes` are this sum and all later sums of the round.
         """
         extra = Traffic()
+        for trial in range(1, LOST_IN_A_ROW + 1):
+            asked = {k: each for k, each in questions.items() if k not in self.excluded}
+            try:
+                found = self._collect_once(kind, asked, like, purposes)
+                return found._replace(extra=found.extra + extra)
+            except SumLost as lost:
+                reason, self.ready = to_one_line(lost), False
+                purposes = purposes[purposes.index(kind) :]
+                extra += Traffic(handshakes=4)
+                logger.warning("'%s' is lost (%d in a row): %s", kind, trial, reason)
+                self._exclude(lost.clients, reason)
+        raise SecureError(f"'{kind}': {LOST_IN_A_ROW} sums in a row are lost: {reason}")
+
+    def _exclude(self, clients: Iterable[int], reason: str) -> None:
+        for client in sorted(clients):
+            self.excluded.add(client)
+            logger.warning("client %d is left out from now on: %s", client, reason)
+
+    def _collect_once(
+        self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
+    ) -> Collected:
+        extra = Traffic()
         if not self.ready:
             self._set_up(sorted(questions), purposes)
             extra += Traffic(handshakes=2)
@@ -123,11 +167,21 @@ class SecureSums:
         facts = {"purpose": kind, "survivors": survivors, "dropped": dropped}
         answers = self.ask("reveal", {client: Packet(facts) for client in survivors})
         shares = self._read_shares(answers, survivors, dropped)
-        words = secure.unmask(total, kind, self.public, survivors, dropped, shares, self.threshold)
+        words, liars = secure.unmask(
+            total, kind, self.public, survivors, dropped, shares, self.threshold
+        )
+        self._exclude(liars, "its shares are wrong")
         parts = secure.decode(words, *split_answer(like), len(survivors), self.deployment.range)
         self.ready = kind != purposes[-1]
         result = average_counters(trees.complete(merge_answer(*parts), like), len(survivors))
+        self._check_total(result, len(survivors))
         return Collected(result, survivors, extra + Traffic(handshakes=1))
+
+    def _check_total(self, total: Tree, clients: int) -> None:
+        try:
+            self.check(total, clients)
+        except UserError as problem:
+            raise SumLost(f"the sum cannot be true, and does not show whose: {problem}") from None
 
     def _set_up(self, clients: Sequence[int], purposes: Sequence[str]) -> None:
         """Exchange the clients' keys and letters."""
@@ -170,10 +224,17 @@ class SecureSums:
             if client in self.letters
         }
 
+        accused: dict[int, int] = {}
+
         def add(client: int, answer: Packet) -> None:
+            if "accused" in answer.facts:
+                accused[client] = int(answer.facts["accused"])
+                raise UserError(str(answer.facts.get("reason")))
             secure.add(total, tree_to_pieces(answer.trees.get("words", {})), client)
 
-        return [*read_valid(kind, self.ask(kind, asked), add)], total
+        survivors = [*read_valid(kind, self.ask(kind, asked), add)]
+        _judge(accused, len(asked))
+        return survivors, total
 
     def _read_shares(
         self, answers: Mapping[int, Packet], survivors: Sequence[int], dropped: Sequence[int]
@@ -187,6 +248,17 @@ class SecureSums:
 
 
 Collector = PlainSums | SecureSums
+
+
+def _judge(accused: Mapping[int, int], clients: int) -> None:
+    """Raise `SumLost` if most others cannot read a client's letters: then it is at fault.
+
+    A single complaint does not show who lies; the one that complains misses the sum.
+    """
+    for client, complaints in Counter(accused.values()).items():
+        if complaints > 1 and 2 * complaints >= clients - 1:
+            who = ", ".join(str(k) for k in sorted(accused) if accused[k] == client)
+            raise SumLost(f"clients {who} cannot read the letters of client {client}", [client])
 
 
 def _sort_letters(letters: Mapping[int, object]) -> dict[int, dict[str, str]]:

@@ -1,0 +1,1 @@
+"""The parts of the proxy: its limits, its connections, and the clients that it knows."""
