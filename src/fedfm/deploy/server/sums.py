@@ -1,6 +1,5 @@
 """Sums over clients: of plain answers, or of masked ones that the server cannot read."""
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -16,12 +15,12 @@ from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree, flatten
 from fedfm.deploy import secure
 from fedfm.deploy.errors import insist
+from fedfm.deploy.events import LeftOut, tell
 from fedfm.deploy.masking import merge_answer, split_answer, tree_to_pieces
 from fedfm.deploy.packets import Packet, match_tree
 from fedfm.deploy.secure import PublicKeys, Words
 from fedfm.deploy.validation import to_one_line
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
 """What reading an answer of another form raises; `UserError` is a ValueError."""
@@ -218,4 +217,4 @@ def average_counters(total: Tree, clients: int) -> Tree:
 
 
 def _log_exclusion(client: int, kind: str, reason: object) -> None:
-    logger.warning("client %d is left out of '%s': %s", client, kind, to_one_line(reason))
+    tell(LeftOut(to_one_line(reason), client=client, question=kind))
