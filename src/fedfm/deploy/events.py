@@ -5,6 +5,7 @@ listen to the same events.
 """
 
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,7 +37,16 @@ class Event:
 
     def facts(self) -> dict[str, Any]:
         """Return plain values for JSON, without those that are not known."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return {k: to_plain(value) for k, value in asdict(self).items() if value is not None}
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value that JSON can hold: infinity and NaN become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(each) for key, each in value.items()}
+    return [to_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 Listener = Callable[[Event], None]

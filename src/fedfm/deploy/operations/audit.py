@@ -6,7 +6,6 @@ of the entry before it, and its own hash: the SHA-256 of the entry without that 
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -121,7 +120,7 @@ class AuditWriter:
 
     def append(self, event: Event) -> Entry:
         """Write an event and return its entry."""
-        entry = {key: _to_plain(value) for key, value in event.facts().items()} | {
+        entry = event.facts() | {
             "number": self.count + 1,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "event": event.kind,
@@ -143,15 +142,6 @@ class AuditWriter:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _to_plain(value: Any) -> Any:
-    """Return a value that JSON can hold: infinity and NaN become text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _to_plain(each) for key, each in value.items()}
-    return [_to_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def compare_files(run: Path, log: AuditLog) -> list[str]:

@@ -23,11 +23,15 @@ class Registry(Protocol):
 
 
 class KeyWatcher:
-    """Compares the folder of public keys with those that are registered."""
+    """Compares the folder of public keys with those that are registered.
 
-    def __init__(self, folder: Path, registry: Registry, registered: Mapping[str, bytes]) -> None:
+    The keys that are there at the start are registered already. Without a `registry`, keys that
+    come or go later do so at the next start.
+    """
+
+    def __init__(self, folder: Path, registry: Registry | None) -> None:
         self.folder, self.registry = folder, registry
-        self.registered = dict(registered)
+        self.registered = read_public_keys(folder)
         """The keys that the registry has, by name."""
         self.reported: dict[str, bytes] = {}
         """The keys whose problem was told, by name."""
@@ -43,6 +47,8 @@ class KeyWatcher:
 
     def poll(self) -> None:
         """Register new keys, and unregister those that are gone or were replaced."""
+        if self.registry is None:
+            return
         there = read_public_keys(self.folder)
         for name, key in sorted(self.registered.items()):
             if there.get(name) != key:
@@ -63,11 +69,13 @@ class KeyWatcher:
 
     def _register(self, name: str, key: bytes) -> None:
         text = fingerprint(key)
+        assert self.registry is not None
         self.registry.register(check_name(name), key)
         self.registered[name] = key
         tell(KeyAdded(name, text))
 
     def _unregister(self, name: str, key: bytes) -> None:
+        assert self.registry is not None
         self.registry.unregister(name)
         del self.registered[name]
         tell(KeyRemoved(name, fingerprint(key)))

@@ -12,6 +12,8 @@ from fedfm.deploy.events import Event
 
 RECENT = 10
 """The number of rounds that the time of a round is taken from, and of refusals that are kept."""
+POINTS = 500
+"""The most rounds that a curve shows."""
 Phase = Literal["starting", "waiting", "training", "finished", "stopped"]
 ClientState = Literal["in", "late", "left out", "away", "revoked"]
 
@@ -197,10 +199,17 @@ class Overview:
         """Return plain values, for JSON."""
         lists = {
             "clients": [asdict(each) for each in self.clients.values()],
-            "curve": [each for _, each in sorted(self.curve.items())],
+            "curve": thin([each for _, each in sorted(self.curve.items())]),
         }
         means = {"seconds_per_round": self.seconds_per_round, "traffic": self.traffic}
-        return asdict(self) | lists | means
+        plain: dict[str, Any] = events.to_plain(asdict(self) | lists | means)
+        return plain
+
+
+def thin(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return about `POINTS` of the points, evenly spaced, the last one included."""
+    step = -(-len(points) // POINTS)
+    return points[::-step][::-1] if step > 1 else points
 
 
 def replay(entries: list[dict[str, Any]], chain: tuple[str, ...]) -> Overview:
