@@ -49,8 +49,8 @@
     get("title").textContent = status.method || "A federation";
     const asked = status.question ? ` The last question was “${status.question}”.` : "";
     get("lead").textContent =
-      `The server ${PHASES[status.phase] || status.phase} since ${clock(status.started || status.changed)}.` +
-      ` Something happened ${since(status.changed)} ago.${asked}`;
+      `The server ${PHASES[status.phase] || status.phase}. It started on ${clock(status.started || status.changed)};` +
+      ` the last event was ${since(status.changed)} ago.${asked}`;
     document.title = `${status.round}/${status.rounds} ${status.method} – FedFM server`;
     const bar = document.querySelector(".progress");
     set(bar, { "aria-valuemax": status.rounds, "aria-valuenow": status.round });
@@ -150,18 +150,25 @@
   const CHARTS = [
     ["Accuracy", percent, { test_accuracy: "test", val_accuracy: "validation" }],
     ["Training loss", short, { train_loss: "loss" }],
-    ["Traffic of a round", bytes, { bytes_up: "from clients", bytes_down: "to clients" }],
-    ["Seconds of a round", seconds, { seconds: "seconds" }],
+    ["Traffic of a round", bytes, { bytes_up: "from clients", bytes_down: "to clients" }, 0],
+    ["Time of a round", seconds, { seconds: "all clients" }, 0],
   ];
-  const [WIDE, HIGH, LEFT, BOTTOM, TOP] = [560, 230, 72, 28, 12];
+  const [WIDE, HIGH, LEFT, BOTTOM, TOP] = [560, 230, 84, 28, 12];
 
   function curves(status) {
     get("charts").replaceChildren();
-    for (const [title, format, names] of CHARTS) chart(title, format, names, status.curve);
+    for (const each of [...CHARTS, ...further(status.curve)]) chart(status.curve, ...each);
     get("curves").hidden = !get("charts").children.length;
   }
 
-  function chart(title, format, names, curve) {
+  /** Return a chart for every metric that the config names beside accuracy. */
+  function further(curve) {
+    const names = curve.flatMap(Object.keys).map((key) => /^(?:test|val)_(.+)$/.exec(key)?.[1]);
+    const metrics = new Set(names.filter((name) => name && name !== "accuracy"));
+    return [...metrics].map((name) => [name, short, { [`test_${name}`]: "test", [`val_${name}`]: "validation" }]);
+  }
+
+  function chart(curve, title, format, names, base = Infinity) {
     const lines = Object.entries(names)
       .map(([key, name]) => [name, curve.filter((point) => Number.isFinite(point[key])).map((point) => [point.round, point[key]])])
       .filter(([, points]) => points.length);
@@ -171,7 +178,7 @@
     const svg = make("svg", figure);
     const all = lines.flatMap(([, points]) => points);
     const [first, last] = [Math.min(...all.map(([x]) => x)), Math.max(...all.map(([x]) => x))];
-    let [low, high] = [Math.min(...all.map(([, y]) => y)), Math.max(...all.map(([, y]) => y))];
+    let [low, high] = [Math.min(base, ...all.map(([, y]) => y)), Math.max(...all.map(([, y]) => y))];
     if (low === high) [low, high] = [low - (Math.abs(low) || 1) / 10, high + (Math.abs(high) || 1) / 10];
     const x = (round) => LEFT + ((WIDE - LEFT - 12) * (round - first)) / Math.max(1, last - first);
     const y = (value) => TOP + (HIGH - BOTTOM - TOP) * (1 - (value - low) / (high - low));
