@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from fedfm.core.errors import UserError
 from fedfm.deploy.events import KeyAdded, KeyProblem, KeyRemoved, tell
 from fedfm.deploy.programs.fingerprints import fingerprint
 from fedfm.deploy.validation import check_name, to_one_line
@@ -62,7 +61,7 @@ class KeyWatcher:
         try:
             action(name, key)
             self.reported.pop(name, None)
-        except (UserError, RuntimeError, OSError) as problem:
+        except Exception as problem:  # whatever a registry raises, the others go on
             if self.reported.get(name) != key:
                 self.reported[name] = key
                 tell(KeyProblem(to_one_line(name), to_one_line(problem)))
