@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from fedfm.core.errors import require
 from fedfm.deploy.events import KeyAdded, KeyProblem, KeyRemoved, tell
 from fedfm.deploy.programs.fingerprints import fingerprint
 from fedfm.deploy.validation import check_name, to_one_line
@@ -67,6 +68,7 @@ class KeyWatcher:
                 tell(KeyProblem(to_one_line(name), to_one_line(problem)))
 
     def _register(self, name: str, key: bytes) -> None:
+        require(bool(key), "its file is empty, or this account may not read it")
         text = fingerprint(key)
         assert self.registry is not None
         self.registry.register(check_name(name), key)
@@ -81,11 +83,13 @@ class KeyWatcher:
 
 
 def read_public_keys(folder: Path) -> dict[str, bytes]:
-    """Return the public keys in a server's folder by the names of their clients."""
+    """Return the public keys in a server's folder by name; one that cannot be read is empty."""
     keys = {}
     for path in sorted(folder.glob("*.pub")):
         try:
             keys[path.stem] = path.read_bytes()
         except FileNotFoundError:  # removed at this moment
             continue
+        except PermissionError:
+            keys[path.stem] = b""
     return keys

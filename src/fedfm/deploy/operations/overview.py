@@ -112,7 +112,7 @@ class Overview:
 
     @apply.register
     def _(self, event: events.Refused) -> None:
-        refusal = {"node": event.node, "reason": event.reason, "time": self.changed}
+        refusal = {"node": str(event.node), "reason": event.reason, "time": self.changed}
         self.refused = [*self.refused, refusal][-RECENT:]
 
     @apply.register
@@ -198,7 +198,7 @@ class Overview:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         lists = {
-            "clients": [asdict(each) for each in self.clients.values()],
+            "clients": [asdict(each) | {"node": str(each.node)} for each in self.clients.values()],
             "curve": thin([each for _, each in sorted(self.curve.items())]),
         }
         means = {"seconds_per_round": self.seconds_per_round, "traffic": self.traffic}

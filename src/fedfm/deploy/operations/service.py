@@ -48,7 +48,7 @@ class Operations:
         self.overview = replay(self.audit.entries, CHAIN)
         self.overview.changed = now()
         self.watcher = KeyWatcher(keys.folder, keys.registry) if keys else None
-        self.lock = threading.RLock()
+        self.lock, self.ticking = threading.RLock(), threading.Lock()
         self.written, self.is_changed = 0.0, True
         self.announced: datetime | None = None
 
@@ -68,11 +68,12 @@ class Operations:
 
     def tick(self) -> None:
         """Do what is due: keys, certificates, the status."""
-        if self.watcher:
-            self.watcher.poll()
-        self.check_certificates(datetime.now(UTC))
-        if self.is_changed or time.monotonic() - self.written > BEAT:
-            self.write_status()
+        with self.ticking:
+            if self.watcher:
+                self.watcher.poll()
+            self.check_certificates(datetime.now(UTC))
+            if self.is_changed or time.monotonic() - self.written > BEAT:
+                self.write_status()
 
     def check_certificates(self, moment: datetime, refuse: bool = False) -> None:
         """Announce certificates that expire soon, once a day."""
@@ -119,6 +120,7 @@ def operate(
         stack.callback(operations.write_status)
         stack.enter_context(_tell_end())
         operations.begin()
+        operations.write_status()
         if metrics:
             from fedfm.deploy.operations.web import serve_web
 
