@@ -33,7 +33,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
 }
 OUTSIDE = re.compile(
-    r"\[([^]]*)\]\((?:\.\./)*((?:src|bench|results|tools|tests|LICENSE|CITATION)\b[^)]*)\)"
+    r"\[([^]]*)\]\((?:\.\./)*((?:src|bench|results|tools|tests|packaging|LICENSE|CITATION)\b[^)]*)\)"
 )
 
 

@@ -128,10 +128,12 @@ class Federation:
         sites = zip(count(NODES[0]), places, strict=False)
         self.grid = InProcessGrid(app, {node: str(place / "site.toml") for node, place in sites})
 
-    def run(self, tamper: Tamper | None = None, resume: bool = False) -> Result:
-        """Start a server and let it finish."""
+    def run(
+        self, tamper: Tamper | None = None, resume: bool = False, beside: Sequence[str] = ()
+    ) -> Result:
+        """Start a server and let it finish; `beside` names what its folder already holds."""
         self.grid.tamper = tamper
-        out = RunFolder.open(self.folder / "server", self.config.as_toml(), resume)
+        out = RunFolder.open(self.folder / "server", self.config.as_toml(), resume, beside)
         self.server = Server(self.grid, self.config, out, lambda record: None, pause=0.005)
         return self.server.run()
 

@@ -8,14 +8,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 
-from fedfm.cli.app import app
 from fedfm.config import parse
 from fedfm.config.deployment import Deployment
 from fedfm.deploy.client.site import Site
 from fedfm.deploy.programs.gate.limits import KIB, MIB, Limits
 from fedfm.deploy.programs.serve import APP
+from tests.deploy.commands import parse as parse_command
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs/deploy.md"
@@ -43,9 +42,7 @@ def commands(pattern: str) -> list[str]:
 @pytest.mark.parametrize("command", commands("fedfm "))
 def test_our_commands_parse(command):
     """Every command and option is there, and takes what it is given."""
-    name, *words = shlex.split(command)[1:]
-    context = typer.main.get_group(app).commands[name].make_context(name, words)
-    assert context.params
+    assert parse_command(command)
 
 
 @pytest.mark.parametrize("command", commands("flwr |flower-"))

@@ -13,9 +13,9 @@ from fedfm.plugins import add_plugins, load_plugins
 COMMANDS = (
     *("run", "extend", "sweep", "cost", "partition", "methods", "data", "demo", "verify"),
     *("table", "reproduce", "merge", "export", "features", "report", "predict", "evaluate"),
-    *("export_model", "keys", "serve", "join"),
+    *("export_model", "keys", "serve", "join", "status", "audit"),
 )
-"""The commands in the order of the help: each is a function of that name in a module of it."""
+"""The commands in the order of the help: each is a function or a group in a module of its name."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,4 +61,8 @@ def options(
 
 
 for _name in COMMANDS:
-    app.command(cls=Command)(getattr(import_module(f"fedfm.cli.{_name}"), _name))
+    _command = getattr(import_module(f"fedfm.cli.{_name}"), _name)
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(cls=Command)(_command)

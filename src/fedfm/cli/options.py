@@ -77,6 +77,9 @@ Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="Allow a network connection without TLS and authentication."),
 ]
+LogJson = Annotated[
+    bool, typer.Option("--log-json", help="Write the log as JSON, one object per line.")
+]
 Telemetry = Annotated[
     bool, typer.Option("--telemetry", help="Let Flower send usage reports to its makers.")
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedfm.cli.options import Insecure, Keys, Overrides, Source, Telemetry
+from fedfm.cli.options import Insecure, Keys, LogJson, Overrides, Source, Telemetry
 from fedfm.core.errors import require
 
 if TYPE_CHECKING:
@@ -36,6 +36,15 @@ def serve(
     ] = PORT,
     keys: Keys = None,
     insecure: Insecure = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve Prometheus metrics, a health check and a live page at this address.",
+            show_default="not served",
+        ),
+    ] = None,
+    log_json: LogJson = False,
     telemetry: Telemetry = False,
 ) -> None:
     """Run the server of a federation: a Flower superlink, and one run on it."""
@@ -65,6 +74,8 @@ def serve(
         load_server_keys(keys) if keys else None,
         resume,
         telemetry,
+        Address.parse(metrics) if metrics else None,
+        log_json,
     )
     try:
         run_server(serving)

@@ -12,7 +12,12 @@ from fedfm.core.errors import require
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Piece
 from fedfm.methods.composition import Method
-from fedfm.privacy.accounting import compute_epsilon, compute_epsilon_alone, describe_epsilon
+from fedfm.privacy.accounting import (
+    Epsilon,
+    compute_epsilon,
+    compute_epsilon_alone,
+    describe_epsilon,
+)
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
@@ -87,18 +92,28 @@ class Guard:
 
     def describe_run(self, method: Method, rounds: int, secure: bool) -> str:
         """Describe the privacy loss of a client that took part in every round."""
+        return "\n".join(map(describe_epsilon, self.spent(method, rounds, secure)))
+
+    def spent(self, method: Method, rounds: int, secure: bool) -> list[Epsilon]:
+        """Return the privacy loss of a client that took part in every round.
+
+        The first is against whoever sees only sums; without secure sums there is one against the
+        server.
+        """
         reporting = sum(
             any(piece.measures for piece in method.active(round)) for round in range(rounds)
         )
-        return self.describe_spent(rounds, reporting, secure)
+        return self._count(rounds, reporting, secure)
 
     def describe_spent(self, updates: int, reports: int, secure: bool) -> str:
         """Describe the privacy loss of a client that sent these numbers of answers."""
-        lines = [describe_epsilon(compute_epsilon(self.privacy, updates, reports))]
+        return "\n".join(map(describe_epsilon, self._count(updates, reports, secure)))
+
+    def _count(self, updates: int, reports: int, secure: bool) -> list[Epsilon]:
+        losses = [compute_epsilon(self.privacy, updates, reports)]
         if not secure:
-            alone = compute_epsilon_alone(self.privacy, self.fewest, updates, reports)
-            lines.append(describe_epsilon(alone))
-        return "\n".join(lines)
+            losses.append(compute_epsilon_alone(self.privacy, self.fewest, updates, reports))
+        return losses
 
 
 def _shapes_only(tree: Tree) -> bool:

@@ -56,6 +56,9 @@ class Serving:
     keys: ServerKeys | None = None
     resume: bool = False
     telemetry: bool = False
+    metrics: Address | None = None
+    """The address of metrics and the live page."""
+    log_json: bool = False
 
     @property
     def uses_proxy(self) -> bool:
@@ -73,6 +76,9 @@ class Serving:
         return flower_variables(self.flower, self.telemetry) | {
             "FEDFM_OUT": str(self.out.resolve()),
             "FEDFM_RESUME": "1",  # `serve` has checked that the folder holds this run
+            "FEDFM_KEYS": str(self.keys.ca.parent) if self.keys else "",
+            "FEDFM_METRICS": str(self.metrics or ""),
+            "FEDFM_LOG_JSON": "1" if self.log_json else "",
         }
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from fedfm.core.checkpoint import Damaged, write_atomically
 from fedfm.core.errors import UserError, require
 from fedfm.deploy.agreement import Agreement, Introduction, agree, explain_misfit
+from fedfm.deploy.events import Disconnected, Joined, Refused, tell
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class Members:
     def find_strangers(self, nodes: Iterable[int]) -> list[int]:
         """Return the nodes that have not introduced themselves; forget nodes that are gone."""
         here = set(nodes)
+        for client in sorted(client for client, node in self.nodes.items() if node not in here):
+            tell(Disconnected(client))
         self.nodes = {client: node for client, node in self.nodes.items() if node in here}
         self.refused = {node: why for node, why in self.refused.items() if node in here}
         gone = self.introductions.keys() - here
@@ -157,13 +160,13 @@ class Members:
         return client
 
     def _log_number(self, client: int, name: str) -> None:
-        logger.info("client %d is '%s', node %d", client, name, self.nodes[client])
+        tell(Joined(client, name, self.nodes[client]))
 
     def _refuse(self, node: int, reason: str, known: bool = False) -> None:
         self.refused[node] = reason
         if not known:
             self.unsent[node] = reason
-            logger.warning("node %d is refused: %s", node, reason)
+            tell(Refused(node, reason))
 
     def _defer(self, node: int, name: str) -> None:
         """Let a node wait whose name is taken; it may be the same client after a restart."""

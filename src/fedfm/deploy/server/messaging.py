@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from fedfm.config.deployment import MEGABYTE, Deployment
 from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import UserError, require
+from fedfm.deploy.events import Asked, LeftOut, tell
 from fedfm.deploy.packets import Arrays, Packet, pack, unpack
 from fedfm.deploy.validation import to_one_line
 
@@ -76,6 +77,7 @@ class Messenger:
         """Return the valid answers that come in time, by node."""
         self.asked += 1
         self.silent = set()
+        tell(Asked(kind, len(questions)))
         stamp = {"token": self.token, "kind": kind, "number": self.asked}
         sent = self._push(kind, questions, stamp)
         answers: dict[int, Packet] = {}
@@ -83,7 +85,7 @@ class Messenger:
             try:
                 answers[node] = self._read_answer(node, content, stamp)
             except UserError as reason:
-                logger.warning("node %d is left out of '%s': %s", node, kind, to_one_line(reason))
+                tell(LeftOut(to_one_line(reason), node, question=kind))
         return dict(sorted(answers.items()))
 
     def _push(
@@ -125,7 +127,7 @@ class Messenger:
                 break
             time.sleep(self.pause if waiting else 0)
         self.silent = set(waiting.values())
-        _log_missing(self.silent, f"no answer within {self.deployment.timeout:g} s")
+        _log_missing(self.silent, f"no answer within {self.deployment.timeout:g} s", late=True)
 
     def _read_answer(self, node: int, content: RecordDict, stamp: Mapping[str, Any]) -> Packet:
         answer = unpack(content, self.largest)
@@ -137,9 +139,9 @@ class Messenger:
         return answer
 
 
-def _log_missing(nodes: Iterable[int], reason: str) -> None:
+def _log_missing(nodes: Iterable[int], reason: str, late: bool = False) -> None:
     for node in nodes:
-        logger.warning("node %d is left out: %s", node, to_one_line(reason))
+        tell(LeftOut(to_one_line(reason), node, late=late))
 
 
 def _last_line_of_error(reply: Message) -> str:

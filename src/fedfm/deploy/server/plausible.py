@@ -1,6 +1,5 @@
 """Whether a client's answer can be true: counts, weights, scores, and the size of its update."""
 
-import logging
 import math
 
 import torch
@@ -9,6 +8,7 @@ from fedfm.config import Config
 from fedfm.core import trees
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
+from fedfm.deploy.events import Limited, tell
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.expected import weigh
 from fedfm.deploy.updates import limit_update
@@ -17,7 +17,6 @@ from fedfm.metrics import Metric
 from fedfm.metrics.measures import Measures
 from fedfm.run.client_results import to_sums
 
-logger = logging.getLogger(__name__)
 CLOSE = 1e-4
 """The relative error that rounding may cause in what the server computes again."""
 ANY_MODEL = Model({"weight": torch.zeros(1)}, {})
@@ -43,7 +42,7 @@ class Plausible:
             check_scores(answer["scores"], self.measures, clients=1, most=most)
         answer, what = limit_update(answer, self.config.deployment)
         if what:
-            logger.warning("client %d: %s", client, what)
+            tell(Limited(client, what))
         return answer
 
     def check_total(self, total: Tree, clients: int) -> None:

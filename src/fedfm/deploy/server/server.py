@@ -4,6 +4,7 @@ The model after a round is sent with the first question of the next round and ev
 evaluation needs no handshake, and a round's record is complete once the next round has begun.
 """
 
+import hashlib
 import logging
 import time
 from collections.abc import Sequence
@@ -11,15 +12,17 @@ from functools import cached_property
 
 from flwr.serverapp import Grid
 
-from fedfm import models
+from fedfm import __version__, models
 from fedfm.config import Config
+from fedfm.core.checkpoint import to_bytes
 from fedfm.core.client_states import ClientStates, OnClients
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.deploy.agreement import describe_agreement
 from fedfm.deploy.checks import check_deployable
 from fedfm.deploy.errors import SecureError
-from fedfm.deploy.packets import Packet
+from fedfm.deploy.events import Finished, RoundBegan, RoundEnded, Scored, Started, tell
+from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
 from fedfm.deploy.server.enrolment import Enrolment
 from fedfm.deploy.server.expected import expect_answer, expect_scores, expect_weight
 from fedfm.deploy.server.messaging import PAUSE
@@ -31,12 +34,12 @@ from fedfm.methods.base import Model
 from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import draw_cohort
-from fedfm.rounds.round import serve_round
+from fedfm.rounds.round import RoundLog, serve_round
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.bookkeeper import Bookkeeper, Watcher
 from fedfm.run.folder import RunFolder, is_finished
 from fedfm.run.prepare import build_model
-from fedfm.run.records import Best, Progress, Result, Score
+from fedfm.run.records import Best, Progress, Result, RoundRecord, Score
 from fedfm.run.scores import make_selection
 
 logger = logging.getLogger(__name__)
@@ -89,6 +92,7 @@ class Server:
         """Run all remaining rounds; of a finished run, deliver the model to present clients."""
         if is_finished(self.folder.path):
             self.clients.minimum = 0
+        tell(self._describe_start())
         self.clients.form_federation(self.collector)
         describe_agreement(self.clients.agreement).save(self.folder.path)
         self.start = self._initial_state()
@@ -103,6 +107,7 @@ class Server:
             progress = self._add_score(progress, self._final_score(progress.state))
             self._save(progress)
         result = self.keeper.finish(progress)
+        tell(Finished(result.best.round, digest_model(result.best.model)))
         self._deliver(result.best.model, progress.state)
         return result
 
@@ -123,6 +128,7 @@ class Server:
         self.clients.admit_newcomers()
         conversation = serve_round(progress.state, self)
         request = next(conversation)
+        tell(RoundBegan(request.round + 1, list(request.cohort)))
         purposes = [request.kind] if request.kind == "train" else ["measure", "train"]
         while True:
             clients_score = progress.pending is not None and self.scorer is None
@@ -134,6 +140,7 @@ class Server:
             except StopIteration as end:
                 state, log = end.value
                 progress = progress.add_round(state, log, time.perf_counter() - began)
+                tell(self._describe_end(state, log, time.perf_counter() - began))
                 if self.scorer:
                     progress = self._add_score(progress, self.scorer(state.model))
                 return progress
@@ -252,7 +259,9 @@ class Server:
             logger.warning(message, chosen.metric)
         last_counts = self.scorer is not None or self.method.keeps_models
         better = best is None or last_counts or self._is_better(score, best)
-        return progress.add_score(score, better)
+        progress = progress.add_score(score, better)
+        tell(describe_score(progress.records[-1]))
+        return progress
 
     def _is_better(self, score: Score, best: Best) -> bool:
         """Return whether a model replaces the best one.
@@ -264,6 +273,48 @@ class Server:
         comparable = self.config.training.participation < 1 or score.judges == best.judges
         return not comparable or self.selection.prefers(score, best)
 
+    def _describe_start(self) -> Started:
+        training, file = self.config.training, self.folder.path / "config.toml"
+        return Started(
+            config=hashlib.sha256(file.read_bytes()).hexdigest(),
+            method=self.method.name,
+            rounds=training.rounds,
+            clients=training.clients,
+            secure=self.config.deployment.secure,
+            version=__version__,
+            protocol=PROTOCOL_VERSION,
+        )
+
+    def _describe_end(self, state: State, log: RoundLog, seconds: float) -> RoundEnded:
+        traffic, secure = log.traffic, self.config.deployment.secure
+        spent = self.guard.spent(self.method, state.round, secure) if self.guard else []
+        return RoundEnded(
+            round=state.round,
+            model=digest_model(state.model),
+            clients=list(log.cohort),
+            left_out=list(log.failed),
+            seconds=seconds,
+            bytes_up=traffic.bytes_up,
+            bytes_down=traffic.bytes_down,
+            handshakes=traffic.handshakes,
+            epsilon=spent[0].value if spent else None,
+            epsilon_server=spent[1].value if len(spent) > 1 else None,
+            delta=spent[0].delta if spent else None,
+        )
+
     def _save(self, progress: Progress) -> None:
         self.keeper.save(progress)
         self.keeper.notify(progress)
+
+
+def digest_model(model: Model) -> str:
+    """Return the SHA-256 of the file model.safetensors that this model would be written to."""
+    return hashlib.sha256(to_bytes({**model.params, **model.buffers})).hexdigest()
+
+
+def describe_score(record: RoundRecord) -> Scored:
+    """Return the event of a round's evaluation: accuracies, losses and further metrics."""
+    names = ("round", "seconds", "failed", "handshakes")
+    counts = tuple(name for name in record.numbers if name.startswith(("floats", "bytes")))
+    kept = {k: v for k, v in record.numbers.items() if k not in names + counts}
+    return Scored(record.round, kept)

@@ -1,6 +1,5 @@
 """Sums over clients: of plain answers, or of masked ones that the server cannot read."""
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,12 +16,12 @@ from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree, flatten
 from fedfm.deploy import secure
 from fedfm.deploy.errors import SecureError, SumLost, insist
+from fedfm.deploy.events import LeftOut, SumRepeated, tell
 from fedfm.deploy.masking import merge_answer, split_answer, tree_to_pieces
 from fedfm.deploy.packets import Packet, match_tree
 from fedfm.deploy.secure import PublicKeys, Words
 from fedfm.deploy.validation import to_one_line
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 LOST_IN_A_ROW = 3
 """So many lost sums, one after the other, end the run."""
@@ -146,14 +145,14 @@ class SecureSums:
                 reason, self.ready = to_one_line(lost), False
                 purposes = purposes[purposes.index(kind) :]
                 extra += Traffic(handshakes=4)
-                logger.warning("'%s' is lost (%d in a row): %s", kind, trial, reason)
+                tell(SumRepeated(kind, trial, reason))
                 self._exclude(lost.clients, reason)
         raise SecureError(f"'{kind}': {LOST_IN_A_ROW} sums in a row are lost: {reason}")
 
     def _exclude(self, clients: Iterable[int], reason: str) -> None:
         for client in sorted(clients):
             self.excluded.add(client)
-            logger.warning("client %d is left out from now on: %s", client, reason)
+            tell(LeftOut(f"{reason}; it is not asked any more", client=client))
 
     def _collect_once(
         self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
@@ -290,4 +289,4 @@ def average_counters(total: Tree, clients: int) -> Tree:
 
 
 def _log_exclusion(client: int, kind: str, reason: object) -> None:
-    logger.warning("client %d is left out of '%s': %s", client, kind, to_one_line(reason))
+    tell(LeftOut(to_one_line(reason), client=client, question=kind))
