@@ -140,12 +140,14 @@ class LeftOut(Event):
     question: str | None = None
     late: bool = False
     name: str | None = None
+    for_good: bool = False
+    """Whether it is not asked any more, until the server starts again."""
 
     def __str__(self) -> str:
         """Return the log line."""
         who = f"client {self.client}" if self.node is None else f"node {self.node}"
         of = f" of '{self.question}'" if self.question else ""
-        return f"{who} is left out{of}: {self.reason}"
+        return f"{who} is left out{of}{' from now on' * self.for_good}: {self.reason}"
 
 
 @dataclass(frozen=True)

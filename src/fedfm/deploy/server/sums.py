@@ -152,7 +152,7 @@ class SecureSums:
     def _exclude(self, clients: Iterable[int], reason: str) -> None:
         for client in sorted(clients):
             self.excluded.add(client)
-            tell(LeftOut(f"{reason}; it is not asked any more", client=client))
+            tell(LeftOut(reason, client=client, for_good=True))
 
     def _collect_once(
         self, kind: str, questions: Questions, like: Tree, purposes: Sequence[str]
