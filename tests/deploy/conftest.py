@@ -21,7 +21,8 @@ from fedfm.config import Config, load_config
 from fedfm.core.client_states import InMemory
 from fedfm.core.trees import flatten
 from fedfm.deploy.client_app import app
-from fedfm.deploy.packets import FACTS, Packet, pack, unpack
+from fedfm.deploy.packets import Packet, pack, unpack
+from fedfm.deploy.payload import FACTS
 from fedfm.deploy.server.server import Server
 from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.group import prepare_group

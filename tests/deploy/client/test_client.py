@@ -19,7 +19,8 @@ from fedfm.core.trees import flatten, leaves
 from fedfm.deploy.client import runtime
 from fedfm.deploy.client.client import Client
 from fedfm.deploy.client_app import explain_to_server, reply
-from fedfm.deploy.packets import FACTS, TREES, Packet, pack, unpack
+from fedfm.deploy.packets import Packet, pack, unpack
+from fedfm.deploy.payload import FACTS, TREES
 from fedfm.run.prepare import device_of
 from tests.deploy.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
 
