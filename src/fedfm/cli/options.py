@@ -77,6 +77,3 @@ Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="Allow a network connection without TLS and authentication."),
 ]
-Telemetry = Annotated[
-    bool, typer.Option("--telemetry", help="Let Flower send usage reports to its makers.")
-]

@@ -1,4 +1,4 @@
-"""The Flower ServerApp: reads the config of a run and starts the server on Flower's grid."""
+"""The server on a grid: for `fedfm serve`, and as a Flower ServerApp for Flower's programs."""
 
 import json
 import logging
@@ -27,10 +27,16 @@ def main(grid: Grid, context: Context) -> None:
     show_log()
     load_plugins()
     config = read_config(str(context.run_config.get("config", "digits")))
-    out = Path(os.environ.get("FEDFM_OUT") or str(context.run_config.get("out", "runs/flower")))
+    out = Path(str(context.run_config.get("out", "runs/flower")))
     resume = os.environ.get("FEDFM_RESUME") == "1"
+    RunFolder.open(out, config.as_toml(), resume, FLOWER)
+    run_federation(grid, config, out)
+
+
+def run_federation(grid: Grid, config: Config, out: Path) -> None:
+    """Run a federation to its end; its folder is made already."""
     title = f"{config.composed.name}, {config.training.clients} clients"
-    folder = RunFolder.open(out, config.as_toml(), resume, FLOWER)
+    folder = RunFolder(out)
     with folder.lock(), show_rounds([title], config.training.rounds) as (watch,):
         result = Server(grid, config, folder, watch).run()
     print(describe_result(result), file=sys.stderr)

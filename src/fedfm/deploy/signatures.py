@@ -21,11 +21,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from flwr.app import ConfigRecord, RecordDict
 
 from fedfm.core.errors import UserError, require
 from fedfm.deploy.errors import Refusal
 from fedfm.deploy.payload import Payload
 
+RECORD = "signature"
+"""The name of the record that holds a signature."""
 TOLERANCE = 300.0
 """Seconds by which the clocks of server and client may differ."""
 UNSIGNED = "this client answers only questions that its federation's server has signed"
@@ -188,3 +191,22 @@ def _verify(key: object, value: bytes, data: bytes) -> None:
 
 def _pss() -> padding.PSS:
     return padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+
+
+def attach_signature(record: RecordDict, signature: Signature) -> None:
+    """Put a signature beside a message's content."""
+    record[RECORD] = ConfigRecord(signature._asdict())
+
+
+def read_signature(record: RecordDict) -> Signature | None:
+    """Return the signature beside a message's content; None without a whole one."""
+    try:
+        values = record.config_records[RECORD]
+        return Signature(
+            time=float(values["time"]),  # type: ignore[arg-type]  # raises TypeError
+            term=float(values["term"]),  # type: ignore[arg-type]
+            certificates=bytes(values["certificates"]),  # type: ignore[arg-type]
+            value=bytes(values["value"]),  # type: ignore[arg-type]
+        )
+    except (LookupError, TypeError, ValueError):
+        return None
