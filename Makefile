@@ -21,7 +21,7 @@ PYTEST ?= $(BIN)/python -m pytest
 test-gpu: $(if $(findstring $(BIN),$(PYTEST)),$(READY))
 	PYTHONPATH=src:. $(PYTEST) tests/gpu
 
-# The report in a real browser: needs chromium and chromium-driver
+# The report and the live page in a real browser: needs chromium and chromium-driver
 test-browser: $(READY)
 	FEDFM_BROWSER=1 $(BIN)/python -m pytest tests/browser
 

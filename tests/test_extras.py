@@ -17,6 +17,7 @@ EXTRAS = {
     "optuna",
     "pandas",
     "polars",
+    "prometheus_client",
     "pyarrow",
     "ray",
     "selenium",

@@ -1,4 +1,4 @@
-"""Reports in a real browser: `make test-browser`.
+"""The report and the live page of a server in a real browser: `make test-browser`.
 
 Needs chromium, chromedriver (Debian: chromium-driver) and the extra [browser]. Without
 FEDFM_BROWSER=1 nothing here is collected; with it a missing browser is an error.

@@ -12,10 +12,12 @@ import torch
 from fedfm.config import load_config
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten
+from fedfm.deploy.events import Event, RoundEnded, listen
 from fedfm.deploy.packets import Packet, pack, unpack
 from fedfm.deploy.secure import numbers
 from fedfm.deploy.server.server import TooFewClients
 from fedfm.privacy import Privacy
+from fedfm.privacy.accounting import compute_epsilon
 from fedfm.privacy.guard import Guard, secret_sources
 from fedfm.rounds import round as rounds
 from fedfm.run.prepare import build_model, load_data
@@ -238,6 +240,30 @@ def test_a_client_counts_its_answers_and_comes_to_what_the_server_says(
     expected = {"updates": 3, "reports": reports, "privacy": said}
     assert accounts(fed) == [expected] * 3
     assert caplog.text.count(f"privacy that this client has spent: {said}") == 3
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_server_tells_what_is_spent_after_every_round(federation, data, secure):
+    """Its last number is the one that the result states; reports begin in the second round."""
+    told = list[RoundEnded]()
+
+    def keep(event: Event) -> None:
+        told.extend([event] if isinstance(event, RoundEnded) else [])
+
+    fed = federation("fedfm", *noisy(data, f"deployment.secure={str(secure).lower()}"))
+    with listen(keep):
+        said = fed.run().privacy
+    assert said is not None
+    expected = [
+        compute_epsilon(fed.config.privacy, *counts).value for counts in ((1, 0), (2, 1), (3, 2))
+    ]
+    assert [event.epsilon for event in told] == expected
+    assert _epsilon(said) == pytest.approx(expected[-1], abs=0.01)
+    servers = [event.epsilon_server for event in told]
+    if secure:
+        assert servers == [None] * 3
+    else:
+        assert all(mine > sums for mine, sums in zip(servers, expected, strict=True))
 
 
 def test_an_answer_that_is_asked_for_again_is_paid_again(federation, data):

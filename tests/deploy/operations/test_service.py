@@ -144,6 +144,16 @@ def test_a_revoked_client_is_left_out_of_the_next_question(federation, keys):
     assert [entry["cohort"] for entry in entries(fed, "round began")][1:] == [[0, 2], [0, 2]]
 
 
+def test_a_restart_does_not_forget_that_a_client_was_revoked(federation, keys):
+    fed = federation("fedavg", "deployment.minimum=1")
+    run(fed, keys)
+    revoke_client(keys, "c1")
+    del fed.grid.contexts[NODES["c1"]]
+    run(fed, keys, resume=True)
+    states = {each["name"]: each["state"] for each in read_status(fed.folder / "server")["clients"]}
+    assert states == {"c0": "in", "c1": "revoked", "c2": "in"}
+
+
 def test_a_client_that_is_added_takes_part_from_the_next_round_on(federation, keys):
     fed = federation("fedavg", "training.clients=3")
     registry = Registry(fed.grid)

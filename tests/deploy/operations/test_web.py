@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import sys
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -180,6 +181,17 @@ def test_it_is_served_beside_the_server(tmp_path: Path):
             pass
     with socket.socket() as probe:
         assert probe.connect_ex(address) != 0
+
+
+def test_without_the_package_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "fedfm.deploy.operations.web")
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    metrics = free_address()
+    with (
+        pytest.raises(UserError, match=r"pip install '\.\[flower\]'"),
+        operate(tmp_path, Deployment(), metrics=metrics),
+    ):
+        pass
 
 
 def test_an_address_of_the_network_is_warned_of(caplog):

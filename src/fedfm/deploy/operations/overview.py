@@ -100,8 +100,8 @@ class Overview:
         self.method, self.rounds, self.wanted = event.method, event.rounds, event.clients
         self.secure, self.config, self.version = event.secure, event.config, event.version
         self.refused = []
-        for client in self.clients.values():
-            client.state, client.reason = "away", "not connected since the server started"
+        for client in self.clients:
+            self._set_state(client, "away", "not connected since the server started")
 
     @apply.register
     def _(self, event: events.Joined) -> None:

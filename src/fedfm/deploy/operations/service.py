@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedfm.config.deployment import Deployment
 from fedfm.core.checkpoint import write_atomically
+from fedfm.core.errors import not_installed
 from fedfm.deploy.events import CertificateExpires, Event, Stopped, listen, tell
 from fedfm.deploy.operations.audit import AUDIT, CHAIN, AuditWriter
 from fedfm.deploy.operations.keys import KeyWatcher, Registry
@@ -122,11 +125,16 @@ def operate(
         operations.begin()
         operations.write_status()
         if metrics:
-            from fedfm.deploy.operations.web import serve_web
-
-            stack.enter_context(serve_web(operations, metrics))
+            stack.enter_context(_import_web().serve_web(operations, metrics))
         stack.enter_context(_repeat(operations))
         yield operations
+
+
+def _import_web() -> ModuleType:
+    try:
+        return import_module("fedfm.deploy.operations.web")
+    except ImportError as problem:
+        raise not_installed("--metrics needs prometheus-client", "flower") from problem
 
 
 @contextmanager
