@@ -14,7 +14,7 @@ from fedfm.deploy.events import CertificateExpires, Event, Finished, KeyProblem,
 from fedfm.deploy.operations.audit import compare_files, read_audit
 from fedfm.deploy.operations.service import Operations, Watched, operate
 from fedfm.deploy.operations.status import SILENT, is_alive, is_healthy, read_status
-from fedfm.deploy.programs.certificates import make_authority, make_server_files
+from fedfm.deploy.programs.certificates import make_server_files
 from fedfm.deploy.programs.keys import add_client, make_keys, revoke_client
 from tests.cli.tools import Command
 from tests.deploy.conftest import Fault, silent
@@ -218,7 +218,7 @@ def test_a_key_that_cannot_be_used_is_told_once(federation, keys, tmp_path):
 
 def keys_for(folder: Path, days: int) -> Path:
     folder.mkdir()
-    for name, content in make_server_files(["localhost"], days, make_authority()).items():
+    for name, content in make_server_files(["localhost"], days).items():
         (folder / name).write_bytes(content)
     return folder
 

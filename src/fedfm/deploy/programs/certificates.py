@@ -57,11 +57,14 @@ def read_authority(certificate: Path, key: Path) -> Authority:
     return Authority(authority, private)
 
 
-def make_server_files(names: Sequence[str], days: int, authority: Authority) -> dict[str, bytes]:
+def make_server_files(
+    names: Sequence[str], days: int, authority: Authority | None = None
+) -> dict[str, bytes]:
     """Make a certificate for a server with these host names and addresses; return files in PEM.
 
-    It is not valid longer than the authority is.
+    It is not valid longer than the authority is; without one, that is a new one.
     """
+    authority = authority or make_authority()
     key = ec.generate_private_key(ec.SECP384R1())
     end = datetime.now(UTC) + timedelta(days=days)
     issuer = authority.certificate
