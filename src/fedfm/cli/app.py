@@ -17,6 +17,9 @@ COMMANDS = (
 )
 """The commands in the order of the help: each is a function of that name in a module of it."""
 
+LIGHT = ("keys", "join")
+"""Commands whose own process does not load the user's files: the worker of `join` does."""
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -61,4 +64,5 @@ def options(
 
 
 for _name in COMMANDS:
-    app.command(cls=Command)(getattr(import_module(f"fedfm.cli.{_name}"), _name))
+    _kind = TyperCommand if _name in LIGHT else Command
+    app.command(cls=_kind)(getattr(import_module(f"fedfm.cli.{_name}"), _name))
