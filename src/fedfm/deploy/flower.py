@@ -12,14 +12,17 @@ import hmac
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.app import Error, Message, RecordDict
@@ -167,7 +170,7 @@ class Fleet:
         self._client = FleetHttpClient.from_server_address(
             address,
             ca is None,
-            str(ca) if ca else None,
+            ca.read_bytes() if ca else None,
             [_version("SuperNode"), NodeAuthHttpInterceptor(private, public)],
         )
         self._node = Node()
@@ -245,7 +248,7 @@ class Fleet:
     def reply(self, question: Question, answer: RecordDict | str, seconds: float = 0.0) -> None:
         """Send the content of an answer, or the reason why there is none."""
         content = Error(0, answer) if isinstance(answer, str) else answer
-        message = Message(content, reply_to=question.message)  # type: ignore[call-overload]  # both
+        message = Message(content, reply_to=question.message)
         message.metadata.__dict__["_message_id"] = message.object_id
         with _translate(), no_object_id_recompute():
             objects = get_all_nested_objects(message)
@@ -268,7 +271,7 @@ def load_key_pair(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCu
     """Return the private and public key in an OpenSSH file."""
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
         raise UserError(f"{path} is not a private key without a password: {problem}") from None
     require(isinstance(key, ec.EllipticCurvePrivateKey), f"{path}: the key must be an ECDSA key")
     return key, key.public_key()  # type: ignore[return-value]  # required above
@@ -278,7 +281,7 @@ def read_public_key(path: Path) -> bytes:
     """Return the public key in an OpenSSH file, in the form that Flower stores."""
     try:
         key = load_ssh_public_key(path.read_bytes())
-    except ValueError as problem:
+    except (ValueError, UnsupportedAlgorithm) as problem:
         raise UserError(f"{path} is not a public key: {problem}") from None
     require(isinstance(key, ec.EllipticCurvePublicKey), f"{path}: the key must be an ECDSA key")
     return public_key_to_bytes(key)  # type: ignore[arg-type]  # required above
@@ -309,7 +312,7 @@ class _Bearer:
 
 
 class Control:
-    """Calls to the Control interface of a superlink, which asks for a token."""
+    """Calls to the Control interface of a superlink, which asks for a token; use it by `with`."""
 
     def __init__(self, address: str, ca: Path | None, token: str) -> None:
         from flwr.supercore.control import ControlHttpClient
@@ -318,6 +321,14 @@ class Control:
         self._client = ControlHttpClient.from_server_address(
             address, ca is None, root, [_version("fedfm"), _Bearer(token)]
         )
+
+    def __enter__(self) -> Self:
+        """Return the calls."""
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """Close the connection."""
+        self._client.close()
 
     def register(self, name: str, public_key: bytes) -> int:
         """Admit the node with this key; return its id."""
@@ -351,7 +362,9 @@ class Control:
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
 
-        content = build_fab_from_disk(app)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Flower's own code
+            content = build_fab_from_disk(app)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         with _translate():
             return int(self._client.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
@@ -377,7 +390,7 @@ def take_server_task(
     from flwr.supercore.retry import RetryInvoker, exponential
     from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.supercore.task_identity import TaskIdentity
-    from flwr.superlink.grid import HttpGrid
+    from flwr.superlink.grid import http_grid
 
     def wait(seconds: float) -> None:
         watch()
@@ -398,7 +411,8 @@ def take_server_task(
             token = task.token if task.task.run_id == run else ""
             if not token:
                 wait(FIRST_WAIT)
-    grid = HttpGrid(address, ca is None, root, token=token)
+    http_grid.pull_objects = partial(pull_objects, initial_backoff=FIRST_WAIT)  # Flower's: 1 s
+    grid = http_grid.HttpGrid(address, ca is None, root, token=token)
     grid._retry_invoker = retry
     runtime = grid._runtime_client
     given = runtime.PullTaskInput(PullTaskInputRequest())
@@ -441,6 +455,7 @@ def run_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence
         log_config=get_uvicorn_log_config(logging.INFO),
         ssl_certfile=certificate,
         ssl_keyfile=key,
+        ws="none",
         timeout_graceful_shutdown=2,
     )
 
@@ -483,7 +498,7 @@ def make_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequenc
         host=host,
         port=port,
         insecure=not tls,
-        certificates=tuple(Path(file).read_bytes() for file in tls) if tls else None,  # type: ignore[arg-type]  # three
+        certificates=tuple(Path(file).read_bytes() for file in tls) if tls else None,
         ssl_ca_certfile=ca,
         ssl_certfile=certificate,
         ssl_keyfile=key,

@@ -102,7 +102,7 @@ class Signer:
 
     def sign(self, digests: Digests, run: int, node: int, term: float) -> Signature:
         """Return the signature of a question that a node must answer within `term` seconds."""
-        now = time.time()
+        now, term = time.time(), float(term)
         value = _sign(self.key, _statement(digests, run, node, now, term))
         return Signature(now, term, self.certificates, value)
 

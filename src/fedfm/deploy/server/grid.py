@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flwr.app import Array, Message
+from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
@@ -56,15 +56,17 @@ class ServerGrid(Grid):
     def _sign(self, signer: Signer, questions: Iterable[Message]) -> None:
         known: dict[int, str] = {}
 
-        def hash_once(array: Array) -> str:
-            if id(array) not in known:
-                known[id(array)] = digest(array.data)
-            return known[id(array)]
+        def hash_once(data: bytes) -> str:
+            if id(data) not in known:
+                known[id(data)] = digest(data)
+            return known[id(data)]
 
         for question in questions:
             content, about = question.content, question.metadata
             facts = digest(str(content.config_records[FACTS]["json"]).encode())
-            trees = {name: hash_once(each) for name, each in content.array_records[TREES].items()}
+            trees = {
+                name: hash_once(each.data) for name, each in content.array_records[TREES].items()
+            }
             signature = signer.sign(
                 Digests(facts, trees), self.run_id, about.dst_node_id, about.ttl
             )
