@@ -172,7 +172,7 @@ def test_what_data_can_be(tmp_path, monkeypatch):
 def served(monkeypatch) -> list[Serving]:
     """What `fedfm serve` would run."""
     servings: list[Serving] = []
-    monkeypatch.setattr(programs, "serve", servings.append)
+    monkeypatch.setattr(programs, "serve", lambda serving, services: servings.append(serving))
     return servings
 
 
