@@ -20,8 +20,8 @@ from flwr.app import Message
 from fedfm.config import Config, load_config
 from fedfm.core.client_states import InMemory
 from fedfm.core.trees import flatten
-from fedfm.deploy.client_app import app
-from fedfm.deploy.packets import FACTS, Packet, pack, unpack
+from fedfm.deploy.packets import Packet, pack, unpack
+from fedfm.deploy.payload import FACTS
 from fedfm.deploy.server.server import Server
 from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.group import prepare_group
@@ -34,7 +34,7 @@ from fedfm.run.prepare import build_model, load_data
 from fedfm.run.records import Progress, Result
 from fedfm.run.simulation import Simulation
 from tests.cli.conftest import command
-from tests.deploy.inprocess import InProcessGrid, Tamper
+from tests.deploy.inprocess import InProcessGrid, Tamper, WarmApp
 
 __all__ = ["command"]  # a fixture for the tests here, too
 
@@ -126,7 +126,9 @@ class Federation:
         """Connect the clients."""
         places = sorted(self.folder.glob("c*"))
         sites = zip(count(NODES[0]), places, strict=False)
-        self.grid = InProcessGrid(app, {node: str(place / "site.toml") for node, place in sites})
+        self.grid = InProcessGrid(
+            WarmApp(), {node: str(place / "site.toml") for node, place in sites}
+        )
 
     def run(
         self, tamper: Tamper | None = None, resume: bool = False, beside: Sequence[str] = ()

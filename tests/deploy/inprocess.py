@@ -5,25 +5,42 @@ as for a network.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedfm.deploy.client.answering import Answerer
+from fedfm.deploy.payload import read_payload, write_payload
+
 RUN = 1
+App = Callable[[Message, Context], Message]
+"""A client's app: answers a message to the node of this context."""
 Tamper = Callable[[Message, Callable[[], Message]], Message | None]
 """Gets a question and a function that returns the client's answer; returns an answer or None."""
+
+
+class WarmApp:
+    """Answers as the workers of `fedfm join` do: each node keeps its answerer."""
+
+    def __init__(self) -> None:
+        self.answerers: dict[int, Answerer] = {}
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Let the answerer of the node answer."""
+        site = Path(str(context.node_config["site"]))
+        answerer = self.answerers.setdefault(context.node_id, Answerer(site, context.state))
+        answer = answerer.answer(read_payload(message.content))
+        return Message(write_payload(answer), reply_to=message)
 
 
 class InProcessGrid(Grid):
     """Nodes by id, each with its own context; `tamper` causes faults."""
 
-    def __init__(
-        self, app: ClientApp, sites: Mapping[int, str], tamper: Tamper | None = None
-    ) -> None:
+    def __init__(self, app: App, sites: Mapping[int, str], tamper: Tamper | None = None) -> None:
         self.app, self.tamper = app, tamper
         self.contexts = {node: self._context(node, site) for node, site in sites.items()}
         self.replies: dict[str, Message] = {}

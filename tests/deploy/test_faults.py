@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
-from fedfm.deploy.packets import FACTS, PROTOCOL_VERSION, TREES, Packet, pack
+from fedfm.deploy.packets import PROTOCOL_VERSION, Packet, pack
+from fedfm.deploy.payload import FACTS, TREES
 from fedfm.deploy.server.server import TooFewClients
 from fedfm.run.records import Score
 from tests.deploy.conftest import NODES, Fault, assert_same, changed, facts_of, silent, unheard

@@ -12,7 +12,8 @@ from safetensors.torch import save
 
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, to_device
-from fedfm.deploy.packets import FACTS, TREES, Arrays, Packet, match_tree, pack, unpack
+from fedfm.deploy.packets import Arrays, Packet, match_tree, pack, unpack
+from fedfm.deploy.payload import FACTS, TREES
 from fedfm.deploy.validation import to_one_line
 from tests.deploy.test_faults import Trap
 

@@ -17,6 +17,9 @@ COMMANDS = (
 )
 """The commands in the order of the help: each is a function or a group in a module of its name."""
 
+LIGHT = ("join", "status", "audit")
+"""Commands whose own process does not load the user's files: the worker of `join` does."""
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -65,4 +68,4 @@ for _name in COMMANDS:
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
     else:
-        app.command(cls=Command)(_command)
+        app.command(cls=TyperCommand if _name in LIGHT else Command)(_command)

@@ -80,6 +80,3 @@ Insecure = Annotated[
 LogJson = Annotated[
     bool, typer.Option("--log-json", help="Write the log as JSON, one object per line.")
 ]
-Telemetry = Annotated[
-    bool, typer.Option("--telemetry", help="Let Flower send usage reports to its makers.")
-]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedfm.cli.options import Insecure, Keys, LogJson, Overrides, Source, Telemetry
+from fedfm.cli.options import Insecure, Keys, LogJson, Overrides, Source
 from fedfm.core.errors import require
 
 if TYPE_CHECKING:
@@ -45,19 +45,20 @@ def serve(
         ),
     ] = None,
     log_json: LogJson = False,
-    telemetry: Telemetry = False,
 ) -> None:
-    """Run the server of a federation: a Flower superlink, and one run on it."""
+    """Run the server of a federation, on a Flower superlink."""
+    from fedfm.deploy.programs.processes import FlowerError, require_flower
+
+    require_flower()
     from fedfm.config import load_config
     from fedfm.deploy.checks import check_deployable, list_warnings
+    from fedfm.deploy.operations.serving import make_service
     from fedfm.deploy.programs.addresses import Address
     from fedfm.deploy.programs.keys import load_server_keys
-    from fedfm.deploy.programs.processes import FlowerError, find_flower
     from fedfm.deploy.programs.serve import Serving
     from fedfm.deploy.programs.serve import serve as run_server
     from fedfm.run.prepare import load_data
 
-    find_flower()
     config, address = load_config(source, overrides or []), Address(host, port)
     require_security(address, keys, insecure)
     check_deployable(config)
@@ -68,19 +69,17 @@ def serve(
         print(f"fedfm: warning: {warning}", file=sys.stderr)
     name = f"{Path(source).stem}-{config.composed.name}-{config.seed}-server"
     serving = Serving(
-        config.as_toml(),
+        config,
         out or Path("runs") / name,
         address,
         load_server_keys(keys) if keys else None,
         resume,
-        telemetry,
-        Address.parse(metrics) if metrics else None,
         log_json,
     )
     try:
-        run_server(serving)
+        run_server(serving, [make_service(Address.parse(metrics) if metrics else None)])
     except FlowerError as problem:
-        exit_with_logs(problem, serving.flower)
+        exit_with_reason(problem)
     print(f"finished; files in {serving.out}")
 
 
@@ -95,7 +94,7 @@ def require_security(address: Address, keys: Path | None, insecure: bool) -> Non
     )
 
 
-def exit_with_logs(problem: FlowerError, folder: Path) -> None:
-    """Print what failed and where Flower's logs are, and exit with code 1."""
-    print(f"fedfm: {problem}\nFlower's logs are in {folder}", file=sys.stderr)
+def exit_with_reason(problem: FlowerError) -> None:
+    """Print what failed, and exit with code 1."""
+    print(f"fedfm: {problem}", file=sys.stderr)
     raise typer.Exit(1)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -16,11 +16,10 @@ from torch import Tensor
 from fedfm.core.checkpoint import to_bytes
 from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree, complete, flatten, unflatten
+from fedfm.deploy.payload import Payload, read_payload, to_array, to_record
 
 PROTOCOL_VERSION = 3
 """The version of the packets and of the words in a secure sum; both sides need the same."""
-FACTS, TREES = "facts", "trees"
-FORMAT = "safetensors"
 
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError)
 """What is raised for bytes that are not JSON, not safetensors, or not of our form."""
@@ -38,17 +37,12 @@ class Packet(NamedTuple):
 
 def pack(packet: Packet, arrays: Arrays | None = None) -> RecordDict:
     """Return a packet as Flower's record; `arrays` caches trees that several packets share."""
-    text = json.dumps(packet.facts, separators=(",", ":"))
-    content = RecordDict({FACTS: ConfigRecord({"json": text})})
     known: Arrays = {} if arrays is None else arrays
     for tree in packet.trees.values():
         if id(tree) not in known:
-            data = to_bytes(tree)
-            known[id(tree)] = Array(dtype="uint8", shape=(len(data),), stype=FORMAT, data=data)
-    content[TREES] = ArrayRecord(
-        array_dict={name: known[id(tree)] for name, tree in packet.trees.items()}
-    )
-    return content
+            known[id(tree)] = to_array(to_bytes(tree))
+    named = {name: known[id(tree)] for name, tree in packet.trees.items()}
+    return to_record(_write_facts(packet), named)
 
 
 def unpack(content: RecordDict, limit: int) -> Packet:
@@ -57,17 +51,34 @@ def unpack(content: RecordDict, limit: int) -> Packet:
     Raise a `UserError` if the record is malformed or has more than `limit` bytes.
     """
     try:
-        text = str(content.config_records[FACTS]["json"])
-        arrays = content.array_records.get(TREES, ArrayRecord(array_dict={}))
-        size = len(text) + sum(len(array.data) for array in arrays.values())
-        require(size <= limit, f"the message has {size:,} bytes; message_limit is {limit:,}")
-        facts = json.loads(text)
+        payload = read_payload(content)
+    except _MALFORMED as problem:
+        raise UserError(f"the message is not a packet of FedFM ({problem})") from problem
+    return decode(payload, limit)
+
+
+def encode(packet: Packet) -> Payload:
+    """Return a packet as bytes."""
+    trees = {name: to_bytes(tree) for name, tree in packet.trees.items()}
+    return Payload(_write_facts(packet), trees)
+
+
+def decode(payload: Payload, limit: int) -> Packet:
+    """Undo `encode`; refuse a malformed payload and one of more than `limit` bytes."""
+    size = payload.size
+    require(size <= limit, f"the message has {size:,} bytes; message_limit is {limit:,}")
+    try:
+        facts = json.loads(payload.facts)
         require(isinstance(facts, dict), "the facts of the message are not a table")
-        return Packet(facts, {name: _read_tree(array.data) for name, array in arrays.items()})
+        return Packet(facts, {name: _read_tree(data) for name, data in payload.trees.items()})
     except UserError:
         raise
     except _MALFORMED as problem:
         raise UserError(f"the message is not a packet of FedFM ({problem})") from problem
+
+
+def _write_facts(packet: Packet) -> str:
+    return json.dumps(packet.facts, separators=(",", ":"))
 
 
 def _read_tree(data: bytes) -> Tree:

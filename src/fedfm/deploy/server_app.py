@@ -1,6 +1,7 @@
-"""The Flower ServerApp: reads the config of a run and starts the server on Flower's grid."""
+"""The server on a grid: for `fedfm serve`, and as a Flower ServerApp for Flower's programs."""
 
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -10,9 +11,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedfm.config import Config, load_config, parse
 from fedfm.core.errors import UserError
-from fedfm.deploy.operations.logs import show_log
-from fedfm.deploy.operations.service import Watched, operate
-from fedfm.deploy.programs.addresses import Address
 from fedfm.deploy.server.server import Server
 from fedfm.plugins import load_plugins
 from fedfm.run.console import describe_result, show_rounds
@@ -26,19 +24,30 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's config describes."""
-    show_log(os.environ.get("FEDFM_LOG_JSON") == "1")
+    show_log()
     load_plugins()
     config = read_config(str(context.run_config.get("config", "digits")))
-    out = Path(os.environ.get("FEDFM_OUT") or str(context.run_config.get("out", "runs/flower")))
+    out = Path(str(context.run_config.get("out", "runs/flower")))
     resume = os.environ.get("FEDFM_RESUME") == "1"
+    RunFolder.open(out, config.as_toml(), resume, FLOWER)
+    run_federation(grid, config, out)
+
+
+def run_federation(grid: Grid, config: Config, out: Path) -> None:
+    """Run a federation to its end; its folder is made already."""
     title = f"{config.composed.name}, {config.training.clients} clients"
-    folder = RunFolder.open(out, config.as_toml(), resume, FLOWER)
-    keys, metrics = os.environ.get("FEDFM_KEYS"), os.environ.get("FEDFM_METRICS")
-    watched = Watched(Path(keys)) if keys else None
-    services = operate(out, config.deployment, watched, Address.parse(metrics) if metrics else None)
-    with folder.lock(), services, show_rounds([title], config.training.rounds) as (watch,):
+    folder = RunFolder(out)
+    with folder.lock(), show_rounds([title], config.training.rounds) as (watch,):
         result = Server(grid, config, folder, watch).run()
     print(describe_result(result), file=sys.stderr)
+
+
+def show_log() -> None:
+    """Show FedFM's log from level INFO on; Flower's log is separate."""
+    logger = logging.getLogger("fedfm")
+    logger.setLevel(logging.INFO)
+    if not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
 
 
 def read_config(text: str) -> Config:

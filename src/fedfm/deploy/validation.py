@@ -7,7 +7,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from fedfm.config.validation import validate
 from fedfm.core.errors import UserError, require
 
 MAX_VALUES = 10**8
@@ -77,6 +76,8 @@ class Declaration(BaseModel):
     @classmethod
     def parse(cls, values: object) -> Self:
         """Undo `dump`; raise a `UserError` if the values are invalid."""
+        from fedfm.config.validation import validate  # with PyTorch, which a node does not load
+
         try:
             return validate(cls, values)
         except UserError as problem:

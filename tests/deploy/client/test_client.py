@@ -17,9 +17,11 @@ import fedfm
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, leaves
 from fedfm.deploy.client import runtime
+from fedfm.deploy.client.answering import explain_to_server
 from fedfm.deploy.client.client import Client
-from fedfm.deploy.client_app import explain_to_server, reply
-from fedfm.deploy.packets import FACTS, TREES, Packet, pack, unpack
+from fedfm.deploy.client_app import reply
+from fedfm.deploy.packets import Packet, pack, unpack
+from fedfm.deploy.payload import FACTS, TREES
 from fedfm.run.prepare import device_of
 from tests.deploy.conftest import LIMIT, NODES, Fault, Federation, facts_of, write_site
 
@@ -297,8 +299,10 @@ def test_what_the_server_sends_gets_to_where_the_client_trains(federation, monke
 
     def task(client, question, kind):
         monkeypatch.setattr(runtime, "device_of", lambda config: torch.device("meta"))
+        client.cache.clear()
         ask, _ = whole(client, question, kind)
         monkeypatch.setattr(runtime, "device_of", device_of)
+        client.cache.clear()
         seen.extend(leaf.device.type for leaf in leaves({**ask.model._asdict(), "down": ask.down}))
         assert kind != "train" or ask.round < 1 or flatten(ask.down)
         return whole(client, question, kind)

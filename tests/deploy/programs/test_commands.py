@@ -1,33 +1,32 @@
-"""`fedfm keys`, `fedfm serve` and `fedfm join`, with Flower's programs and with fakes of them."""
+"""`fedfm keys`, `fedfm serve` and `fedfm join`: alone, and together as processes."""
 
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
 from fedfm.config import load_config, parse
 from fedfm.core.errors import UserError
+from fedfm.deploy.client import worker as client_worker
+from fedfm.deploy.client.preparing import data_section
 from fedfm.deploy.client.site import load_site
-from fedfm.deploy.programs import processes
-from fedfm.deploy.programs.addresses import free_address
-from fedfm.deploy.programs.join import data_section
+from fedfm.deploy.programs import keys as keys_module
+from fedfm.deploy.programs import serve as programs
+from fedfm.deploy.programs.addresses import Address, free_address
 from fedfm.deploy.programs.keys import make_keys
-from fedfm.deploy.programs.orphans import find_orphans
-from fedfm.deploy.programs.processes import supervise
+from fedfm.deploy.programs.node import Node
+from fedfm.deploy.programs.processes import FlowerError, hold
+from fedfm.deploy.programs.serve import Running, Serving
+from tests.cli import tools
 from tests.cli.tools import Command, sets
-
-ROOT = Path(__file__).parents[3]
-CONFIG = ("digits", *sets("rounds=1"))
-
 
 # ---- without Flower's programs
 
@@ -82,6 +81,7 @@ JOIN = ("join", "digits", "--out", "out", "--name", "a", "--data", "share:0/10")
         ((*JOIN[:2], "--superlink", "127.0.0.1:1", "--site", "s.toml"), "no site file"),
     ],
 )
+@pytest.mark.usefixtures("inline")
 def test_mistakes(command: Command, arguments, said):
     answer = command(*arguments)
     assert answer.code == 2
@@ -98,6 +98,7 @@ def test_a_private_federation_without_an_accountant_does_not_begin(
     assert "pip install '.[privacy]'" in answer.err
 
 
+@pytest.mark.usefixtures("inline")
 def test_a_model_that_cannot_take_the_data_is_refused_by_the_client(
     command: Command,
     tmp_path,
@@ -108,6 +109,7 @@ def test_a_model_that_cannot_take_the_data_is_refused_by_the_client(
     assert "use the model 'mlp'" in answer.err
 
 
+@pytest.mark.usefixtures("inline")
 def test_a_client_with_too_few_samples_is_refused_before_it_connects(command: Command, tmp_path):
     (tmp_path / "patients.csv").write_text("age,label\n" + "40,ill\n50,well\n" * 2)
     answer = command(
@@ -117,7 +119,7 @@ def test_a_client_with_too_few_samples_is_refused_before_it_connects(command: Co
     assert "2 training samples are too few to take part" in answer.err
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("inline")
 def test_a_client_with_a_batch_of_one_is_refused_before_it_connects(command: Command, tmp_path):
     (tmp_path / "patients.csv").write_text("age,label\n" + "40,ill\n50,well\n" * 6 + "45,ill\n")
     last = sets("model={name='mlp', norm='batch'}", "protocol={keep_last=true, batch_size=8}")
@@ -127,6 +129,7 @@ def test_a_client_with_a_batch_of_one_is_refused_before_it_connects(command: Com
     assert "keep_last=false" in answer.err
 
 
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("name", ["../b", "x y"])
 def test_a_name_that_is_refused_leaves_nothing_behind(command: Command, tmp_path, name):
     before = sorted(tmp_path.rglob("*"))
@@ -134,21 +137,6 @@ def test_a_name_that_is_refused_leaves_nothing_behind(command: Command, tmp_path
     answer = command(*join, "--superlink", "127.0.0.1:1")
     assert answer.code == 2
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_client_that_is_at_work_keeps_its_data(command: Command, fake, tmp_path):
-    """Whoever joins once more under its name, with other data, is refused and changes nothing."""
-    fake("flower-superlink", "")
-    fake("flower-supernode", "#!/bin/sh\necho no route\nexit 1\n")
-    join = (*JOIN[:-1], "share:0/10", "--superlink", "127.0.0.1:1")
-    assert command(*join).code == 1
-    files = {path: path.read_bytes() for path in (tmp_path / "out").glob("*.toml")}
-    assert len(files) == 2
-    with supervise(tmp_path / "out" / "flower", {}):
-        answer = command(*JOIN[:-1], "share:1/10", "--superlink", "127.0.0.1:1")
-    assert answer.code == 2
-    assert "another command is at work in" in answer.err
-    assert {path: path.read_bytes() for path in files} == files
 
 
 def test_a_port_in_use(command: Command):
@@ -177,182 +165,146 @@ def test_what_data_can_be(tmp_path, monkeypatch):
         data_section("missing.csv", None, None)
 
 
-# ---- with fakes of Flower's programs
-
-LISTEN = """#!{python}
-import socket, sys, time
-host, port = (sys.argv[sys.argv.index(word) + 1] for word in ("--host", "--port"))
-listening = socket.create_server((host, int(port)))
-time.sleep(300)
-"""
-FLWR = """#!{python}
-import json, os, sys
-if sys.argv[1] == "log":
-    print("round 1 of", os.environ["FEDFM_OUT"], "resume", os.environ["FEDFM_RESUME"])
-else:
-    runs = [{{"status": "{status}", "status-details": "an unlucky seed"}}]
-    print(json.dumps({{"success": True, "run-id": "7", "runs": runs}}))
-"""
-REFUSED_NODE = """#!/bin/sh
-echo '[code: 2004] Failed to activate SuperNode.'
-exit 1
-"""
+# ---- the server, without clients
 
 
 @pytest.fixture
-def fake(tmp_path, monkeypatch) -> Callable[[str, str], None]:
-    """Put a program of ours in the place of one of Flower's."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setattr(processes, "find_flower", lambda: folder)
-
-    def write(name: str, text: str, status: str = "") -> None:
-        (folder / name).write_text(text.format(python=sys.executable, status=status))
-        (folder / name).chmod(0o755)
-
-    return write
+def served(monkeypatch) -> list[Serving]:
+    """What `fedfm serve` would run."""
+    servings: list[Serving] = []
+    monkeypatch.setattr(programs, "serve", lambda serving, services: servings.append(serving))
+    return servings
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [("finished:completed", 0), ("finished:failed", 1), ("finished:stopped", 1)],
-)
-def test_how_a_run_ends(command: Command, fake, tmp_path, status, code):
-    fake("flower-superlink", LISTEN)
-    fake("flwr", FLWR, status)
-    serve = (*SERVE, *sets("seed=5"), "--port", free_address().port)
-    answer = command(*serve)
-    assert answer.code == code, answer.err
-    assert "already holds a run: resume it" in command(*serve).err
-    assert command(*serve, "--resume").code == code
-    assert f"round 1 of {tmp_path / 'out'} resume 1" in answer.out
-    assert ("an unlucky seed" in answer.err) == bool(code)
-    assert find_orphans(tmp_path / "out" / "flower") == []
-    app = tomllib.loads((tmp_path / "out" / "app" / "pyproject.toml").read_text())["tool"]["flwr"]
-    assert parse(json.loads(app["app"]["config"]["config"])) == load_config("digits", ["seed=5"])
-    assert app["app"]["components"]["serverapp"] == "fedfm.deploy.server_app:app"
-
-
-def test_why_a_run_failed_is_said_once_and_without_a_traceback(command: Command, fake, tmp_path):
-    raised = '"round 1", "ERROR :     ServerApp raised an exception", "Traceback", "  File x"'
-    fake("flower-superlink", LISTEN)
-    flwr = FLWR.replace('"round 1 of"', f'*({raised}), sep="\\n"); print("of"')
-    flwr = flwr.replace("an unlucky", "ServerApp failed with exception: an unlucky")
-    fake("flwr", flwr, "finished:failed")
-    answer = command(*SERVE, "--port", free_address().port)
-    assert answer.code == 1
-    assert "round 1\n" in answer.out
-    assert "Traceback" not in answer.out
-    assert "fedfm: the run ended as finished:failed: an unlucky seed\n" in answer.err
-    assert "Traceback" in (tmp_path / "out" / "flower" / "run.log").read_text()
-
-
-def test_a_superlink_that_dies_ends_the_command(command: Command, fake):
-    fake("flower-superlink", LISTEN.replace("300", "2") + "sys.exit('out of memory')")
-    fake("flwr", FLWR, "running")
-    answer = command(*SERVE, "--port", free_address().port)
-    assert answer.code == 1
-    assert "out of memory" in answer.err
-
-
-def test_a_client_that_is_not_let_in(command: Command, fake, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedfm.deploy.programs.join.PAUSE", 0.1)
-    monkeypatch.setattr("fedfm.deploy.programs.join.PATIENCE", 0.5)
-    fake("flower-superlink", "")
-    fake("flower-supernode", REFUSED_NODE)
-    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
-    assert answer.code == 1
-    assert "does not let this client in" in answer.err
-    assert answer.out.count("not let in yet") == 1
-    assert answer.out.count("[code: 2004]") == 1
-    assert "joining 127.0.0.1:1" in answer.out
-    assert answer.out.count("flower-supernode --superlink 127.0.0.1:1 ") >= 2
-    site = load_site(tmp_path / "out" / "site.toml")
-    assert (site.name, site.out) == ("a", tmp_path / "out")
-    assert load_config(str(site.config)) == load_config("digits")
-
-
-def test_a_client_ends_when_it_has_the_model_and_the_server_is_gone(
-    command: Command, fake, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(processes, "GRACE", 0.5)
-    result = tmp_path / "out" / "model.safetensors"
-    result.parent.mkdir()
-    result.write_text("of another federation")
-    fake("flower-superlink", "")
-    fake(
-        "flower-supernode",
-        "#!/bin/sh\n"
-        "echo Connection attempt failed, retrying; echo 'SuperNode ID: 1'; sleep 1\n"
-        f"echo the model > {result}; echo delivered; sleep 1\n"
-        "echo Connection attempt failed, retrying; echo a busy server\n"
-        "for n in 1 2 3 4 5; do echo Connection attempt failed, retrying; done; sleep 300\n",
-    )
-    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
+def test_the_server_is_told_what_to_run(command: Command, served, tmp_path):
+    answer = command(*SERVE, *sets("seed=5"), "--port", 9999, "--resume")
     assert answer.code == 0, answer.err
-    assert answer.out.count("Connection attempt failed") == 2 + 3
-    assert answer.out.endswith(f"its server has stopped; the model is in {result}\n")
-    assert find_orphans(tmp_path / "out" / "flower") == []
+    (serving,) = served
+    assert serving.config == load_config("digits", ["seed=5"])
+    assert (serving.address, serving.resume) == (Address("127.0.0.1", 9999), True)
+    assert serving.flower == tmp_path / "out" / "flower"
+    assert not serving.uses_proxy
+    assert "finished; files in out" in answer.out
 
 
-def test_a_supernode_that_fails_is_not_a_server_that_refuses(command: Command, fake):
-    fake("flower-superlink", "")
-    fake("flower-supernode", "#!/bin/sh\necho 'Address already in use'\nexit 1\n")
-    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
-    assert answer.code == 1
-    assert "ended before the server had let it in" in answer.err
-    assert "public key" not in answer.err
-
-
-@pytest.mark.parametrize("said", ["CERTIFICATE_VERIFY_FAILED", "[SSL: WRONG_VERSION_NUMBER]"])
-def test_a_client_that_does_not_trust_the_server(command: Command, fake, said):
-    fake("flower-superlink", "")
-    fake("flower-supernode", f"#!/bin/sh\necho '{said}'\nexit 1\n")
-    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
-    assert answer.code == 1
-    assert "the certificate is not for the name" in answer.err
-    assert "public key" not in answer.err
-
-
-def test_a_certificate_that_the_server_itself_does_not_trust(
-    command: Command,
-    fake,
-):
-    make_keys(Path("keys"), ["fl.example.org"], ["a"], 1)
-    fake("flower-superlink", LISTEN)
-    fake("flwr", "#!/bin/sh\necho Connection to the SuperLink is unavailable.\nexit 1\n")
-    answer = command(*SERVE, "--port", free_address().port, "--keys", "keys/server")
-    assert answer.code == 1
-    assert "Is server.pem also valid for 127.0.0.1?" in answer.err
-
-
-def test_two_clients_cannot_hide_from_each_other(command: Command, fake):
-    fake("flower-superlink", LISTEN)
-    fake("flwr", FLWR, "finished:completed")
+def test_two_clients_cannot_hide_from_each_other(command: Command, served):
     for clients, warned in ((2, True), (3, False)):
-        out = ("--out", f"out{clients}", "--port", free_address().port)
-        answer = command("serve", "digits", *out, *SECURE, *sets(f"clients={clients}"))
+        answer = command(*SERVE, *SECURE, *sets(f"clients={clients}"))
         assert answer.code == 0, answer.err
         assert ("each can subtract its own part" in answer.err) == warned
 
 
-def test_noise_for_fewer_clients_than_there_are(command: Command, fake):
-    fake("flower-superlink", LISTEN)
-    fake("flwr", FLWR, "finished:completed")
+def test_noise_for_fewer_clients_than_there_are(command: Command, served):
     for clients, share, warned in (
         (10, 1.0, True),
         (9, 1.0, True),
         (8, 1.0, False),
         (80, 0.1, False),
     ):
-        out = ("--out", f"out{clients}", "--port", free_address().port)
         size = sets("deployment.minimum=4", f"clients={clients}", f"participation={share}")
-        answer = command("serve", "digits", *out, *PRIVATE, *size)
+        answer = command(*SERVE, *PRIVATE, *size)
         assert answer.code == 0, answer.err
         assert ("as if only 4 took part" in answer.err) == warned
 
 
-def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):
+def test_a_superlink_that_does_not_start_ends_the_command(command: Command, monkeypatch, tmp_path):
+    broken = ["sh", "-c", "echo out of memory; exit 3"]
+    monkeypatch.setattr(programs, "superlink_command", lambda *given: broken)
+    answer = command(*SERVE, "--port", free_address().port)
+    assert answer.code == 1
+    assert "out of memory" in answer.err
+
+
+def test_how_a_run_ends(command: Command, monkeypatch, tmp_path):
+    """With a superlink: services work beside the run, and a failed run can be resumed."""
+    seen: list[object] = []
+
+    def run(grid, config, out) -> None:
+        seen.append((out, config, list(grid.get_nodes())))
+        if len(seen) == 2:
+            raise UserError("too few clients")
+
+    @contextmanager
+    def service(running: Running) -> Iterator[None]:
+        seen.append(running.control.list_nodes())
+        try:
+            yield
+        finally:
+            seen.append("end of the service")
+
+    monkeypatch.setattr(programs, "run_federation", run)
+    serving = Serving(load_config("digits"), tmp_path / "out", free_address())
+    with pytest.raises(FlowerError, match="the run failed: too few clients"):
+        programs.serve(serving, [service])
+    assert seen == [[], (serving.out, serving.config, []), "end of the service"]
+    assert "already holds a run: resume it" in command(*SERVE).err
+    app = tomllib.loads((tmp_path / "out" / "app" / "pyproject.toml").read_text())["tool"]["flwr"]
+    assert parse(json.loads(app["app"]["config"]["config"])) == serving.config
+    assert app["app"]["components"]["serverapp"] == "fedfm.deploy.server_app:app"
+    assert_private(tmp_path / "out")
+
+
+def assert_private(folder: Path) -> None:
+    """Only the owner can look into a folder."""
+    for path in [folder, *folder.rglob("*")]:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_certificate_that_the_server_itself_does_not_trust(command: Command, monkeypatch):
+    monkeypatch.setattr(keys_module, "ALWAYS", ())
+    make_keys(Path("keys"), ["fl.example.org"], ["a"], 1)
+    answer = command(*SERVE, "--port", free_address().port, "--keys", "keys/server")
+    assert answer.code == 1
+    assert "Is server.pem also valid for 127.0.0.1?" in answer.err
+
+
+# ---- the client, without a server
+
+
+@pytest.fixture
+def inline(monkeypatch) -> None:
+    """The worker works in this process, and the node finds no server."""
+
+    class Worker(client_worker.Worker):
+        def close(self) -> None:
+            pass
+
+    def run(node: Node) -> None:
+        raise FlowerError("no route")
+
+    monkeypatch.setattr("fedfm.deploy.programs.join.Worker", Worker)
+    monkeypatch.setattr(Node, "run", run)
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_client_that_is_at_work_keeps_its_data(command: Command, tmp_path):
+    """Whoever joins once more under its name, with other data, is refused and changes nothing."""
+    join = (*JOIN[:-1], "share:0/10", "--superlink", "127.0.0.1:1")
+    assert command(*join).code == 1
+    files = {path: path.read_bytes() for path in (tmp_path / "out").glob("*.toml")}
+    assert len(files) == 2
+    with hold(tmp_path / "out" / "flower"):
+        answer = command(*JOIN[:-1], "share:1/10", "--superlink", "127.0.0.1:1")
+    assert answer.code == 2
+    assert "another command is at work in" in answer.err
+    assert {path: path.read_bytes() for path in files} == files
+    assert_private(tmp_path / "out")
+
+
+@pytest.mark.usefixtures("inline")
+def test_what_a_client_is_told(command: Command, tmp_path):
+    answer = command(*JOIN, "--superlink", "127.0.0.1:1")
+    assert answer.code == 1
+    assert "no route" in answer.err
+    assert "joining 127.0.0.1:1 as 'a'" in answer.out
+    assert "joining" in (tmp_path / "out" / "flower" / "client.log").read_text()
+    site = load_site(tmp_path / "out" / "site.toml")
+    assert (site.name, site.out) == ("a", tmp_path / "out")
+    assert load_config(str(site.config)) == load_config("digits")
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_site_file_must_expect_this_config(command: Command, tmp_path):
     data = '\n[data]\nsource = "share"\nshare = 0\nof = 10\n'
     (tmp_path / "s.toml").write_text('name = "a"' + data)
     join = ("join", "digits", "--superlink", "127.0.0.1:1", "--site", "s.toml")
@@ -360,80 +312,81 @@ def test_a_site_file_must_expect_this_config(command: Command, fake, tmp_path):
     (tmp_path / "s.toml").write_text('name = "a"\nconfig = "cifar10"' + data)
     assert "expects another config" in command(*join).err
     (tmp_path / "s.toml").write_text('name = "a"\nconfig = "digits"' + data)
-    fake("flower-superlink", "")
-    fake("flower-supernode", "#!/bin/sh\necho no route\nexit 1\n")
     said = command(*join, *sets("rounds=7")).err
     assert "training.rounds (s.toml 30, here 7)" in said
-    answer = command(*join, *sets("threads=1"))
-    assert answer.code == 1
-    assert f"--node-config 'site=\"{tmp_path / 's.toml'}\"'" in answer.out
+    assert command(*join, *sets("threads=1")).code == 1
 
 
-# ---- with Flower itself
+# ---- both
 
 
-class Standin:
-    """`fedfm` with the stand-in app, in a process of its own."""
-
-    def __init__(self, said: Path, *arguments: object) -> None:
-        self.said = said
-        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-        with said.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.deploy.standin", *map(str, arguments)],
-                cwd=ROOT,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            )
-
-    def wait_for(self, text: str) -> None:
-        end = time.monotonic() + 90
-        while text not in self.said.read_text():
-            assert self.process.poll() is None, self.said.read_text()
-            assert time.monotonic() < end, self.said.read_text()
-            time.sleep(0.1)
-
-
-@pytest.fixture
-def standin(tmp_path) -> Iterator[Callable[..., Standin]]:
-    started: list[Standin] = []
-
-    def start(name: str, *arguments: object) -> Standin:
-        out = ("--out", tmp_path / name)
-        started.append(Standin(tmp_path / f"{name}.txt", *arguments, *out))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.process.terminate()
-    for each in started:
-        each.process.wait(30)
-
-
-def test_a_federation_with_tls_and_authentication(standin, tmp_path):
-    """Two clients are let in and answer, a third with a key of its own making is not."""
+def test_a_federation_with_tls_and_authentication(start, tmp_path):
+    """Two clients are let in and answer; a third with a key of its own making is not."""
     keys, forged, port = tmp_path / "keys", tmp_path / "forged", free_address().port
     make_keys(keys, ["127.0.0.1"], ["a", "b"], days=1)
     make_keys(forged, ["127.0.0.1"], ["c"], days=1)
     (forged / "c" / "ca.pem").write_bytes((keys / "a" / "ca.pem").read_bytes())
-    server = standin("server", "serve", *CONFIG, "--port", port, "--keys", keys / "server")
-    server.wait_for("fedfm.deploy.programs.proxy")
-    join = ("join", *CONFIG, "--superlink", f"127.0.0.1:{port}", "--data", "share:0/10")
+    config = ("digits", *sets(*FEDERATION))
+    server = start("server", "serve", *config, "--port", port, "--keys", keys / "server")
+    join = ("join", *config, "--superlink", f"127.0.0.1:{port}")
     clients = [
-        standin(name, *join, "--name", name, "--keys", folder / name)
-        for name, folder in (("a", keys), ("b", keys), ("c", forged))
+        start(name, *join, "--name", name, "--data", f"share:{k}/2", "--keys", folder / name)
+        for k, (name, folder) in enumerate((("a", keys), ("b", keys)))
     ]
-    clients[2].wait_for("Failed to activate SuperNode")
-    server.process.wait(90)
+    stranger = start("c", *join, "--name", "c", "--data", "share:0/2", "--keys", forged / "c")
+    server.join(90)
+    assert server.exitcode == 0, read(tmp_path, "server")
     for client in clients:
-        client.process.send_signal(signal.SIGINT)
-    assert [client.process.wait(30) for client in clients] == [128 + signal.SIGINT] * 3
-    assert server.process.returncode == 0
-    said = server.said.read_text()
-    assert f"out {tmp_path / 'server'} resume 1" in said
-    assert re.search(r"round 0: a, b in \d", said)
-    folders = [tmp_path / name / "flower" for name in ("server", "a", "b", "c")]
-    assert [stray for folder in folders for stray in find_orphans(folder)] == []
+        client.join(30)
+    assert [client.exitcode for client in clients] == [0, 0], read(tmp_path, "a")
+    wait_for(tmp_path, "c", "not let in yet")
+    stranger.terminate()
+    stranger.join(30)
+    assert stranger.exitcode == 128 + signal.SIGTERM
+    assert "client 0 is 'a'" in read(tmp_path, "server")
+    for name in ("a", "b"):
+        assert (tmp_path / name / "model.safetensors").exists()
+    for name in ("server", "a", "b", "c"):
+        assert_private(tmp_path / name)
     kept = [path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()]
     assert not any(b"site.toml" in content for content in kept)
+
+
+FEDERATION = (
+    *(
+        "rounds=1",
+        "clients=2",
+        "epochs=1",
+        "partition.kind=niid2",
+        "model={name='mlp', hidden=[8]}",
+    ),
+    *("deployment.minimum=2", "deployment.wait=60"),
+)
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Callable[..., ForkServerProcess]]:
+    """Starts `fedfm ARGUMENTS --out NAME` in a process of its own."""
+    started: list[ForkServerProcess] = []
+
+    def begin(name: str, *arguments: object) -> ForkServerProcess:
+        words = [*map(str, arguments), "--out", str(tmp_path / name)]
+        started.append(tools.start(*words, said=tmp_path / f"{name}.txt"))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.terminate()
+        process.join(30)
+
+
+def read(folder: Path, name: str) -> str:
+    """What a command has said."""
+    return (folder / f"{name}.txt").read_text()
+
+
+def wait_for(folder: Path, name: str, text: str) -> None:
+    end = time.monotonic() + 60
+    while text not in read(folder, name):
+        assert time.monotonic() < end, read(folder, name)
+        time.sleep(0.05)

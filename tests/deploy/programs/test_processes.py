@@ -18,127 +18,120 @@ from fedfm.deploy.programs.addresses import (
     require_free,
     wait_until_listening,
 )
-from fedfm.deploy.programs.log import follow_log
-from fedfm.deploy.programs.orphans import find_orphans
-from fedfm.deploy.programs.processes import FlowerError, flower_variables, supervise
+from fedfm.deploy.programs.processes import (
+    FlowerError,
+    hold,
+    make_private_files,
+    require_flower,
+    supervise,
+)
 
-DETACHED = ["sh", "-c", "setsid sleep 300 & sleep 300"]
-"""A program that starts another in a session of its own, as Flower's do."""
+SLEEP = ["sleep", "300"]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(processes, "GRACE", 0.2)
+    (tmp_path / "flower").mkdir()
     return tmp_path / "flower"
 
 
-def wait_for(count: int, folder: Path) -> None:
-    """Wait until so many processes of a crew run."""
-    end = time.monotonic() + 10
-    while len(find_orphans(folder)) != count:
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_all_processes_end_with_the_block(folder):
-    with supervise(folder, {}) as workers:
-        workers.start(DETACHED, "log")
-        wait_for(3, folder)
-    assert find_orphans(folder) == []
+    with supervise(folder) as workers:
+        child = workers.start(SLEEP, "log")
+        assert child.poll() is None
+    assert child.poll() == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_all_processes_end_on_a_signal(folder, number):
-    before = signal.getsignal(number)
+    before, started = signal.getsignal(number), list[subprocess.Popen[bytes]]()
     with pytest.raises(SystemExit) as left:
-        _told_to_stop(folder, number)
+        _told_to_stop(folder, number, started)
     assert left.value.code == 128 + number
-    assert find_orphans(folder) == []
+    assert started[0].poll() is not None
     assert signal.getsignal(number) == before
 
 
-def _told_to_stop(folder: Path, number: int) -> None:
-    with supervise(folder, {}) as workers:
-        workers.start(DETACHED, "log")
-        wait_for(3, folder)
+def _told_to_stop(folder: Path, number: int, started: list) -> None:
+    with hold(folder), supervise(folder) as workers:
+        started.append(workers.start(SLEEP, "log"))
         os.kill(os.getpid(), number)
         time.sleep(10)
 
 
 def test_a_process_that_does_not_listen_is_killed(folder):
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('on'); time.sleep(99)"
-    with supervise(folder, {}) as workers:
-        workers.start([sys.executable, "-c", stubborn], "log")
+    with supervise(folder) as workers:
+        child = workers.start([sys.executable, "-c", stubborn], "log")
         while "on" not in (folder / "log").read_text():
             time.sleep(0.02)
-    assert find_orphans(folder) == []
+    assert child.poll() == -signal.SIGKILL
 
 
-def test_what_a_killed_command_left_is_ended_by_the_next(folder):
+def test_processes_end_with_a_command_that_is_killed(folder):
     code = (
         "from pathlib import Path; from fedfm.deploy.programs.processes import supervise\n"
-        f"with supervise(Path({str(folder)!r}), {{}}) as workers:\n"
-        f"    workers.start({DETACHED!r}, 'log').wait()"
+        f"with supervise(Path({str(folder)!r})) as workers:\n"
+        f"    child = workers.start({SLEEP!r}, 'log'); print(child.pid, flush=True); child.wait()"
     )
-    command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    wait_for(3, folder)
-    command.kill()
-    command.wait()
-    wait_for(2, folder)  # the first process went with its parent: Linux told it
-    with supervise(folder, {}):
-        assert find_orphans(folder) == []
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        child = Path("/proc") / command.stdout.readline().decode().strip()
+        assert child.exists()
+        command.kill()
+    end = time.monotonic() + 10
+    while child.exists() and "State:\tZ" not in (child / "status").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_process_that_has_ended_is_named(folder):
+    with supervise(folder) as workers:
+        workers.check()
+        workers.start(["sh", "-c", "echo out of memory; exit 3"], "superlink.log").wait()
+        with pytest.raises(FlowerError, match=r"superlink .*\b3\b.*\nout of memory"):
+            workers.check()
 
 
 def test_a_folder_has_one_command_at_a_time(folder):
-    with (
-        supervise(folder, {}),
-        pytest.raises(UserError, match="another command"),
-        supervise(folder, {}),
-    ):
+    with hold(folder), pytest.raises(UserError, match="another command"), hold(folder):
         pass
 
 
-def test_the_commands_can_be_copied(folder, capsys):
-    with supervise(folder, {"FLWR_HOME": "/a b"}) as workers:
-        workers.start(["true", "a b"], "log").wait()
-    export, command = capsys.readouterr().out.splitlines()
-    assert export.startswith("export PATH=")
-    assert export.endswith(" FLWR_HOME='/a b'")
-    assert command == "true 'a b'"
+def test_only_the_owner_can_look_into_the_folder(tmp_path):
+    (tmp_path / "old" / "flower").mkdir(parents=True, mode=0o755)
+    for place in (tmp_path / "new" / "flower", tmp_path / "old" / "flower"):
+        with hold(place):
+            (place / "inner").mkdir()
+            (place / "file").write_text("secret")
+        assert place.stat().st_mode & 0o777 == 0o700
+        assert (place / "inner").stat().st_mode & 0o777 == 0o700
+        assert {(place / each).stat().st_mode & 0o777 for each in ("file", "lock")} == {0o600}
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_flwr_says_when_it_fails(folder, tmp_path, monkeypatch):
-    for name in ("flwr", "flower-superlink"):
-        (tmp_path / name).write_text("#!/bin/sh\necho no such thing\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setattr(processes, "find_flower", lambda: tmp_path)
-    with supervise(folder, {}) as workers, pytest.raises(FlowerError, match="no such thing"):
-        workers.run_flwr("list")
+def test_the_mask_of_permissions_is_given_back():
+    before = os.umask(0o022)
+    try:
+        with make_private_files():
+            pass
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
 
 
-def test_without_the_extra_it_says_what_to_install(folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with (
-        pytest.raises(UserError, match=r"pip install '\.\[flower\]'"),
-        supervise(folder, {}),
-    ):
-        pass
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(processes, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install '\.\[flower\]'"):
+        require_flower()
 
 
-def test_telemetry_is_off_unless_asked_for(folder):
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    assert flower_variables(folder, False) == flower_variables(folder, True) | quiet
-    assert not flower_variables(folder, True).keys() & quiet.keys()
-
-
-def test_a_log_is_shown_without_noise_and_colours(folder, capsys):
-    with supervise(folder, {}) as workers:
-        said = "\\033[92mINFO \\033[0m:      \\nINFO:     Uvicorn\\n\\033[92mround 1\\033[0m\\nend"
-        log = workers.start(["printf", said], "log")
-        capsys.readouterr()
-        assert "Uvicorn" in follow_log(log, folder / "log")
-    assert capsys.readouterr().out.splitlines() == ["round 1", "end"]
+def test_flower_does_not_call_home(folder):
+    with supervise(folder) as workers:
+        workers.start(["env"], "log").wait()
+    variables = (folder / "log").read_text().splitlines()
+    assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"} <= {*variables}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +169,7 @@ def test_a_port_in_use():
 
 
 def test_a_program_that_ends_before_it_listens(folder):
-    with supervise(folder, {}) as workers:
+    with supervise(folder) as workers:
         failed = workers.start(["sh", "-c", "echo out of order; exit 1"], "superlink.log")
         with pytest.raises(FlowerError, match=r"superlink.*\nout of order"):
             wait_until_listening(failed, free_address(), folder / "superlink.log")

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from fedfm.core.trees import Tree, flatten, to_device, tree_map
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement, describe_agreement, hide_classes
 from fedfm.deploy.checks import check_accountable, check_batches, describe_differences
+from fedfm.deploy.client.cache import Cache
 from fedfm.deploy.client.runtime import Runtime
 from fedfm.deploy.client.site import Site
 from fedfm.deploy.client.storage import Storage, to_model
@@ -55,6 +56,7 @@ class Client:
 
     site: Site
     masker: Masker
+    cache: Cache = field(default_factory=Cache)
 
     @property
     def storage(self) -> Storage:
@@ -89,7 +91,7 @@ class Client:
             )
         config = self._read_config(question)
         check_accountable(config)
-        data = self.site.load_data(config)
+        data = self.cache.load_data(self.site, config)
         check_batches(data, config)
         self.masker.expect(config.deployment.minimum)
         introduction = self.site.introduce(data)
@@ -110,7 +112,7 @@ class Client:
         facts, config = question.facts, self._read_config(question)
         if facts["tell"] and config.deployment.secure:
             self.masker.accept_letters(question)
-        data = self.site.load_data(config)
+        data = self.cache.load_data(self.site, config)
         self._warn_of_other_data(data, facts["token"])
         enrolment = {key: facts[key] for key in ("token", "config", "client", "agreement")}
         self.storage.save_enrolment(enrolment | {"data": data.digest})
@@ -134,23 +136,26 @@ class Client:
         """Return statistics of the samples under the global model."""
         request, runtime = self._task(question, "measure")
         fed = runtime.federation
-        sums = answer_measure(prepare_group(request, fed), fed, request)
-        return self._send_sums(question, runtime, request, sums, {"reports": sums.total})
+        with runtime.use_threads():
+            sums = answer_measure(prepare_group(request, fed), fed, request)
+            return self._send_sums(question, runtime, request, sums, {"reports": sums.total})
 
     def train(self, question: Packet) -> Packet:
         """Train from the global model, or continue from the client's own."""
         request, runtime = self._task(question, "train")
         fed = runtime.federation
-        group = prepare_group(request, fed)
-        sums = answer_train(group, fed, request, train_locally(group, fed, request))
-        return self._send_sums(question, runtime, request, sums, sums.total)
+        with runtime.use_threads():
+            group = prepare_group(request, fed)
+            sums = answer_train(group, fed, request, train_locally(group, fed, request))
+            return self._send_sums(question, runtime, request, sums, sums.total)
 
     def evaluate(self, question: Packet) -> Packet:
         """Evaluate the last model."""
         request, runtime = self._task(question, "evaluate")
         _refuse_private(runtime.config, "accuracies")
-        scores = {"scores": runtime.evaluate(_own_model(request, runtime))}
-        return self._send("evaluate", question, runtime.config, scores)
+        with runtime.use_threads():
+            scores = {"scores": runtime.evaluate(_own_model(request, runtime))}
+            return self._send("evaluate", question, runtime.config, scores)
 
     def log_refusal(self, question: Packet) -> Packet:
         """Log why the server refuses this client."""
@@ -174,7 +179,7 @@ class Client:
         config = parse(json.loads(enrolment["config"]))
         if config.deployment.secure and kind != "deliver":
             self.masker.accept_letters(question)  # before the work, which would be in vain
-        runtime = Runtime(self.site, config, agreement, enrolment["client"])
+        runtime = self.cache.get_runtime(self.site, config, agreement, enrolment["client"])
         model = self._model(question, kind, runtime)
         sent = to_device(question.trees.get("down", {}), runtime.task.device)
         pieces = config.composed.active(facts["round"])

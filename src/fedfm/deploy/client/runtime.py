@@ -1,5 +1,7 @@
-"""What a client needs to answer one question: its prepared data, the network and an executor."""
+"""What a client needs to answer questions: its prepared data, the network and an executor."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -29,16 +31,21 @@ from fedfm.run.simulation import device_data
 
 
 class Runtime:
-    """A client's machine, prepared for one question."""
+    """A client's machine, prepared for the questions of one federation."""
 
-    def __init__(self, site: Site, config: Config, agreement: Agreement, client: int) -> None:
+    def __init__(
+        self, site: Site, config: Config, agreement: Agreement, client: int, data: Dataset
+    ) -> None:
         self.config = config.model_copy(update={"device": site.device, "threads": site.threads})
-        self.site, self.agreement, self.client = site, agreement, client
-
-    @cached_property
-    def data(self) -> Dataset:
+        self.agreement, self.client = agreement, client
+        self.data = apply_agreement(data, agreement)
         """The client's data, labelled and normalised as agreed."""
-        return apply_agreement(self.site.load_data(self.config), self.agreement)
+
+    @contextmanager
+    def use_threads(self) -> Iterator[None]:
+        """Use the site's number of threads inside the block."""
+        with use_threads(self.config.threads, self.network):
+            yield
 
     @cached_property
     def network(self) -> nn.Module:
@@ -46,7 +53,6 @@ class Runtime:
         with torch.device("meta"):
             network = build_model(self.config, self.agreement, pretrained=False)
         network.to_empty(device=device_of(self.config))
-        use_threads(self.config.threads, network)
         return network
 
     @cached_property

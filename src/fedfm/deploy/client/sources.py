@@ -47,6 +47,10 @@ class _Source(BaseModel):
         """The names of a table's columns, which must be equal at all clients."""
         return ()
 
+    def paths(self, config: Config) -> list[Path]:
+        """Return the files and folders that the data are read from, as far as they are known."""
+        return []
+
 
 class FolderSource(_Source):
     """Images in one folder per class, scaled to `size` x `size` if `size` is given."""
@@ -58,6 +62,10 @@ class FolderSource(_Source):
     def load(self, config: Config) -> Dataset:
         """Return the images."""
         return data.load("folder", path=self.path, size=self.size)
+
+    def paths(self, config: Config) -> list[Path]:
+        """Return the folder or archive."""
+        return [self.path]
 
 
 class CsvSource(_Source):
@@ -78,6 +86,10 @@ class CsvSource(_Source):
         """Return the table; missing values are filled by the mean of the client's own rows."""
         options: dict[str, Any] = self.model_dump(exclude={"source"})
         return data.load("csv", **options, categories=())
+
+    def paths(self, config: Config) -> list[Path]:
+        """Return the table's file."""
+        return [self.path]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -164,6 +176,11 @@ class ShareSource(_Source):
         train = replace(whole.train.subset(torch.from_numpy(shards[self.share])), clients=None)
         test = replace(whole.test.subset(self._find_tests(whole)), clients=None)
         return replace(whole, train=train, test=test, clients=())
+
+    def paths(self, config: Config) -> list[Path]:
+        """Return the files that the config names."""
+        named = (config.data.path, config.data.test_path)
+        return [Path(path).expanduser() for path in named if path]
 
     def _find_tests(self, whole: Dataset) -> torch.Tensor:
         """Return the test samples that belong to the client, or else every `of`-th one."""

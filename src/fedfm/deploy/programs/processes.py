@@ -1,31 +1,33 @@
-"""Flower's programs as child processes: commands are printed, and no process is left behind."""
+"""The processes of a command: one command per folder, private files, nothing left behind."""
 
-import json
+import ctypes
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from fedfm.core.errors import UserError, not_installed
 from fedfm.core.locks import lock
-from fedfm.deploy.programs.orphans import MARK, die_with_parent, end_orphans
 
-POLL = "0.2"
-"""Seconds between two checks of Flower for a process to start (Flower's default is 1)."""
 GRACE = 8.0
 """Seconds within which a process must stop by itself."""
+PRIVATE = 0o077
+"""The mask of permissions that others do not get."""
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""The environment variables that keep Flower from calling its makers."""
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PARENT_DEATH_SIGNAL = 1
 
 
 class FlowerError(RuntimeError):
-    """One of Flower's programs failed; the message says which one and quotes its last output."""
+    """A process or a connection of a federation failed; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -34,88 +36,78 @@ class Processes:
 
     folder: Path
     """The folder of their logs."""
-    environment: Mapping[str, str]
-    children: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    children: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    """The processes by the name of their log."""
 
     def start(self, command: Sequence[str], log: str) -> "subprocess.Popen[bytes]":
         """Start a program in the background; its output goes to the file `log`."""
-        print(shlex.join(command), flush=True)
         path = self.folder / log
-        path.unlink(missing_ok=True)  # an orphan of an earlier command may still write to it
         with path.open("wb") as file:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=self.environment,
+                env={**os.environ, **QUIET, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        self.children.append(child)
+        self.children[path.stem] = child
         return child
 
-    def run_flwr(self, *words: str) -> dict[str, Any]:
-        """Return the JSON that a `flwr` command prints; raise `FlowerError` if it fails."""
-        command = ["flwr", *words, "--format", "json"]
-        print(shlex.join(command), flush=True)
-        done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
-        try:
-            answer = dict(json.loads(done.stdout))
-        except ValueError:
-            answer = {"error-message": done.stdout + done.stderr}
-        if not answer.get("success"):
-            reason = str(answer.get("error-message", answer)).strip()
-            raise FlowerError(f"`{shlex.join(command)}` failed: {reason}")
-        return answer
+    def check(self) -> None:
+        """Raise `FlowerError` if a process has ended."""
+        for name, child in self.children.items():
+            if child.poll() is not None:
+                end = last_lines(self.folder / f"{name}.log")
+                raise FlowerError(f"the {name} ended (exit code {child.returncode}):\n{end}")
 
 
 @contextmanager
-def supervise(folder: Path, variables: Mapping[str, str]) -> Iterator[Processes]:
-    """Manage processes with `variables` in their environment; they end with the block.
+def supervise(folder: Path) -> Iterator[Processes]:
+    """Manage processes with logs in `folder`; they end with the block.
 
-    Only one command at a time can use `folder`; it first ends the processes that a killed command
-    left there. Ctrl-C and SIGTERM leave the block by SystemExit. On Linux the processes also end
-    if the command itself is killed with SIGKILL.
+    On Linux they also end if the command itself is killed with SIGKILL.
     """
-    programs = find_flower()
-    shown = [f"{key}={shlex.quote(value)}" for key, value in variables.items()]
-    print("export", f'PATH={shlex.quote(str(programs))}:"$PATH"', *shown, flush=True)
-    path = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
-    ours = {"PATH": path, MARK: str(folder), "PYTHONUNBUFFERED": "1"}
-    with _lock_folder(folder), _handle_signals(_leave):
-        end_orphans(folder, grace=0)
-        processes = Processes(folder, {**os.environ, **variables, **ours})
-        try:
-            yield processes
-        finally:
-            with _handle_signals(signal.SIG_IGN):
-                for child in reversed(processes.children):
-                    _end(child)
-                end_orphans(folder, GRACE)
+    processes = Processes(folder)
+    try:
+        yield processes
+    finally:
+        with _handle_signals(signal.SIG_IGN):
+            for child in reversed(processes.children.values()):
+                _end(child)
 
 
-def find_flower() -> Path:
-    """Return the folder of Flower's programs: this Python's, else the first on the PATH.
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Hold a folder of Flower's files alone, inside the block; nobody else may look into it.
 
-    Raise a `UserError` if Flower is not installed.
+    Ctrl-C and SIGTERM leave the block by SystemExit.
     """
-    here = Path(sys.executable).parent
-    path = f"{here}{os.pathsep}{os.environ.get('PATH', '')}"
-    superlink = shutil.which("flower-superlink", path=path)
-    if superlink is None:
+    with make_private_files(), _lock_folder(folder), _handle_signals(_leave):
+        yield
+
+
+@contextmanager
+def make_private_files() -> Iterator[None]:
+    """Give new folders mode 0700 and new files mode 0600, inside the block."""
+    before = os.umask(PRIVATE)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def die_with_parent() -> None:
+    """Ask Linux to send this process SIGTERM when its parent ends; call it in a new process."""
+    if _LIBC:
+        _LIBC.prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def require_flower() -> None:
+    """Raise a `UserError` if Flower is not installed."""
+    if find_spec("flwr") is None:
         raise not_installed("Flower is not installed here", "flower")
-    return Path(superlink).parent
-
-
-def flower_variables(home: Path, telemetry: bool) -> dict[str, str]:
-    """Return the environment variables of all Flower programs.
-
-    Unless `telemetry` is wanted, Flower does not report to its makers.
-    """
-    variables = {"FLWR_HOME": str(home), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL}
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    return variables if telemetry else variables | quiet
 
 
 def last_lines(log: Path, lines: int = 12) -> str:
@@ -126,6 +118,7 @@ def last_lines(log: Path, lines: int = 12) -> str:
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777 & ~PRIVATE)  # an earlier version may have made it
     with ExitStack() as stack:
         file = stack.enter_context((folder / "lock").open("w"))
         try:

@@ -1,15 +1,20 @@
-"""The server's side of a deployment: a superlink, a proxy in front of it, and one run."""
+"""`fedfm serve`: a superlink, a proxy in front of it, and one run whose server is this process."""
 
 import json
-import subprocess
+import logging
+import secrets
 import sys
-import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from fedfm.config import Config
+from fedfm.core.errors import UserError
+from fedfm.deploy.flower import Control, FleetError, read_public_key, take_server_task
 from fedfm.deploy.programs.addresses import (
     LOOPBACK,
     Address,
@@ -18,46 +23,32 @@ from fedfm.deploy.programs.addresses import (
     wait_until_listening,
 )
 from fedfm.deploy.programs.keys import ServerKeys
-from fedfm.deploy.programs.log import follow_log
-from fedfm.deploy.programs.processes import (
-    FlowerError,
-    Processes,
-    flower_variables,
-    last_lines,
-    supervise,
-)
+from fedfm.deploy.programs.logs import show_log
+from fedfm.deploy.programs.processes import FlowerError, Processes, hold, supervise
+from fedfm.deploy.server.grid import ServerGrid
+from fedfm.deploy.server_app import FLOWER, run_federation
+from fedfm.deploy.signatures import Signer
 from fedfm.run.folder import RunFolder
 
-CONNECTION = "fedfm"
-"""The name of the superlink in Flower's configuration."""
+logger = logging.getLogger(__name__)
 APP = {
     "serverapp": "fedfm.deploy.server_app:app",
     "clientapp": "fedfm.deploy.client_app:app",
 }
-"""The two halves of the Flower app, as module:attribute."""
-FINISHED = "finished:completed"
-FAILED = "ServerApp raised an exception"
-"""What Flower logs before a traceback; the reason is printed when the run is over."""
-REASON = "ServerApp failed with exception: "
-"""How Flower's reason begins."""
-Needed = dict[str, "subprocess.Popen[bytes]"]
-"""The processes that a run needs, by name."""
+"""The two halves of the Flower app, as module:attribute, for nodes of Flower's own."""
+LOG, TOKEN, SECRET = "server.log", "control.token", "runtime.secret"
 
 
 @dataclass(frozen=True)
 class Serving:
     """The settings of one run on this machine as the server."""
 
-    config: dict[str, Any]
-    """The resolved config, as plain values."""
+    config: Config
     out: Path
     address: Address
     """The address for clients."""
     keys: ServerKeys | None = None
     resume: bool = False
-    telemetry: bool = False
-    metrics: Address | None = None
-    """The address of metrics and the live page."""
     log_json: bool = False
 
     @property
@@ -70,56 +61,121 @@ class Serving:
         """The folder of Flower's files."""
         return self.out.resolve() / "flower"
 
+
+@dataclass(frozen=True)
+class Running:
+    """A superlink that runs, with its credentials."""
+
+    serving: Serving
+    processes: Processes
+    inside: Address
+    """Where the superlink listens."""
+    control: Control
+    """Admits clients and lists them, while the federation runs."""
+    secret: bytes
+
     @property
-    def variables(self) -> dict[str, str]:
-        """The environment variables of the processes; the ServerApp inherits them."""
-        return flower_variables(self.flower, self.telemetry) | {
-            "FEDFM_OUT": str(self.out.resolve()),
-            "FEDFM_RESUME": "1",  # `serve` has checked that the folder holds this run
-            "FEDFM_KEYS": str(self.keys.ca.parent) if self.keys else "",
-            "FEDFM_METRICS": str(self.metrics or ""),
-            "FEDFM_LOG_JSON": "1" if self.log_json else "",
-        }
+    def ca(self) -> Path | None:
+        """The authority of its certificate."""
+        return self.serving.keys.ca if self.serving.keys else None
 
 
-def superlink_command(address: Address, keys: ServerKeys | None) -> list[str]:
-    """Return the `flower-superlink` command; it has no database, which would halve its speed.
+Service = Callable[[Running], AbstractContextManager[object]]
+"""Something that works beside the server, from before the run until its end."""
 
-    A restarted superlink loses nothing of value: clients are registered again and reconnect.
+
+def serve(serving: Serving, services: Sequence[Service] = ()) -> None:
+    """Run a federation to its end, with `services` beside it; raise `FlowerError` if it fails."""
+    require_free(serving.address)
+    with ExitStack() as stack:
+        stack.enter_context(hold(serving.flower))
+        RunFolder.open(serving.out, serving.config.as_toml(), serving.resume, FLOWER)
+        stack.enter_context(show_log(serving.flower / LOG, serving.log_json))
+        running = stack.enter_context(start_superlink(serving))
+        for service in services:
+            stack.enter_context(service(running))
+        run_server(running)
+
+
+def run_server(running: Running) -> None:
+    """Start a run, and be its server."""
+    serving, check = running.serving, running.processes.check
+    signer = Signer.load(serving.keys.certificate, serving.keys.key) if serving.keys else None
+    app = serving.out.resolve() / "app"
+    _write_toml(app / "pyproject.toml", _describe_app(serving.config.as_toml()))
+    try:
+        run = running.control.start_run(app)
+        task = take_server_task(str(running.inside), running.ca, running.secret, run, check)
+        with task as grid:
+            run_federation(ServerGrid(grid, run, check, signer), serving.config, serving.out)
+    except FleetError as problem:
+        check()
+        raise FlowerError(f"the superlink refuses its own server: {problem}") from problem
+    except UserError as problem:
+        raise FlowerError(f"the run failed: {problem}") from problem
+
+
+@contextmanager
+def start_superlink(serving: Serving) -> Iterator[Running]:
+    """Start a superlink, register the clients' keys, and only then let clients connect."""
+    keys, inside = serving.keys, free_address() if serving.uses_proxy else serving.address
+    token, secret = _write_credentials(serving.flower)
+    with supervise(serving.flower) as processes:
+        superlink = processes.start(
+            superlink_command(serving.flower, inside, keys), "superlink.log"
+        )
+        wait_until_listening(superlink, inside, serving.flower / "superlink.log")
+        control = Control(str(inside), keys.ca if keys else None, token)
+        _register(control, keys)
+        if serving.uses_proxy:
+            proxy = processes.start(proxy_command(serving.address, inside, keys), "proxy.log")
+            wait_until_listening(proxy, serving.address, serving.flower / "proxy.log")
+        logger.info("listening at %s", serving.address)
+        yield Running(serving, processes, inside, control, secret)
+
+
+def superlink_command(folder: Path, address: Address, keys: ServerKeys | None) -> list[str]:
+    """Return the command of the superlink; its credentials are in `folder`.
+
+    It has no database, which would halve its speed. A restarted superlink loses nothing of value:
+    clients are registered again and reconnect.
     """
-    return [
-        "flower-superlink",
-        *("--host", address.host, "--port", str(address.port)),
-        "--disable-runtime-dependency-installation",
-        *(_tls(keys) if keys else ["--insecure"]),
-    ]
-
-
-def _tls(keys: ServerKeys) -> list[str]:
-    return [
-        *("--ssl-ca-certfile", str(keys.ca)),
-        *("--ssl-certfile", str(keys.certificate)),
-        *("--ssl-keyfile", str(keys.key)),
-        "--enable-supernode-auth",
-    ]
+    credentials = [str(folder / TOKEN), str(folder / SECRET)]
+    module = [sys.executable, "-m", "fedfm.deploy.flower"]
+    return [*module, str(address), *credentials, *_tls(keys)]
 
 
 def proxy_command(outside: Address, inside: Address, keys: ServerKeys | None) -> list[str]:
     """Return the command of the proxy between clients and the superlink."""
-    files = [str(keys.ca), str(keys.certificate), str(keys.key)] if keys else []
-    return [sys.executable, "-m", "fedfm.deploy.programs.proxy", str(outside), str(inside), *files]
+    module = [sys.executable, "-m", "fedfm.deploy.programs.proxy"]
+    return [*module, str(outside), str(inside), *_tls(keys)]
 
 
-def serve(serving: Serving) -> None:
-    """Start a superlink and one run on it, wait for its end; raise `FlowerError` if it failed."""
-    require_free(serving.address)
-    RunFolder.open(serving.out, serving.config, serving.resume)
-    app = serving.out.resolve() / "app"
-    _write_toml(app / "pyproject.toml", _describe_app(serving.config))
-    with supervise(serving.flower, serving.variables) as processes:
-        needed = _open(processes, serving)
-        run = processes.run_flwr("run", str(app), CONNECTION)["run-id"]
-        _follow(processes, needed, run)
+def _tls(keys: ServerKeys | None) -> list[str]:
+    return [str(keys.ca), str(keys.certificate), str(keys.key)] if keys else []
+
+
+def _write_credentials(folder: Path) -> tuple[str, bytes]:
+    """Draw a token for the Control interface and a secret for the Runtime interface."""
+    token, secret = secrets.token_urlsafe(32), secrets.token_bytes(32)
+    (folder / TOKEN).write_text(token)
+    (folder / SECRET).write_bytes(secret)
+    for name in (TOKEN, SECRET):
+        (folder / name).chmod(0o600)
+    return token, secret
+
+
+def _register(control: Control, keys: ServerKeys | None) -> None:
+    """Register the clients' public keys with the superlink."""
+    try:
+        for name, key in keys.clients.items() if keys else ():
+            control.register(name, read_public_key(key))
+    except FleetError as problem:
+        assert keys is not None
+        raise FlowerError(
+            f"{problem}\nIs {keys.certificate.name} also valid for {LOOPBACK}? The server's own "
+            "processes connect to it."
+        ) from problem
 
 
 def _describe_app(config: dict[str, Any]) -> dict[str, Any]:
@@ -132,62 +188,3 @@ def _describe_app(config: dict[str, Any]) -> dict[str, Any]:
 def _write_toml(path: Path, table: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tomli_w.dumps(table), encoding="utf-8")
-
-
-def _open(processes: Processes, serving: Serving) -> Needed:
-    """Start the superlink, register the clients' keys, and only then let clients connect."""
-    keys, inside = serving.keys, free_address() if serving.uses_proxy else serving.address
-    superlink = processes.start(superlink_command(inside, keys), "superlink.log")
-    security = {"root-certificates": str(keys.ca)} if keys else {"insecure": True}
-    known = {"default": CONNECTION, CONNECTION: {"address": str(inside), **security}}
-    _write_toml(serving.flower / "config.toml", {"superlink": known})
-    wait_until_listening(superlink, inside, serving.flower / "superlink.log")
-    if keys:
-        _register(processes, keys)
-    if not serving.uses_proxy:
-        return {"superlink": superlink}
-    proxy = processes.start(proxy_command(serving.address, inside, keys), "proxy.log")
-    wait_until_listening(proxy, serving.address, serving.flower / "proxy.log")
-    return {"superlink": superlink, "proxy": proxy}
-
-
-def _register(processes: Processes, keys: ServerKeys) -> None:
-    """Register the clients' public keys with the superlink."""
-    try:
-        for name, key in keys.clients.items():
-            processes.run_flwr("supernode", "register", str(key), CONNECTION, "--name", name)
-    except FlowerError as problem:
-        raise FlowerError(
-            f"{problem}\nIs {keys.certificate.name} also valid for {LOOPBACK}? The server's own "
-            "processes connect to it."
-        ) from problem
-
-
-def _follow(processes: Processes, needed: Needed, run: str) -> None:
-    """Print the run's log until the run is over."""
-
-    def watch() -> None:
-        for name, process in needed.items():
-            if process.poll() is not None:
-                end = last_lines(processes.folder / f"{name}.log")
-                raise FlowerError(f"the {name} ended (exit code {process.returncode}):\n{end}")
-
-    text, path = "", processes.folder / "run.log"
-    while True:
-        log = processes.start(["flwr", "log", run, CONNECTION, "--stream"], path.name)
-        text = follow_log(log, path, watch, text.splitlines(), lambda line: FAILED in line)
-        watch()
-        if _is_over(processes, run):
-            return
-        time.sleep(2)
-
-
-def _is_over(processes: Processes, run: str) -> bool:
-    """Return whether the run has finished; raise `FlowerError` if it failed."""
-    record = processes.run_flwr("list", CONNECTION, "--run-id", run)["runs"][0]
-    if not record["status"].startswith("finished"):
-        return False
-    if record["status"] != FINISHED:
-        reason = record["status-details"].removeprefix(REASON)
-        raise FlowerError(f"the run ended as {record['status']}: {reason}")
-    return True
