@@ -89,6 +89,16 @@ def test_server_and_clients_know_each_other_by_messages_only():
             assert not [n for n in imported(file) if n.startswith(f"fedfm.deploy.{other}.")], file
 
 
+def test_one_file_touches_the_private_modules_of_flower():
+    """Everything else uses what Flower documents, and its secure aggregation's primitives."""
+    public = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.common.secure_aggregation")
+    for file in ROOT.rglob("*.py"):
+        names = [name for name in imported(file) if name.split(".")[0] == "flwr"]
+        private = [name for name in names if not name.startswith(public)]
+        if file != ROOT / "deploy" / "flower.py":
+            assert private == [], file
+
+
 def test_everything_imported_is_declared():
     project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -256,17 +258,22 @@ def test_a_tree_for_many_nodes_is_hashed_once(monkeypatch, folder):
 
     keys = load_server_keys(folder / "keys" / "server")
     hashed: list[int] = []
-    monkeypatch.setattr(module, "digest", lambda data: hashed.append(len(data)) or "x")
+
+    def count(data: bytes) -> str:
+        hashed.append(len(data))
+        return "x"
+
+    monkeypatch.setattr(module, "digest", count)
     shared = to_array(b"0" * 500)
-    questions = [
-        type("Question", (), {
-            "content": to_record("{}", {"model": shared}),
-            "metadata": type("About", (), {"dst_node_id": node, "ttl": 1.0}),
-        })
+    questions: list[Any] = [
+        SimpleNamespace(
+            content=to_record("{}", {"model": shared}),
+            metadata=SimpleNamespace(dst_node_id=node, ttl=1.0),
+        )
         for node in range(5)
-    ]  # fmt: skip
+    ]
     grid = ServerGrid(None, 1, lambda: None)  # type: ignore[arg-type]
-    grid._sign(Signer.load(keys.certificate, keys.key), questions)  # type: ignore[arg-type]
+    grid._sign(Signer.load(keys.certificate, keys.key), questions)
     assert hashed.count(500) == 1
     assert len({read_signature(each.content) for each in questions}) == 5
 

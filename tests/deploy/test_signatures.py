@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization as to
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
@@ -130,10 +132,14 @@ def test_a_certificate_before_and_after_its_time_is_refused(server, monkeypatch,
         )
 
 
+def _later(seconds: float) -> float:
+    return time.time() + seconds
+
+
 def test_a_clock_may_differ_a_little(server):
     signer, authorities = server
     for off in (5 - TOLERANCE, TERM + TOLERANCE - 5):
-        verifier = Verifier(authorities, HOST, clock=lambda off=off: time.time() + off)
+        verifier = Verifier(authorities, HOST, clock=partial(_later, off))
         verifier.verify(QUESTION, sign(signer), RUN, NODE)
 
 
@@ -169,7 +175,7 @@ def test_every_usual_kind_of_key_signs(make: Callable[[], PrivateKey], tmp_path)
     loaded = Signer.load(tmp_path / "c", tmp_path / "k")
     value = signatures._sign(loaded.key, b"data")
     signatures._verify(key.public_key(), value, b"data")
-    with pytest.raises(signatures.InvalidSignature):
+    with pytest.raises(InvalidSignature):
         signatures._verify(key.public_key(), value, b"date")
 
 

@@ -411,7 +411,8 @@ def take_server_task(
             token = task.token if task.task.run_id == run else ""
             if not token:
                 wait(FIRST_WAIT)
-    http_grid.pull_objects = partial(pull_objects, initial_backoff=FIRST_WAIT)  # Flower's: 1 s
+    soon = partial(pull_objects, initial_backoff=FIRST_WAIT)
+    http_grid.pull_objects = soon  # type: ignore[attr-defined]  # Flower would wait for a second
     grid = http_grid.HttpGrid(address, ca is None, root, token=token)
     grid._retry_invoker = retry
     runtime = grid._runtime_client
@@ -480,7 +481,7 @@ def make_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequenc
     from flwr.superlink.config_loader import SuperLinkLifespanConfig
     from flwr.superlink.main import create_app
 
-    class TokenPlugin(NoOpControlAuthnPlugin):  # type: ignore[misc]  # Flower has no types here
+    class TokenPlugin(NoOpControlAuthnPlugin):
         """Accepts the holder of one token."""
 
         def validate_tokens_in_metadata(
@@ -494,11 +495,12 @@ def make_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequenc
             return None, None
 
     ca, certificate, key = tls or (None, None, None)
+    root, public, private = (Path(file).read_bytes() for file in tls) if tls else (b"", b"", b"")
     config = SuperLinkLifespanConfig(
         host=host,
         port=port,
         insecure=not tls,
-        certificates=tuple(Path(file).read_bytes() for file in tls) if tls else None,
+        certificates=(root, public, private) if tls else None,
         ssl_ca_certfile=ca,
         ssl_certfile=certificate,
         ssl_keyfile=key,

@@ -1,6 +1,7 @@
 """`fedfm keys`, `fedfm serve` and `fedfm join`: alone, and together as processes."""
 
 import json
+import logging
 import signal
 import socket
 import sys
@@ -264,10 +265,14 @@ def test_a_certificate_that_the_server_itself_does_not_trust(command: Command, m
 @pytest.fixture
 def inline(monkeypatch) -> None:
     """The worker works in this process, and the node finds no server."""
+    logger = logging.getLogger("fedfm")
+    before = set(logger.handlers)
 
     class Worker(client_worker.Worker):
         def close(self) -> None:
-            pass
+            for handler in set(logger.handlers) - before:
+                logger.removeHandler(handler)
+                handler.close()
 
     def run(node: Node) -> None:
         raise FlowerError("no route")

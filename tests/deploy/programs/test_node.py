@@ -6,8 +6,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -69,7 +71,7 @@ def said(caplog) -> Callable[[], str]:
 def script(monkeypatch, tmp_path) -> Callable[..., Node]:
     """Makes a node whose connections do what they are told: raise, or return questions."""
 
-    def make(signing_on: list, receiving: list = ()) -> Node:  # type: ignore[assignment]
+    def make(signing_on: Sequence[Any], receiving: Sequence[Any] = ()) -> Node:
         steps, questions = iter(signing_on), iter(receiving)
 
         class Fleet:
@@ -174,9 +176,8 @@ def test_without_a_model_it_is_not_over(script):
 
 
 def asked(payload: Payload) -> Question:
-    message = type("Message", (), {"content": write_payload(payload)})
-    message.metadata = type("About", (), {"run_id": 7})
-    return Question(message)  # type: ignore[arg-type]
+    about = SimpleNamespace(run_id=7)
+    return Question(SimpleNamespace(content=write_payload(payload), metadata=about))  # type: ignore[arg-type]
 
 
 def test_a_worker_that_dies_costs_one_answer(script, said):
@@ -198,7 +199,7 @@ def test_an_answer_is_kept_while_the_server_is_away(script, monkeypatch):
             raise Unreachable("cut")
         node.replies.append(answer)
 
-    monkeypatch.setattr(module.Fleet, "reply", reply)
+    monkeypatch.setattr(f"{module.__name__}.Fleet.reply", reply)
     with pytest.raises(Stop):
         node.run()
     assert len(tried) == 5
@@ -265,6 +266,7 @@ def test_only_signed_questions_reach_the_worker(superlink, keys, tmp_path, monke
                     grid, runs[0], lambda: None, Signer.load(server.certificate, server.key)
                 )
                 while not (nodes := list(grid.get_node_ids())):
+                    assert thread.is_alive()
                     time.sleep(0.01)
                 results.append(_ask(grid, nodes[0], write_payload(QUESTION)))
                 results.append(_ask(grid, nodes[0], foreign))

@@ -53,7 +53,7 @@ def test_all_processes_end_on_a_signal(folder, number):
     assert signal.getsignal(number) == before
 
 
-def _told_to_stop(folder: Path, number: int, started: list) -> None:
+def _told_to_stop(folder: Path, number: int, started: "list[subprocess.Popen[bytes]]") -> None:
     with hold(folder), supervise(folder) as workers:
         started.append(workers.start(SLEEP, "log"))
         os.kill(os.getpid(), number)

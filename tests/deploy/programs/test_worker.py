@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 LOADER = """
 import os, random, signal
 from pathlib import Path
+from typing import Any
 import numpy, torch
 from fedfm.data import Dataset, Split
 
@@ -63,7 +65,7 @@ def loads(place: Path) -> list[list[str]]:
     return [line.split() for line in (place / "loads.txt").read_text().splitlines()]
 
 
-def facts(answer: Payload) -> dict:
+def facts(answer: Payload) -> dict[str, Any]:
     return json.loads(answer.facts)
 
 

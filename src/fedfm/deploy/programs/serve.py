@@ -120,12 +120,11 @@ def start_superlink(serving: Serving) -> Iterator[Running]:
     """Start a superlink, register the clients' keys, and only then let clients connect."""
     keys, inside = serving.keys, free_address() if serving.uses_proxy else serving.address
     token, secret = _write_credentials(serving.flower)
-    with supervise(serving.flower) as processes:
-        superlink = processes.start(
-            superlink_command(serving.flower, inside, keys), "superlink.log"
-        )
+    command = superlink_command(serving.flower, inside, keys)
+    control = Control(str(inside), keys.ca if keys else None, token)
+    with control, supervise(serving.flower) as processes:
+        superlink = processes.start(command, "superlink.log")
         wait_until_listening(superlink, inside, serving.flower / "superlink.log")
-        control = Control(str(inside), keys.ca if keys else None, token)
         _register(control, keys)
         if serving.uses_proxy:
             proxy = processes.start(proxy_command(serving.address, inside, keys), "proxy.log")

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flwr.app import Message
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedfm.deploy.payload import FACTS, TREES
@@ -40,7 +39,7 @@ class ServerGrid(Grid):
         self.watch()
         return self.grid.get_node_ids()
 
-    def get_nodes(self) -> Iterable[NodeInfo]:
+    def get_nodes(self) -> Iterable[Any]:
         """Return the connected nodes with the names of their keys."""
         self.watch()
         return self.grid.get_nodes()
