@@ -147,7 +147,8 @@ class LeftOut(Event):
         """Return the log line."""
         who = f"client {self.client}" if self.node is None else f"node {self.node}"
         of = f" of '{self.question}'" if self.question else ""
-        return f"{who} is left out{of}{' from now on' * self.for_good}: {self.reason}"
+        what = "is left out from now on" if self.for_good else f"is left out{of}"
+        return f"{who} {what}: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,6 @@ def test_memory_that_ran_out_is_freed(site, tmp_path, monkeypatch):
     def fail(*given: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(answering.Client, "answer", fail)
+    monkeypatch.setattr("fedfm.deploy.client.client.Client.answer", fail)
     assert json.loads(answerer.answer(question).facts)["error"] == answering.NO_MEMORY
     assert cleared == [1]

@@ -150,7 +150,7 @@ def test_large_bodies_do_not_stay_in_the_proxy(tmp_path):
     outside, machine = free_address(), Machine(tmp_path)
     with ExitStack() as stack:
         inside = stack.enter_context(slow_superlink())
-        program = (sys.executable, "-m", "fedfm.deploy.programs.proxy", outside, inside)
+        program = (sys.executable, "-m", "fedfm.deploy.programs.proxy", outside, inside, tmp_path)
         proxy = machine.start("proxy", *program)
         stack.callback(proxy.kill)
         wait_until_listening(proxy.process, outside, proxy.said)

@@ -5,16 +5,15 @@ clients (Control), and one for its own processes (Runtime). So the superlink lis
 only. The proxy terminates TLS with the superlink's certificate and forwards the calls of Fleet, as
 far as its limits allow. It holds no request in memory: the bytes pass through.
 
-    python -m fedfm.deploy.programs.proxy HOST:PORT SUPERLINK [ca.pem server.pem server.key]
+    python -m fedfm.deploy.programs.proxy HOST:PORT SUPERLINK RUN [ca.pem server.pem server.key]
 
 The folder of server.pem has the clients' public keys (NAME.pub). The server writes the size of the
-largest message that it expects into the file message_limit of the run's folder, FEDFM_OUT.
+largest message that it expects into the file message_limit of the run's folder, RUN.
 """
 
 import asyncio
 import gc
 import logging
-import os
 import signal
 import socket
 import ssl
@@ -185,7 +184,7 @@ def connect(inside: str, ca: str | None, limits: Limits) -> httpx.AsyncClient:
     )
 
 
-async def run(outside: str, inside: str, *tls: str) -> None:
+async def run(outside: str, inside: str, out: str, *tls: str) -> None:
     """Serve until a signal ends the process."""
     ca, certificate, key = tls or (None, None, None)
     limits, context = Limits(), None
@@ -193,12 +192,10 @@ async def run(outside: str, inside: str, *tls: str) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate, key)
     folder = Path(certificate).parent if certificate else None
-    out = os.environ.get("FEDFM_OUT")
-    message_limit = Path(out) / MESSAGE_LIMIT if out else None
     gc.freeze()
     with listen(Address.parse(outside)) as listener:
         async with connect(inside, ca, limits) as superlink:
-            proxy = Proxy(superlink, Callers(folder), limits, message_limit)
+            proxy = Proxy(superlink, Callers(folder), limits, Path(out) / MESSAGE_LIMIT)
             serving = asyncio.create_task(proxy.serve(listener, context))
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, serving.cancel)

@@ -127,7 +127,7 @@ def start_superlink(serving: Serving) -> Iterator[Running]:
         wait_until_listening(superlink, inside, serving.flower / "superlink.log")
         _register(control, keys)
         if serving.uses_proxy:
-            proxy = processes.start(proxy_command(serving.address, inside, keys), "proxy.log")
+            proxy = processes.start(proxy_command(serving, inside), "proxy.log")
             wait_until_listening(proxy, serving.address, serving.flower / "proxy.log")
         logger.info("listening at %s", serving.address)
         yield Running(serving, processes, inside, control, secret)
@@ -144,10 +144,10 @@ def superlink_command(folder: Path, address: Address, keys: ServerKeys | None) -
     return [*module, str(address), *credentials, *_tls(keys)]
 
 
-def proxy_command(outside: Address, inside: Address, keys: ServerKeys | None) -> list[str]:
+def proxy_command(serving: Serving, inside: Address) -> list[str]:
     """Return the command of the proxy between clients and the superlink."""
     module = [sys.executable, "-m", "fedfm.deploy.programs.proxy"]
-    return [*module, str(outside), str(inside), *_tls(keys)]
+    return [*module, str(serving.address), str(inside), str(serving.out), *_tls(serving.keys)]
 
 
 def _tls(keys: ServerKeys | None) -> list[str]:
