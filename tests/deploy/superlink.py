@@ -19,7 +19,8 @@ from pathlib import Path
 Path({mark!r}).write_text("foreign code ran")
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
-app, server = ClientApp(), ServerApp()
+app = ClientApp()
+server = ServerApp()
 @server.main()
 def main(grid, context): pass
 """

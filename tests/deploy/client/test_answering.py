@@ -13,6 +13,7 @@ from fedfm.deploy.agreement import agree
 from fedfm.deploy.client import answering
 from fedfm.deploy.client.answering import Answerer
 from fedfm.deploy.client.cache import Cache, stamp_files
+from fedfm.deploy.client.client import Client
 from fedfm.deploy.client.site import Site, load_site
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet, encode
 from fedfm.deploy.payload import Payload, read_payload
@@ -137,6 +138,6 @@ def test_memory_that_ran_out_is_freed(site, tmp_path, monkeypatch):
     def fail(*given: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("fedfm.deploy.client.client.Client.answer", fail)
+    monkeypatch.setattr(Client, "answer", fail)
     assert json.loads(answerer.answer(question).facts)["error"] == answering.NO_MEMORY
     assert cleared == [1]

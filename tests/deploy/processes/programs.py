@@ -86,9 +86,8 @@ class Observer(threading.Thread):
         self.mark = f"{MARK}={folder}".encode()
         self.hosts: set[str] = set()
         """Addresses at which a process has listened."""
-        self.quiet: set[str] = set()
         self.talkative: set[str] = set()
-        """Flower's programs that were seen with and without telemetry switched off."""
+        """Flower's programs that were seen with their telemetry switched on."""
         self.over = threading.Event()
 
     def processes(self) -> list[tuple[int, list[bytes]]]:
@@ -111,8 +110,9 @@ class Observer(threading.Thread):
         words = (process / "cmdline").read_bytes().decode().split("\0")[:2]
         variables = (process / "environ").read_bytes().split(b"\0")
         for word in words:
-            if (name := Path(word).name).startswith(("flwr", "flower")):
-                (self.quiet if QUIET in variables else self.talkative).add(name)
+            name = Path(word).name
+            if name.startswith(("flwr", "flower")) and QUIET not in variables:
+                self.talkative.add(name)
         self.hosts |= listening(process)
 
     def wait_for_the_end(self) -> list[tuple[int, list[bytes]]]:

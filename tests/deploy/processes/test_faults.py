@@ -17,7 +17,7 @@ TOOLS = ("ip", "unshare", "nsenter")
 
 def trainings(client: Program) -> int:
     """How often a client has been asked to train."""
-    return client.words.count("Receiving: train message")
+    return client.words.count("question 'train'")
 
 
 def test_the_server_is_killed_in_the_middle_of_a_round(deployment, points):
