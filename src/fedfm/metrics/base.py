@@ -67,12 +67,12 @@ class Metric:
         """
         raise NotImplementedError
 
-    def exact(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+    def exact(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the exact value [] of one data set, given logits [n, C] and labels [n].
 
-        None: what the statistics give is exact.
+        Override it only if what the statistics give is not exact.
         """
-        return None
+        raise NotImplementedError
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:

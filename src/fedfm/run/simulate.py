@@ -50,6 +50,7 @@ def simulate(
     checkpoint_every: int = 1,
     out: Path | str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     extend: Path | str | None = None,
     watch: Watcher | None = None,
 ) -> Result:
@@ -82,6 +83,7 @@ def simulate(
         checkpoint_every: Rounds between two checkpoints.
         out: A folder for the run's files; without it nothing is written.
         resume: Whether to continue from the last checkpoint in `out`.
+        overwrite: Whether to delete a run in `out` and start again, as after one that diverged.
         extend: The folder of a finished run with fewer rounds and otherwise the same settings; the
             new run in `out` goes on from it, as if it had had all rounds from the start.
         watch: Called with the `RoundRecord` of every round.
@@ -126,6 +128,7 @@ def simulate(
         data=dataset,
         networks=networks,
         resume=resume,
+        overwrite=overwrite,
         parents=[Path(extend) if extend else None],
     )[0]
 
@@ -138,6 +141,7 @@ def simulate_seeds(
     seeds: Sequence[int] = (0, 1, 2),
     out: Path | str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     **settings: Any,
 ) -> list[Result]:
     """Run several seeds of one config as one job: faster than one by one, equal up to rounding.
@@ -149,6 +153,7 @@ def simulate_seeds(
         seeds: One run for each.
         out: A folder that gets a folder seed-N for each seed.
         resume: Whether to continue from the last checkpoints in `out`.
+        overwrite: Whether to delete runs of these seeds in `out` and start again.
         settings: Further arguments of `simulate`.
 
     Returns:
@@ -182,6 +187,7 @@ def simulate_seeds(
         data=dataset,
         networks=networks,
         resume=resume,
+        overwrite=overwrite,
     )
 
 

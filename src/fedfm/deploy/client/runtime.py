@@ -103,12 +103,12 @@ class Runtime:
         """
         measures = self.config.measures
         evaluator = Evaluator(self._executor, [self.samples[1]], self._device_data[1], measures)
-        totals = evaluator.measure_test(model)
+        tested = evaluator.measure_test(model)
         validation = evaluator.measure_clients(model)
         return {
             **({"validation": to_sums(validation)} if validation else {}),
-            "clients": to_sums(measures.values(totals, measures.numbers)),
-            "test": trees.sum_clients(totals),
+            "clients": to_sums(tested.values()),
+            "test": trees.sum_clients(tested.totals),
         }
 
     @cached_property
