@@ -25,7 +25,7 @@ LARGEST_BLOCK = 31 * 2**20
 def load_data(config: Config, download: bool = True) -> Dataset:
     """Load the data set that a config names."""
     options = config.data.model_dump(exclude={"name"}, exclude_none=True)
-    for key in ("dir", "path", "test_path"):
+    for key in ("dir", "path", "test_path", "words"):
         if key in options:
             options[key] = Path(options[key]).expanduser()
     if config.data.augment is not None:

@@ -78,7 +78,7 @@ def test_the_documented_site_files_work_as_they_are(folder, monkeypatch, capsys)
     assert sites["hospital-a"].out == folder / "runs/hospital-a"
     assert sites["hospital-a"].config == str(folder / "federation.toml")
     assert sites["hospital-b"].out == folder / "runs/hospital-b"
-    assert sites["hospital-b"].data.columns == ("age", "pressure")
+    assert sites["hospital-b"].introduce(loaded["hospital-b"]).columns == ("age", "pressure")
     assert len(loaded["digits-0"].test) == 36
     exec(show, {})
     said = capsys.readouterr().out
@@ -115,11 +115,11 @@ def test_paths_are_relative_to_the_site_file(tmp_path):
         ({"threads": -1}, r"threads: .*\b0\b"),
         ({"device": "gpu"}, "device: .*'cuda'"),
         ({"data": 3}, "data: "),
-        ({"data": {}}, r"'source'.*\[data\].*folder, csv, python, share"),
+        ({"data": {}}, r"'source'.*\[data\].*folder, csv, parquet, npz, text, python"),
         ({"data": {"source": "cvs"}}, "'cvs': did you mean 'csv'"),
         ({"data": {"source": "csv"}}, r"'path'.*\[data\]"),
         ({"data": {**CSV, "lable": "x"}}, "'lable': did you mean 'label'"),
-        ({"data": {**CSV, "size": 3}}, "'size'.*drop, fill, label, merge, missing, path, source"),
+        ({"data": {**CSV, "size": 3}}, "'size'.*drop, fill, header, label, merge, missing"),
         ({"data": {"source": "folder", "path": "x", "size": 0}}, r"data\.size: "),
         ({"data": {"source": "python", "entry": "own.made"}}, "'package.module:function'"),
         ({"data": {"source": "python", "entry": "../own:made"}}, "'package.module:function'"),
@@ -140,7 +140,7 @@ def test_a_clients_table_may_have_gaps_columns_to_drop_and_labels_to_merge(tmp_p
     site = parse_site({"name": "a", "data": table}, tmp_path)
     own = site.load_data(Config())
     assert (own.classes, own.shape) == (("0", "ill"), (2,))
-    assert site.data.columns == ("age", "weight")
+    assert site.introduce(own).columns == ("age", "weight")
 
 
 def test_a_clients_categories_are_refused(tmp_path):

@@ -12,7 +12,7 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out_client
-from fedfm.deploy.agreement import Agreement, apply_agreement
+from fedfm.deploy.agreement import Agreement, apply_agreement, describe_agreement
 from fedfm.deploy.client.site import Site
 from fedfm.engine.choice import make_executor
 from fedfm.engine.device_data import DeviceData
@@ -44,7 +44,7 @@ class Runtime:
     def network(self) -> nn.Module:
         """The network with uninitialised weights: the server sends the weights."""
         with torch.device("meta"):
-            network = build_model(self.config, self.agreement, pretrained=False)
+            network = build_model(self.config, describe_agreement(self.agreement), pretrained=False)
         network.to_empty(device=device_of(self.config))
         use_threads(self.config.threads, network)
         return network
