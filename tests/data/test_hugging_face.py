@@ -109,4 +109,5 @@ def test_simulate_runs_on_clients_of_a_column():
     data = from_hugging_face(table_of(columns), inputs=["x"], client="site")
     training = {"rounds": 1, "epochs": 1}
     result = fedfm.simulate("mlp", data, "fedavg", partition={"kind": "natural"}, training=training)
+    assert result.clients is not None
     assert len(result.clients.values["accuracy"]) == 2

@@ -255,7 +255,7 @@ def test_arrays_of_every_site(tmp_path):
         labels = np.arange(40) % 2
         images = (rng.integers(0, 100, (40, 8, 8)) + 100 * labels[:, None, None]).astype(np.uint8)
         parts = {"train": slice(30), "test": slice(30, 40)}
-        arrays = {f"{part}_images": images[rows] for part, rows in parts.items()}
+        arrays: dict[str, Any] = {f"{part}_images": images[rows] for part, rows in parts.items()}
         arrays |= {f"{part}_labels": labels[rows] for part, rows in parts.items()}
         np.savez(tmp_path / "data" / f"{name}.npz", **arrays)
     assert_equal_runs(natural(tmp_path, "npz", "model={name='cnn'}"))

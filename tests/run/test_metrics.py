@@ -358,8 +358,8 @@ def test_per_client_test_results_use_the_samples_that_belong_to_clients():
     measures = Measures((Accuracy(), Auc()))
     network = models.build("mlp", shape=(5,), classes=3)
     train, test = device_data(network, world)
-    evaluator = Evaluator(LoopExecutor(network, train), [], test, measures, two)
-    whole = Evaluator(LoopExecutor(network, train), [], test, measures)
+    evaluator = Evaluator(LoopExecutor(network, train), [], (train, test), measures, two)
+    whole = Evaluator(LoopExecutor(network, train), [], (train, test), measures)
     found, alike = evaluator(copy_model(network)), whole(copy_model(network))
     assert float(found.test["accuracy"]) == float(alike.test["accuracy"])
     assert float(found.test["auc"]) == pytest.approx(float(alike.test["auc"]), abs=1e-6)
@@ -375,13 +375,13 @@ def test_auc_of_each_client_is_exact_whichever_model_it_has(own):
     world = natural()
     networks = [models.build("mlp", shape=(5,), classes=3) for _ in range(3)]
     networks = networks if own else networks[:1] * 3
-    train, test = device_data(networks[0], world)
+    both = device_data(networks[0], world)
     owned, validation = (
         [(split.clients == k).nonzero().flatten() for k in range(3)]
         for split in (world.test, world.train)
     )
     measures = Measures((Accuracy(), Auc()))
-    evaluator = Evaluator(LoopExecutor(networks[0], train), validation, test, measures, owned)
+    evaluator = Evaluator(LoopExecutor(networks[0], both[0]), validation, both, measures, owned)
 
     def stacked(some):
         return Model(*map(trees.stack, zip(*(copy_model(networks[k]) for k in some), strict=True)))

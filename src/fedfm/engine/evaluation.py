@@ -43,20 +43,22 @@ class OwnModels(NamedTuple):
 class Evaluator:
     """Measures a model on the validation samples [n_k] of every client and on the test set.
 
-    `owned` has the test samples [m_k] of every client, where test samples belong to clients.
+    `data` are the training data, which have the validation samples, and the test data. `owned` has
+    the test samples [m_k] of every client, where test samples belong to clients.
     """
 
     def __init__(
         self,
         executor: Executor,
         validation: Sequence[Tensor],
-        test: DeviceData,
+        data: tuple[DeviceData, DeviceData],
         measures: Measures | None = None,
         owned: Sequence[Tensor] = (),
     ) -> None:
-        self.executor, self.validation, self.test = executor, validation, test
+        self.executor, self.validation = executor, validation
+        self.train, self.test = data
         self.measures, self.owned = measures or Measures(), owned
-        self.test_samples = [*owned, _list_others(len(test.labels), owned)]
+        self.test_samples = [*owned, _list_others(len(self.test.labels), owned)]
 
     def __call__(self, model: Model, own: OwnModels | None = None) -> Evaluation:
         """Measure the model on everything, or each client's own model where clients have one.
@@ -80,7 +82,7 @@ class Evaluator:
         clients = self._select_owned(test)
         if not any(map(len, self.validation)):
             return Evaluation({}, test.join(), clients)
-        validation = self._measure_own(own, self.validation, self.executor.data)
+        validation = self._measure_own(own, self.validation, self.train)
         return Evaluation(validation.values(), test.join(), clients)
 
     def _measure_own(
@@ -97,7 +99,7 @@ class Evaluator:
         """Return values on the validation samples of every client [N]; {} if there are none."""
         if not any(map(len, self.validation)):
             return {}
-        return self.measure(model.map(trees.share), self.validation, self.executor.data).values()
+        return self.measure(model.map(trees.share), self.validation, self.train).values()
 
     def measure_test(self, model: Model) -> "Measured":
         """Measure the model on the test samples: of each client, and a last row of nobody's."""

@@ -24,9 +24,6 @@ from fedfm.methods.base import Model
 class Executor(Protocol):
     """Trains and measures the clients of a cohort; client s has samples[s] and rows s."""
 
-    data: DeviceData
-    """The training data."""
-
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train every client of the job."""
         ...

@@ -54,7 +54,7 @@ def _measure_group(
     request = Request("train", round, clients, model, [], [], {}, InMemory(), sharing=False)
     result = train_locally(prepare_group(request, fed), fed, request).result
     samples: Sequence[Tensor] = evaluator.owned or evaluator.validation
-    data = evaluator.test if evaluator.owned else fed.executor.data
+    data = evaluator.test if evaluator.owned else evaluator.train
     return evaluator.measure(result.model, [samples[client] for client in clients], data)
 
 

@@ -115,7 +115,7 @@ def find_owned(data: Dataset, shards: Sequence[np.ndarray]) -> list[Tensor]:
 
 def check_test_classes(data: Dataset) -> None:
     """Refuse test samples of classes that no training sample has: no model can learn them."""
-    known, tested = (set(part.labels.unique().tolist()) for part in (data.train, data.test))
+    known, tested = ({*torch.unique(s.labels).tolist()} for s in (data.train, data.test))
     lacking = [data.classes[label] for label in sorted(tested - known)]
     require(
         not lacking,

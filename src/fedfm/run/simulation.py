@@ -106,7 +106,7 @@ class Simulation:
             chosen = make_executor(self.choice.name, model, self.device_data[0], config.precision)
         self.federation = replace(fed, executor=chosen)
         self.start = initial_state(start, self.method, fed.task, clients)
-        self.evaluate = Evaluator(chosen, validation, self.device_data[1], self.measures, owned)
+        self.evaluate = Evaluator(chosen, validation, self.device_data, self.measures, owned)
 
     def _choice(self, model: nn.Module, fed: Federation) -> ExecutorChoice:
         """Return the executor of the config, or the fastest one."""

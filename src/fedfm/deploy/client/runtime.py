@@ -102,7 +102,7 @@ class Runtime:
         form of sums over clients; `test` has the statistics of its test samples.
         """
         measures = self.config.measures
-        evaluator = Evaluator(self._executor, [self.samples[1]], self._device_data[1], measures)
+        evaluator = Evaluator(self._executor, [self.samples[1]], self._device_data, measures)
         tested = evaluator.measure_test(model)
         validation = evaluator.measure_clients(model)
         return {

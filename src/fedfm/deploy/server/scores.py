@@ -58,8 +58,8 @@ def make_scorer(config: Config, agreement: Agreement) -> Callable[[Model], Score
         return None
     data = _load_server_data(config, agreement)
     network = build_model(config, data, pretrained=False)
-    train, test = device_data(network, data)
-    evaluator = Evaluator(LoopExecutor(network, train), (), test, config.measures)
+    both = device_data(network, data)
+    evaluator = Evaluator(LoopExecutor(network, both[0]), (), both, config.measures)
 
     def score(model: Model) -> Score:
         score = score_evaluation(evaluator(model), config.measures)
