@@ -86,7 +86,7 @@ def fit_columns(
                 column._replace(categories=_check_categories(where, texts, gap, given[name]))
             )
             continue
-        if _is_category(name, texts, gap, options.categories):
+        if name not in fills and _is_category(name, texts, gap, options.categories):
             fitted.append(column._replace(categories=_fit_categories(where, texts, gap, train)))
             continue
         numbers = _read_numbers(table, index, texts, gap)

@@ -87,6 +87,8 @@ def _choose_columns(cells: Cells, options: TableOptions) -> list[int]:
         others.add(cells.find(options.client, "client"))
     for name in options.categories or ():
         cells.find(name, "categories")
+    for name in options.fill if isinstance(options.fill, Mapping) else ():
+        cells.find(name, "fill")
     columns = [index for index in range(len(cells.header)) if index not in others]
     require(len(columns) > 0, f"{cells.path} has no columns but '{options.label}'")
     return columns

@@ -49,6 +49,8 @@ def write_data(folder: Path) -> None:
     }
     tree(folder / "scans", files)
     rows = [f"{i},{i % 7},{'yes' if i % 2 else 'no'}" for i in range(20)]
+    letters = [f"letter number {i}\t{'soon' if i % 2 else 'later'}" for i in range(20)]
+    (folder / "letters.tsv").write_text("text\tlabel\n" + "\n".join(letters) + "\n")
     (folder / "patients.csv").write_text("age,pressure,diagnosis\n" + "\n".join(rows) + "\n")
 
 
@@ -75,6 +77,7 @@ def test_the_documented_site_files_work_as_they_are(folder, monkeypatch, capsys)
     assert loaded["hospital-a"].shape == loaded["hospital-c"].shape == (1, 16, 16)
     assert loaded["hospital-a"].classes == loaded["hospital-c"].classes == ("healthy", "ill")
     assert loaded["hospital-b"].classes == ("no", "yes")
+    assert (loaded["clinic-d"].shape, loaded["clinic-d"].classes) == ((64,), ("later", "soon"))
     assert sites["hospital-a"].out == folder / "runs/hospital-a"
     assert sites["hospital-a"].config == str(folder / "federation.toml")
     assert sites["hospital-b"].out == folder / "runs/hospital-b"
