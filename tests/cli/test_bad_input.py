@@ -277,3 +277,24 @@ def test_when_training_diverges_later_the_last_good_checkpoint_is_kept(command):
     best = kept[1]["best"]
     assert command(*steady, "--out", "steady").code == 0
     assert best["test_accuracy"] == lines(Path("steady"))[best["round"] - 1]["test_accuracy"]
+
+
+def test_a_run_that_diverged_is_started_again_in_its_folder(command):
+    said = message(command(*RUN, "--set", "lr=1e6"))
+    assert said.endswith("Try a smaller lr or a weaker method, and start again with --overwrite")
+    assert "start again with --overwrite" in refused(command, *RUN)
+    assert command(*RUN, "--overwrite").code == 0
+    assert command(*RUN, "--out", "fresh").code == 0
+    assert results(Path("run")) == results(Path("fresh"))
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """The files of a run that do not depend on the time it took."""
+    return {name: (folder / name).read_bytes() for name in ("config.toml", "model.safetensors")}
+
+
+def test_only_the_folder_of_a_run_is_overwritten(command):
+    Path("run").mkdir()
+    Path("run/notes.txt").write_text("mine")
+    assert "not empty and holds no run" in refused(command, *RUN, "--overwrite")
+    assert "not both" in refused(command, *RUN, "--overwrite", "--resume")

@@ -138,19 +138,49 @@ def test_ctrl_c_that_an_import_would_swallow_ends_the_program(tmp_path, swallow)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "message"),
     [
-        (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
-        (["run"], "Missing argument 'CONFIG'"),
-        (["run", "digits", "--frmat", "json"], "No such option: --frmat Did you mean --format?"),
+        (["rnu"], "no such command 'rnu'. Did you mean 'run'? (see fedfm --help)"),
+        (["--what"], "no such option: --what (see fedfm --help)"),
+        (["run"], "missing argument 'CONFIG' (see fedfm run --help)"),
+        (["predict"], "missing argument 'RUN' (see fedfm predict --help)"),
+        (
+            ["run", "digits", "--frmat", "json"],
+            "no such option: --frmat Did you mean --format? (see fedfm run --help)",
+        ),
+        (["run", "digits", "--set"], "option '--set' requires an argument (see fedfm --help)"),
+        (
+            ["run", "digits", "more"],
+            "got unexpected extra argument (more) (see fedfm run --help)",
+        ),
+        (
+            ["run", "digits", "--seeds", "0"],
+            "invalid value for '--seeds': 0 is not in the range x>=1 (see fedfm run --help)",
+        ),
+        (
+            ["extend", "run", "--rounds", "many"],
+            "invalid value for '--rounds': 'many' is not a valid integer range "
+            "(see fedfm extend --help)",
+        ),
+        (
+            ["cost", "digits", "--format", "xml"],
+            "invalid value for '--format': 'xml' is not one of 'text', 'json' "
+            "(see fedfm cost --help)",
+        ),
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_refused(command, tmp_path, wrong, words):
+def test_a_command_line_that_makes_no_sense_is_refused_in_one_line(
+    command, tmp_path, wrong, message
+):
     answer = command(*wrong)
-    assert answer.code == 2
-    assert words in " ".join(answer.err.replace("│", " ").split())
-    assert "Traceback" not in answer.err
+    assert answer == (2, "", f"fedfm: {message}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_arguments_print_the_help(command):
+    answer = command()
+    assert (answer.code, answer.err) == (2, "")
+    assert "Usage: fedfm" in answer.out
 
 
 def test_the_version(command):

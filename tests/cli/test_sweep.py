@@ -49,6 +49,19 @@ def test_a_sweep_prints_a_table_and_the_best_and_leaves_a_report(command, tmp_pa
     assert "method.mu ↓" in (results / "report.html").read_text()
 
 
+def test_a_sweep_by_a_metric_shows_it_in_the_table_the_line_and_the_report(command, tmp_path):
+    by = sets("metrics=log_loss", "select_by=log_loss")
+    answer = command(*GRID, *by)
+    assert answer.code == 0
+    assert "best by validation log_loss: mu = " in answer.out
+    table = json.loads(command(*GRID, *by, "--no-run", "--format", "json").out)
+    assert {cell["measure"] for cell in table["cells"]} == {"val_log_loss"}
+    shown = [cell["mean"] for cell in table["cells"]]
+    assert table["best"]["val_log_loss"].startswith(f"{min(shown):.4f}")
+    page = (tmp_path / "sweeps" / "digits" / "report.html").read_text()
+    assert "Validation log loss over settings" in page
+
+
 def test_the_command_for_the_best_runs_it_again(command, tmp_path):
     command(*GRID, "--out", "mine")
     assert command("run", "mine/best.toml", "--seeds", 2, "--out", "again").code == 0

@@ -356,7 +356,9 @@ def test_the_old_name_of_a_section_is_read_with_a_note(tmp_path, caplog):
 def test_every_key_can_be_given_to_simulate_in_the_same_words():
     accepted = set(signature(simulate).parameters)
     assert set(Config.model_fields) - accepted == {"code"}
-    assert accepted - set(Config.model_fields) == {"extend", "loss", "out", "resume", "watch"}
+    assert accepted - set(Config.model_fields) == {
+        *("extend", "loss", "out", "overwrite", "resume", "watch")
+    }
 
 
 def test_words_and_objects_make_the_same_config():

@@ -1,33 +1,34 @@
-"""Data sets of the library `datasets`, by a stand-in and, where it is installed, by itself."""
+"""Data sets of the library `datasets`, made in memory."""
 
-from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import fedfm
 from fedfm.core.errors import UserError
 from fedfm.data import from_hugging_face
 from tests.data.samples import assert_holds, pixels
 
 
-class Table(dict[str, Any]):
-    """A table as the library has it: columns by name, and features."""
-
-    @property
-    def column_names(self) -> list[str]:
-        return list(self)
-
-    @property
-    def features(self) -> dict[str, Any]:
-        return {"label": SimpleNamespace(names=["cat", "dog"]), "image": SimpleNamespace()}
+def table_of(columns: dict[str, Any]) -> datasets.Dataset:
+    """Return a table whose labels have names if they are numbers."""
+    table = datasets.Dataset.from_dict(columns)
+    if isinstance(columns["label"][0], int):
+        table = table.cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
+    return table
 
 
-def images_of(seed: int, n: int, *shape: int) -> Table:
+def columns_of(seed: int, n: int, *shape: int) -> dict[str, Any]:
     images = [Image.fromarray(image) for image in pixels(seed, n, *shape)]
-    return Table(image=images, label=[i % 2 for i in range(n)], site=["a", "b", "b"] * (n // 3))
+    return {"image": images, "label": [i % 2 for i in range(n)], "site": ["a", "b", "b"] * (n // 3)}
+
+
+def images_of(seed: int, n: int, *shape: int) -> datasets.Dataset:
+    return table_of(columns_of(seed, n, *shape))
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3)])
@@ -54,15 +55,15 @@ def test_a_column_names_the_clients():
 
 
 def test_columns_of_numbers_become_features_and_a_fifth_is_for_testing():
-    table = Table(age=range(20), weight=np.arange(20) / 2, kind=["x", "y"] * 10)
-    data = from_hugging_face(table, inputs=["age", "weight"], label="kind")
+    columns = {"age": range(20), "weight": np.arange(20) / 2, "label": ["x", "y"] * 10}
+    data = from_hugging_face(table_of(columns), inputs=["age", "weight"])
     assert (data.shape, data.classes, len(data.test)) == ((2,), ("x", "y"), 4)
     assert torch.equal(data.train.inputs[:, 0], 2 * data.train.inputs[:, 1])
 
 
 def test_arrays_of_numbers_become_floats():
-    table = Table(signal=[[i, i + 1.0, 2.0] for i in range(20)], label=[0, 1] * 10)
-    data = from_hugging_face(table, inputs="signal")
+    columns = {"signal": [[i, i + 1.0, 2.0] for i in range(20)], "label": [0, 1] * 10}
+    data = from_hugging_face(table_of(columns), inputs="signal")
     assert (data.shape, data.train.inputs.dtype) == ((3,), torch.float32)
 
 
@@ -72,7 +73,7 @@ def test_arrays_of_numbers_become_floats():
         ({}, {"inputs": "img"}, "'img'"),
         ({}, {"inputs": "image", "label": "labels"}, "did you mean 'label'"),
         ({}, {"inputs": "image", "client": "sites"}, "did you mean 'site'"),
-        ({"image": [np.zeros((2, 2)), np.zeros((3, 3))] * 3}, {"inputs": "image"}, "same size"),
+        ({"image": [[1.0, 2.0], [1.0, 2.0, 3.0]] * 3}, {"inputs": "image"}, "same size"),
         ({"image": ["some text"] * 6}, {"inputs": "image"}, "not images"),
         ({"image": list(range(6))}, {"inputs": "image"}, "in a list"),
         ({"age": ["old"] * 6}, {"inputs": ["age"]}, "as numbers"),
@@ -80,18 +81,33 @@ def test_arrays_of_numbers_become_floats():
     ],
 )
 def test_columns_that_cannot_be_used_are_named(changes, options, message):
-    table = Table(images_of(0, 6, 5, 4) | changes)
+    table = table_of(columns_of(0, 6, 5, 4) | changes)
     with pytest.raises(UserError, match=message):
         from_hugging_face(table, **options)
 
 
-def test_the_library_itself_is_understood():
-    datasets = pytest.importorskip("datasets")
-    names = datasets.ClassLabel(names=["no", "yes"])
-    features = datasets.Features(
-        {"x": datasets.Value("float32"), "label": names, "site": datasets.Value("string")}
-    )
-    columns = {"x": [float(i) for i in range(20)], "label": [0, 1] * 10, "site": ["a", "b"] * 10}
-    table = datasets.Dataset.from_dict(columns, features=features)
-    data = from_hugging_face(table, inputs=["x"], client="site")
-    assert (data.classes, data.clients, len(data.train)) == (("no", "yes"), ("a", "b"), 16)
+def test_a_part_in_another_order_and_format_is_read_as_it_stands():
+    columns = {"x": [float(i) for i in range(20)], "label": [0, 1] * 10}
+    table = table_of(columns).shuffle(seed=0).with_format("numpy")
+    data = from_hugging_face(table, table.select(range(5)), inputs=["x"])
+    assert torch.equal(data.train.inputs.flatten() % 2, data.train.labels.float())
+    assert sorted(data.test.inputs.flatten().tolist()) == sorted(table[:5]["x"])
+
+
+def test_the_parts_of_a_dataset_dict_are_train_and_test():
+    parts = datasets.DatasetDict(train=images_of(0, 6, 5, 4), test=images_of(1, 3, 5, 4))
+    data = from_hugging_face(parts["train"], parts["test"], inputs="image")
+    assert (len(data.train), len(data.test)) == (6, 3)
+
+
+def test_simulate_runs_on_clients_of_a_column():
+    columns = {
+        "x": [float(i % 7) for i in range(60)],
+        "label": [0, 1] * 30,
+        "site": ["a"] * 30 + ["b"] * 30,
+    }
+    data = from_hugging_face(table_of(columns), inputs=["x"], client="site")
+    training = {"rounds": 1, "epochs": 1}
+    result = fedfm.simulate("mlp", data, "fedavg", partition={"kind": "natural"}, training=training)
+    assert result.clients is not None
+    assert len(result.clients.values["accuracy"]) == 2

@@ -258,3 +258,45 @@ def test_files_that_are_no_parquet_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(UserError, match=r"pyarrow.*\[parquet\]"):
         load("parquet", dir=tmp_path, path=path)
+
+
+# --- categories and fill values that are given ----------------------------------------------------
+
+PATIENTS = [
+    "age,sex,label",
+    *(f"{i if i % 4 else ''},{'fm'[i % 2]},{'ab'[i % 2]}" for i in range(40)),
+]
+
+
+def test_given_categories_and_fill_values_do_not_depend_on_the_rows(table):
+    data = table(*PATIENTS, fill={"age": 7}, categories={"sex": ["m", "f", "x"]})
+    assert data.shape == (4,)
+    assert [column.categories for column in data.columns] == [(), ("m", "f", "x")]
+    ages = every(data)[:, 0]
+    assert int((ages == 7).sum()) == 11  # ten gaps, and the row with 7
+    assert torch.equal(every(data)[:, 3], torch.zeros(40))
+
+
+def test_a_column_without_any_value_may_be_filled_with_a_given_one(table):
+    rows = ["age,weight,label", *(f",{i},{'ab'[i % 2]}" for i in range(20))]
+    assert torch.equal(every(table(*rows, fill={"age": 7}))[:, 0], torch.full((20,), 7.0))
+    with pytest.raises(UserError, match=r"data\.drop"):
+        table(*rows, fill="mean")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fill": {}}, r"column 'age': '' is a missing value"),
+        ({"fill": {"age": 1}, "categories": {"sex": ["m"]}}, "'sex': f is not among"),
+        ({"fill": {"age": 1}, "categories": {"sxe": ["m"]}}, "sxe"),
+    ],
+)
+def test_cells_that_the_given_values_leave_out_are_named(table, options, message):
+    with pytest.raises(UserError, match=f"^[^\n]*{message}[^\n]*$"):
+        table(*PATIENTS, **options)
+
+
+def test_a_given_fill_value_of_a_column_that_is_not_there_is_refused(table):
+    with pytest.raises(UserError, match="aeg"):
+        table(*PATIENTS, fill={"aeg": 1, "age": 1})

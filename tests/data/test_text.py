@@ -5,7 +5,7 @@ import torch
 
 from fedfm.core.errors import UserError
 from fedfm.data import load
-from fedfm.data.text import encode_words, make_vocabulary, split_words
+from fedfm.data.text import encode_words, make_vocabulary, read_words, split_words
 
 ROWS = [
     ("A good film, really good!", "good"),
@@ -141,3 +141,32 @@ def test_a_test_table_has_no_classes_of_its_own(table):
     test = table([("a film", "fine")], "test.tsv")
     with pytest.raises(UserError, match=r"test\.tsv: no training text of class fine"):
         load("text", path=table(ROWS), test_path=test)
+
+
+# --- words of a file ------------------------------------------------------------------------------
+
+
+def test_a_file_gives_the_words_whatever_the_texts_say(table, tmp_path):
+    (tmp_path / "words.txt").write_text("film\ngood\n\nnever\n")
+    data = load("text", path=table(ROWS * 3), words=tmp_path / "words.txt", length=3)
+    assert data.vocabulary == ("<pad>", "<unk>", "film", "good", "never")
+    assert {*data.train.inputs.unique().tolist()} <= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read"),
+        ("\n \n", "has no words"),
+        ("film\ngood\nfilm\n", "film twice"),
+        ("Film\n", "Film, which no text contains"),
+        ("two words\n", "one word in"),
+        (b"\xff\xfe", "UTF-8"),
+    ],
+)
+def test_a_file_of_words_that_makes_no_sense_is_refused_in_one_line(tmp_path, text, message):
+    path = tmp_path / "words.txt"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=f"^data.words: [^\n]*{message}[^\n]*$"):
+        read_words(path)

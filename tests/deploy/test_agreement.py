@@ -265,17 +265,59 @@ def test_what_is_told_survives_json():
 def test_inputs_of_another_type_are_refused_at_the_client():
     with pytest.raises(UserError, match=r"uint8\b.*\bfloat32\b.*\bfloat64"):
         introduce("a", dataset(torch.zeros(2, 3, dtype=torch.float64)))
-    with pytest.raises(UserError, match=r"uint8\b.*\bfloat32\b.*\bint64"):
-        introduce("a", dataset(torch.zeros(2, 3, dtype=torch.int64)))
-    trees = [Split({"x": torch.zeros(2, 3)}, torch.tensor([0, 1]))] * 2
-    with pytest.raises(UserError, match=r"one tensor, not \['x'\] shape \(3,\)"):
-        introduce("a", Dataset("d", trees[0], trees[1], ("a", "b")))
+    nested = [Split({"x": {"y": torch.zeros(2, 3)}}, torch.tensor([0, 1]))] * 2
+    with pytest.raises(UserError, match="take nested ones apart"):
+        introduce("a", Dataset("d", nested[0], nested[1], ("a", "b")))
 
 
-def test_a_model_for_token_ids_is_refused_before_the_federation_begins():
-    config = parse({"model": {"name": "transformer"}, "data": {"name": "text", "path": "x.tsv"}})
-    with pytest.raises(UserError, match=r"'transformer' is for token ids.*simulate"):
-        check_deployable(config)
+def tree(**leaves: torch.Tensor) -> Dataset:
+    splits = [Split(leaves, torch.tensor([0, 1]))] * 2
+    return Dataset("d", splits[0], splits[1], ("a", "b"))
+
+
+def test_inputs_that_are_a_dict_agree_in_all_their_parts():
+    ids, mask = torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.bool)
+    fitting, other = introduce("a", tree(ids=ids, mask=mask)), introduce("b", tree(ids=ids))
+    agreement, misfits = agree({0: fitting, 1: introduce("c", tree(ids=ids, mask=mask)), 2: other})
+    assert {name: part.dtype for name, part in (agreement.parts or {}).items()} == {  # type: ignore[union-attr]
+        "ids": "int64",
+        "mask": "bool",
+    }
+    assert [*misfits] == [2]
+    assert "['ids'] shape (4,) of int64" in misfits[2]
+    assert agreement.example["mask"].all()
+    assert agreement.channels == 0
+    for each in (fitting, agreement):
+        assert type(each).parse(json.loads(json.dumps(each.dump()))) == each
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parts": {"x": {"shape": [3], "dtype": "int64"}}},
+        {"shape": None},
+        {"dtype": None},
+        {"shape": None, "dtype": None, "parts": {}},
+        {"shape": None, "dtype": None, "parts": {"x": {"shape": [0], "dtype": "int64"}}},
+        {"shape": None, "dtype": None, "parts": [{"shape": [3], "dtype": "object"}]},
+        {"shape": None, "dtype": None, "parts": [{"shape": [3], "dtype": "int64"}] * 101},
+    ],
+)
+def test_a_form_that_makes_no_sense_is_refused(changes):
+    with pytest.raises(UserError):
+        Introduction.parse(told("a").dump() | changes)
+
+
+def test_a_model_for_token_ids_needs_a_file_of_words(tmp_path):
+    text = {"name": "text", "path": "x.tsv"}
+    config = {"model": {"name": "transformer"}, "deployment": {"minimum": 2}}
+    with pytest.raises(UserError, match=r"words = 'words.txt'"):
+        check_deployable(parse(config | {"data": text}))
+    words = tmp_path / "words.txt"
+    with pytest.raises(UserError, match="cannot read"):
+        check_deployable(parse(config | {"data": text | {"words": str(words)}}))
+    words.write_text("good\nbad\n")
+    check_deployable(parse(config | {"data": text | {"words": str(words)}}))
 
 
 # --- normalisation --------------------------------------------------------------------------------

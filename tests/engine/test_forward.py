@@ -71,7 +71,7 @@ def test_evaluation_averages_local_accuracies_and_counts_the_whole_test_set(worl
     validation = worlds.split_samples((23, 1, 10, 20))
     with torch.no_grad():
         right = (module.eval()(data.train.inputs)[1].argmax(1) == data.train.labels).double()
-    evaluator = Evaluator(LoopExecutor(module, on_device), validation, on_device)
+    evaluator = Evaluator(LoopExecutor(module, on_device), validation, (on_device, on_device))
     clients, test, owned = evaluator(copy_model(module))
     expected = [float(right[own].mean()) for own in validation]
     assert clients["accuracy"].tolist() == pytest.approx(expected)

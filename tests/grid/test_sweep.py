@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -99,6 +100,29 @@ def test_keys_of_the_same_last_part_are_told_apart():
 def test_a_wrong_sweep_is_refused_in_words(settings, words):
     with pytest.raises(UserError, match=words):
         sweep(*settings).make_grid()
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("macro_f1", 1), ("log_loss", -1)])
+def test_settings_are_compared_by_the_metric_that_chooses_the_round(tmp_path: Path, metric, sign):
+    planned = sweep("lr=0.001,0.1", f"select_by={metric}", f'metrics=["{metric}"]', seeds=2)
+    cells = planned.make_grid()
+    assert planned.make_recipe(cells).measures == (f"val_{metric}",)
+    jobs = planned.plan(cells)
+    run(jobs, tmp_path)
+    summaries = Store(tmp_path).summaries()
+    means = {
+        job.digest: fmean(s.metrics[f"val_{metric}"] for s in summaries if s.digest == job.digest)
+        for job in jobs
+    }
+    assert {job.digest: mean_of(job, summaries) for job in jobs} == pytest.approx(means)
+    best = find_best(jobs, summaries)
+    assert best is not None
+    assert best.digest == max(means, key=lambda digest: sign * means[digest])
+
+
+def test_one_metric_compares_all_settings():
+    with pytest.raises(UserError, match="one value"):
+        sweep("select_by=macro_f1,auc", 'metrics=["macro_f1", "auc"]').make_grid()
 
 
 def test_settings_without_validation_cannot_be_compared():

@@ -14,6 +14,7 @@ from fedfm.grid.sweep import PREFIX
 from fedfm.report.html.discover import discover_runs
 from fedfm.report.html.page import render_page
 from fedfm.report.html.sweep import SweptSettings, Tried, draw_sweep, list_sweeps
+from fedfm.report.tables.statistics import get_measure
 from tests.report.runs import write_run
 
 
@@ -48,6 +49,28 @@ def test_two_settings_are_a_heat_map_with_the_best_framed():
     assert {"1", "10", "0.01", "0.1", "a.mu ↓", "b.lr →"} <= set(texts(picture))
     description = str(picture.find("desc").text)
     assert "a.mu 10, b.lr 0.01 with 80.00" in description
+
+
+def test_where_lower_is_better_the_lowest_is_framed_and_darkest():
+    measure = get_measure("val_log_loss")
+    tried = [
+        Tried((a, b), mean, None, 1, measure)
+        for a, b, mean in (("1", "x", 0.25), ("1", "y", 1.5), ("2", "x", 2.0), ("2", "y", 0.75))
+    ]
+    sweep = SweptSettings("sweep mine", ("a", "b"), tuple(sorted(tried, key=lambda t: t.rank)))
+    picture = drawn(sweep)
+    assert paths(picture, "s6") == paths(picture, "best")
+    assert "a 1, b x with 0.2500." in str(picture.find("desc").text)
+    assert sorted(texts(picture, "count")) == ["0.250", "0.750", "1.500", "2.000"]
+
+
+def test_one_setting_with_small_values_is_a_line_with_its_own_scale():
+    measure = get_measure("val_auc")
+    tried = tuple(Tried((str(10 * n),), 0.9 - n / 100, 0.001, 2, measure) for n in range(3))
+    picture = drawn(SweptSettings("sweep mine", ("a",), tried))
+    ticks = [float(text) for text in texts(picture) if re.fullmatch(r"0\.\d+", text)]
+    assert ticks == [0.88, 0.89, 0.9]
+    assert "validation auc" in texts(picture, "name")
 
 
 def test_cells_are_at_the_place_of_their_values():

@@ -93,7 +93,7 @@ def test_seeds_of_changed_inputs_run_apart(tmp_path):
     [
         ([[0, 1], [1, 2]], "twice"),
         ([[0, 1], []], "empty"),
-        ("iid", "partition"),
+        ("iidd", "partition"),
         ({"knd": "iid"}, "'knd'"),
         (3, "index lists"),
         ([[0], range(1, 50)], "client 0.*none for validation"),
@@ -111,3 +111,14 @@ def test_another_number_of_clients_is_refused(tmp_path):
         run(partition=LISTS, training=few, out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
     assert len(run(partition=LISTS, training=replace(SHORT, clients=3)).rounds) == 2
+
+
+def test_a_kind_may_be_given_by_its_name():
+    few = {"clients": 3, "rounds": 1, "epochs": 1}
+    named, table = (
+        simulate("mlp", "digits", "fedavg", partition=given, training=few, executor="loop")
+        for given in ("iid", {"kind": "iid"})
+    )
+    assert named.test_accuracy == table.test_accuracy
+    with pytest.raises(UserError, match="'iid'"):
+        simulate("mlp", "digits", "fedavg", partition="iidd", training=few)

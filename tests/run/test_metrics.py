@@ -11,13 +11,15 @@ import torch
 
 from fedfm import Partition, Training, data, models, simulate
 from fedfm.config import load_config, make_config, parse
+from fedfm.core import trees
 from fedfm.core.errors import UserError
 from fedfm.data.dataset import Dataset
 from fedfm.data.split import Split
-from fedfm.engine.evaluation import Evaluator
+from fedfm.engine.evaluation import Evaluator, OwnModels
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import copy_model
 from fedfm.grid.store import read_summary
+from fedfm.methods.base import Model
 from fedfm.metrics import METRICS, Accuracy, Auc, Metric
 from fedfm.metrics.measures import Measures
 from fedfm.plugins import digest_sources
@@ -356,8 +358,8 @@ def test_per_client_test_results_use_the_samples_that_belong_to_clients():
     measures = Measures((Accuracy(), Auc()))
     network = models.build("mlp", shape=(5,), classes=3)
     train, test = device_data(network, world)
-    evaluator = Evaluator(LoopExecutor(network, train), [], test, measures, two)
-    whole = Evaluator(LoopExecutor(network, train), [], test, measures)
+    evaluator = Evaluator(LoopExecutor(network, train), [], (train, test), measures, two)
+    whole = Evaluator(LoopExecutor(network, train), [], (train, test), measures)
     found, alike = evaluator(copy_model(network)), whole(copy_model(network))
     assert float(found.test["accuracy"]) == float(alike.test["accuracy"])
     assert float(found.test["auc"]) == pytest.approx(float(alike.test["auc"]), abs=1e-6)
@@ -366,6 +368,47 @@ def test_per_client_test_results_use_the_samples_that_belong_to_clients():
     right = (logits.argmax(1) == world.test.labels).double()
     assert found.clients["accuracy"].tolist() == [float(right[part].mean()) for part in two]
     assert found.validation == alike.validation == alike.clients == {}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_auc_of_each_client_is_exact_whichever_model_it_has(own):
+    world = natural()
+    networks = [models.build("mlp", shape=(5,), classes=3) for _ in range(3)]
+    networks = networks if own else networks[:1] * 3
+    both = device_data(networks[0], world)
+    owned, validation = (
+        [(split.clients == k).nonzero().flatten() for k in range(3)]
+        for split in (world.test, world.train)
+    )
+    measures = Measures((Accuracy(), Auc()))
+    evaluator = Evaluator(LoopExecutor(networks[0], both[0]), validation, both, measures, owned)
+
+    def stacked(some):
+        return Model(*map(trees.stack, zip(*(copy_model(networks[k]) for k in some), strict=True)))
+
+    found = evaluator(copy_model(networks[0]), OwnModels(3, stacked) if own else None)
+
+    def predict_own(split, part, network):
+        with torch.no_grad():
+            return network.eval()(world.normalise(split.inputs[part]))[1], split.labels[part]
+
+    for values, split, parts in (
+        (found.clients["auc"], world.test, owned),
+        (found.validation["auc"], world.train, validation),
+    ):
+        pairs = [predict_own(split, *each) for each in zip(parts, networks, strict=True)]
+        assert values.tolist() == pytest.approx([exact_auc(*pair) for pair in pairs], abs=1e-6)
+    pairs = [predict_own(world.test, *each) for each in zip(owned, networks, strict=True)]
+    pooled = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    assert float(found.test["auc"]) == pytest.approx(exact_auc(*pooled), abs=1e-6)
+
+
+def test_test_samples_of_a_class_that_training_lacks_are_refused():
+    world = natural()
+    train = world.train.subset(world.train.labels > 0)
+    name = world.classes[0]
+    with pytest.raises(UserError, match=f"test samples have class {name}, which no training"):
+        simulate("mlp", replace(world, train=train), "fedavg", training=FEW)
 
 
 def test_clients_are_tested_on_their_own_samples_in_a_run():

@@ -291,7 +291,7 @@ def of(outputs=4, **options):
         ({"method": "fedfn"}, "did you mean 'fedfm'"),
         ({"method": [FedAvg(), "fedfm"]}, "both"),
         ({"data": 3}, "^data:"),
-        ({"partition": "niid1"}, "^partition:"),
+        ({"partition": "niid9"}, r"^partition\.kind:"),
         ({"training": {"round": 3}}, "did you mean 'rounds'"),
         ({"model": nn.Linear}, r"torch\.nn\.Module.*class"),
     ],

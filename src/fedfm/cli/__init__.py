@@ -1,9 +1,15 @@
 """The command line: `fedfm COMMAND`, one module per command."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from click import ClickException
 
 
 def main() -> None:
@@ -13,19 +19,36 @@ def main() -> None:
     try:
         from fedfm.cli.app import app
 
-        app()
+        sys.exit(app(prog_name="fedfm", standalone_mode=False) or 0)
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as problem:
         where = f" ({problem.filename})" if problem.filename else ""
         fail(f"{problem.strerror or problem}{where}; everything saved before is intact")
     except Exception as problem:
+        from click import ClickException
+
         from fedfm.core.errors import UserError
 
+        if isinstance(problem, ClickException):
+            _explain_usage(problem)
         if not isinstance(problem, UserError):
             raise
         hint = " (one of your own: fedfm --methods FILE ...)"
         fail(f"{problem}{hint if str(problem).startswith('unknown method ') else ''}")
+
+
+def _explain_usage(problem: ClickException) -> None:
+    """Print a wrong argument or option as one line; print the help if there are no arguments."""
+    from click.exceptions import NoArgsIsHelpError
+
+    context = getattr(problem, "ctx", None)
+    if isinstance(problem, NoArgsIsHelpError) and context:
+        print(context.get_help())
+        sys.exit(problem.exit_code)
+    text = " ".join(problem.format_message().split()).rstrip(".")
+    command = context.command_path if context else "fedfm"
+    fail(f"{text[:1].lower()}{text[1:]} (see {command} --help)")
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedfm.cli.options import BUILTIN, SOURCE_HELP, Format, Overrides
-from fedfm.core.errors import plural, require
+from fedfm.core.errors import UserError, plural, require
 
 if TYPE_CHECKING:
     from fedfm.config import Config
@@ -36,6 +36,9 @@ def run(
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last checkpoint.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete a run in the folder, and start again.")
     ] = False,
     seeds: Annotated[
         int,
@@ -69,11 +72,12 @@ def run(
     folders = [_folder(source, config, out, seeds) for config in configs]
     for folder in folders:
         require(
-            resume or not (folder / "config.toml").exists(),
-            f"{folder} already holds a run; continue it with --resume, or choose another --out",
+            resume or overwrite or not (folder / "config.toml").exists(),
+            f"{folder} already holds a run; continue it with --resume, start again with "
+            "--overwrite, or choose another --out",
         )
-    with Profile() if profile else nullcontext() as seconds, exit_on_interrupt():
-        results = run_and_show(configs, folders, resume, track=track or [])
+    with Profile() if profile else nullcontext() as seconds, exit_on_interrupt(), explain_restart():
+        results = run_and_show(configs, folders, resume, overwrite, track=track or [])
     if seconds:
         _write_profile(seconds, folders[0], format)
     for result, folder in zip(results, folders, strict=True):
@@ -84,6 +88,7 @@ def run_and_show(
     configs: Sequence[Config],
     outs: Sequence[Path | None],
     resume: bool,
+    overwrite: bool = False,
     title: str = "",
     track: Sequence[str] = (),
     parents: Sequence[Path | None] = (),
@@ -107,7 +112,13 @@ def run_and_show(
                 if out
             ]
         return run_configs(
-            configs, outs=outs, watchers=watchers, data=data, resume=resume, parents=parents
+            configs,
+            outs=outs,
+            watchers=watchers,
+            data=data,
+            resume=resume,
+            overwrite=overwrite,
+            parents=parents,
         )
 
 
@@ -133,6 +144,17 @@ def exit_on_interrupt(advice: str = "continue with --resume") -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         print(f"fedfm: interrupted; {advice}", file=sys.stderr)
         raise typer.Exit(130) from interrupt
+
+
+@contextmanager
+def explain_restart() -> Iterator[None]:
+    """Let a run that diverged say how to start again in its folder."""
+    from fedfm.rounds.server import Diverged
+
+    try:
+        yield
+    except Diverged as problem:
+        raise UserError(f"{problem}, and start again with --overwrite") from problem
 
 
 def _write_profile(profile: Profile, folder: Path, format: str) -> None:

@@ -104,7 +104,8 @@ def _run(
 def _show(recipe: Recipe, jobs: Sequence[Job], store: Store, format: str, write: bool) -> None:
     """Print the table and the best setting; write its config and the report."""
     from fedfm.grid.jobs import select_current
-    from fedfm.grid.sweep import find_best
+    from fedfm.grid.sweep import find_best, select_metric
+    from fedfm.metrics import Accuracy
     from fedfm.report.tables.build import build_table
     from fedfm.report.tables.formats import render_table
 
@@ -117,22 +118,27 @@ def _show(recipe: Recipe, jobs: Sequence[Job], store: Store, format: str, write:
     if not best:
         return
     stream = sys.stdout if format == "text" else sys.stderr
-    print(f"best by validation: {words['setting']}", file=stream)
-    print(f"validation {words['val_accuracy']} %, test {words['test_accuracy']} %", file=stream)
+    metric = select_metric(best.config)
+    by = "" if metric == Accuracy.name else f" {metric}"
+    validation, test = (words[f"{split}_{metric}"] for split in ("val", "test"))
+    print(f"best by validation{by}: {words['setting']}", file=stream)
+    print(f"validation {validation}, test {test}", file=stream)
     if write:
         _write_files(best, store.folder, stream)
 
 
 def _describe_best(best: Job, summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Return the setting, and its accuracies over seeds."""
+    """Return the setting, and over seeds the metric by which it was chosen."""
+    from fedfm.grid.sweep import select_metric
     from fedfm.report.tables.statistics import compute_deviation, get_measure
 
     words: dict[str, Any] = {"setting": ", ".join(best.labels[0].values()), "digest": best.digest}
-    for name in ("val_accuracy", "test_accuracy"):
-        measure = get_measure(name)
-        values = {s.seed: 100 * getattr(s, name) for s in summaries if s.digest == best.digest}
-        mean, deviation = sum(values.values()) / len(values), compute_deviation([*values.values()])
-        words[name] = measure.text(mean) + measure.spread(deviation)
+    runs = {s.seed: s for s in summaries if s.digest == best.digest}
+    for split in ("val", "test"):
+        measure = get_measure(f"{split}_{select_metric(best.config)}")
+        values = [value for run in runs.values() if (value := measure.of(run)) is not None]
+        mean, deviation = sum(values) / len(values), compute_deviation(values)
+        words[measure.name] = measure.text(mean) + measure.spread(deviation) + measure.unit
     return words
 
 

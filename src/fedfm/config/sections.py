@@ -44,13 +44,15 @@ class DataConfig(BaseModel):
     """With "csv" and "text": whether the first row names the columns, else "1", "2" and so on."""
     missing: tuple[str, ...] | None = None
     """With a table: further cells that stand for a missing value, beside "", "?", "NA", "NaN"..."""
-    fill: Literal["mean", "indicate"] | None = None
+    fill: Literal["mean", "indicate"] | dict[str, float] | None = None
     """With a table: fill missing numbers by the training mean; "indicate" adds a column of 0/1.
 
-    Without it missing values are refused.
+    A table such as fill = {age = 54} has the number for each column. Without it missing values are
+    refused.
     """
-    categories: tuple[str, ...] | None = None
-    """With a table: columns of categories; by default those without any number."""
+    categories: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
+    """With a table: columns of categories, or the categories of each column, as in
+    {sex = ["f", "m"]}; by default the columns without any number."""
     merge: dict[str, tuple[str, ...]] | None = None
     """With a table: classes that stand for several labels, such as ill = ["1", "2"]."""
     test_path: str | None = None
@@ -59,6 +61,8 @@ class DataConfig(BaseModel):
     """With name = "text": the column of the texts; by default "text", without header the first."""
     vocabulary: int | None = Field(default=None, ge=1)
     """With name = "text": how many of the most frequent training words get an id; 20,000."""
+    words: str | None = None
+    """With name = "text": a file with the words that get an id, one in each line, instead."""
     length: int | None = Field(default=None, ge=1)
     """With name = "text": the ids of a text, which is cut or padded; 64."""
     mean: tuple[float, ...] | None = None

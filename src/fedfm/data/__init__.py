@@ -59,12 +59,13 @@ def load(
     drop: Sequence[str] | None = None,
     header: bool | None = None,
     missing: Sequence[str] | None = None,
-    fill: str | None = None,
-    categories: Sequence[str] | None = None,
+    fill: str | Mapping[str, float] | None = None,
+    categories: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     merge: Mapping[str, Sequence[str]] | None = None,
     test_path: Path | None = None,
     text: str | None = None,
     vocabulary: int | None = None,
+    words: Path | None = None,
     length: int | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
@@ -90,14 +91,17 @@ def load(
             "N/A", "NaN" and "null".
         fill: With a table: what to do with missing values: "mean" fills numbers by the training
             mean, and makes one more category; "indicate" also adds a column of 0 and 1 for each
-            column of numbers with missing values. By default they are refused.
+            column of numbers with missing values. A mapping has the number for each column. By
+            default they are refused.
         categories: With a table: the columns of categories, each of which becomes a column of 0
-            and 1; by default the columns without any number.
+            and 1; by default the columns without any number. A mapping has the categories of each
+            column, which else are those of the training rows.
         merge: With a table: classes that stand for several labels, such as {"ill": ["1", "2"]}.
         test_path: With "text": the table of the test samples; by default a fifth of every class.
         text: With "text": the column of the texts; by default "text", or the first column of a
             table without header.
         vocabulary: With "text": how many of the most frequent training words get an id.
+        words: With "text": a file with the words that get an id, one in each line, instead.
         length: With "text": the number of ids of a text; longer ones are cut, shorter ones padded.
         mean: One number for each channel (or column), or one for all, instead of the source's own;
             in units of the stored values, 0 to 255 for images.
@@ -125,7 +129,7 @@ def load(
         **{"path": path, "size": size, "label": label, "client": client, "drop": drop},
         **{"header": header, "missing": missing, "fill": fill, "categories": categories},
         **{"merge": merge, "test_path": test_path, "text": text, "vocabulary": vocabulary},
-        "length": length,
+        **{"words": words, "length": length},
     }
     options = {option: value for option, value in given.items() if value is not None}
     source.check(options)

@@ -32,8 +32,10 @@ class TableOptions:
     client: str | None = None
     drop: Sequence[str] = ()
     missing: Sequence[str] = ()
-    fill: str | None = None
-    categories: Sequence[str] | None = None
+    fill: str | Mapping[str, float] | None = None
+    """How missing numbers are filled, or the number for each column."""
+    categories: Sequence[str] | Mapping[str, Sequence[str]] | None = None
+    """The columns of categories, or the categories of each."""
     merge: Mapping[str, Sequence[str]] | None = None
 
 
@@ -63,26 +65,37 @@ def fit_columns(
 ) -> tuple[Column, ...]:
     """Return how a table's columns become numbers.
 
-    Fill values and categories come from the rows that `train` [N] marks.
+    Fill values and categories come from the rows that `train` [N] marks, unless they are given.
     """
     cells = {column: table.column(column) for column in columns}
     gaps = {column: find_missing(cells[column], options.missing) for column in columns}
-    _check_gaps(table, gaps, options.fill)
+    given = options.categories if isinstance(options.categories, Mapping) else {}
+    fills = options.fill if isinstance(options.fill, Mapping) else {}
+    _check_gaps(table, gaps, options.fill, {*given, *fills})
     fitted = []
     for index in columns:
         name, texts, gap = table.header[index], cells[index], gaps[index]
         where = f"{table.path}, column '{name}'"
         require(
-            bool((train & ~gap).any()),
+            bool((train & ~gap).any()) or name in {*given, *fills},
             f"{where}: no training row has a value: leave the column out with data.drop",
         )
         column = Column(name, missing=tuple(options.missing))
-        if _is_category(name, texts, gap, options.categories):
+        if name in given:
+            fitted.append(
+                column._replace(categories=_check_categories(where, texts, gap, given[name]))
+            )
+            continue
+        if name not in fills and _is_category(name, texts, gap, options.categories):
             fitted.append(column._replace(categories=_fit_categories(where, texts, gap, train)))
             continue
         numbers = _read_numbers(table, index, texts, gap)
-        _check_precision(where, numbers[~gap])
-        fill = float(numbers[train & ~gap].mean()) if options.fill else None
+        if not gap.all():
+            _check_precision(where, numbers[~gap])
+        if isinstance(options.fill, str):
+            fill: float | None = float(numbers[train & ~gap].mean())
+        else:
+            fill = fills.get(name)
         indicated = options.fill == "indicate" and bool(gap.any())
         fitted.append(column._replace(fill=fill, indicated=indicated))
     return tuple(fitted)
@@ -110,19 +123,39 @@ def encode_columns(table: Cells, columns: Sequence[Column]) -> Floats:
     return np.concatenate(parts, 1)
 
 
-def _check_gaps(table: Cells, gaps: dict[int, Flags], fill: str | None) -> None:
-    """Refuse missing values unless they are to be filled; say what is filled."""
+def name_inputs(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return a name for each number [F] that `encode_columns` makes of a row."""
+    names = []
+    for column in columns:
+        names += [f"{column.name} = {value}" for value in column.categories] or [column.name]
+        names += [f"{column.name} missing"] * column.indicated
+    return tuple(names)
+
+
+def _check_gaps(
+    table: Cells,
+    gaps: dict[int, Flags],
+    fill: str | Mapping[str, float] | None,
+    given: Collection[str],
+) -> None:
+    """Refuse missing values unless they are to be filled; say what is filled.
+
+    For the columns in `given` fill values or categories are given.
+    """
     counts = {column: int(gap.sum()) for column, gap in gaps.items() if gap.any()}
     if not counts:
         return
     where = list_some([f"'{table.header[column]}' {count}" for column, count in counts.items()])
-    if fill is None:
+    if not isinstance(fill, str):
+        counts = {column: n for column, n in counts.items() if table.header[column] not in given}
+        if not counts:
+            return
         column = min(counts, key=lambda column: int(gaps[column].argmax()))
         row = int(gaps[column].argmax())
         raise UserError(
             f"{table.locate(row, column)}: '{table.rows[row][column]}' is a missing value (missing "
-            f"in all: {where}): fill them with data.fill = 'mean' or 'indicate', or leave columns "
-            "out with data.drop"
+            f"in all: {where}): fill them with data.fill = 'mean' or 'indicate', give a number for "
+            "the column in [data.fill], or leave columns out with data.drop"
         )
     logger.warning("%s: filled %d missing cells: %s", table.path, sum(counts.values()), where)
 
@@ -147,6 +180,20 @@ def _fit_categories(where: str, texts: list[str], gap: Flags, train: Flags) -> t
         "the column out with data.drop",
     )
     return values
+
+
+def _check_categories(
+    where: str, texts: list[str], gap: Flags, given: Sequence[str]
+) -> tuple[str, ...]:
+    """Return categories that are given; refuse a cell with another one."""
+    known = tuple(map(_write_plainly, given))
+    strange = sorted({*_write_categories(texts, gap)} - {*known})
+    require(
+        not strange,
+        f"{where}: {list_some(strange)} is not among the categories that data.categories gives "
+        f"({list_some(known)}): correct the cells, or add it there",
+    )
+    return known
 
 
 def _write_categories(texts: list[str], gap: Flags) -> list[str]:

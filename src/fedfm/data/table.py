@@ -29,8 +29,8 @@ def read_csv(
     drop: Sequence[str] = (),
     header: bool = True,
     missing: Sequence[str] = (),
-    fill: str | None = None,
-    categories: Sequence[str] | None = None,
+    fill: str | Mapping[str, float] | None = None,
+    categories: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     merge: Mapping[str, Sequence[str]] | None = None,
 ) -> Dataset:
     """Read the CSV or TSV file at `path`, or a folder of them: one for each client."""
@@ -48,8 +48,8 @@ def read_parquet(
     client: str | None = None,
     drop: Sequence[str] = (),
     missing: Sequence[str] = (),
-    fill: str | None = None,
-    categories: Sequence[str] | None = None,
+    fill: str | Mapping[str, float] | None = None,
+    categories: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     merge: Mapping[str, Sequence[str]] | None = None,
 ) -> Dataset:
     """Read the Parquet file at `path`, or a folder of them: one for each client."""
@@ -87,6 +87,8 @@ def _choose_columns(cells: Cells, options: TableOptions) -> list[int]:
         others.add(cells.find(options.client, "client"))
     for name in options.categories or ():
         cells.find(name, "categories")
+    for name in options.fill if isinstance(options.fill, Mapping) else ():
+        cells.find(name, "fill")
     columns = [index for index in range(len(cells.header)) if index not in others]
     require(len(columns) > 0, f"{cells.path} has no columns but '{options.label}'")
     return columns

@@ -1,7 +1,7 @@
 """The user's own texts: a table with a column of texts and a column of classes.
 
-A text becomes the ids of its first words. The vocabulary is made of the training samples: id 0 is
-padding, id 1 stands for every other word.
+A text becomes the ids of its first words. The vocabulary is made of the training samples, or read
+from a file: id 0 is padding, id 1 stands for every other word.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedfm.core.errors import require
+from fedfm.core.errors import UserError, list_some, require
 from fedfm.data.cells import read_text_files
 from fedfm.data.columns import TableOptions
 from fedfm.data.dataset import Dataset
@@ -25,6 +25,8 @@ from fedfm.data.table import check_labels, name_clients, read_labels
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 """A word, with inner apostrophes, or a punctuation mark, in a text in lower case."""
+LENGTH = 64
+"""The ids of a text, by default."""
 PADDING, UNKNOWN = "<pad>", "<unk>"
 """The words with the ids 0 and 1; no text contains them."""
 
@@ -46,12 +48,16 @@ def read_text(
     label: str | None = None,
     client: str | None = None,
     header: bool = True,
-    vocabulary: int = 20_000,
-    length: int = 64,
+    vocabulary: int | None = 20_000,
+    words: Path | None = None,
+    length: int = LENGTH,
 ) -> Dataset:
-    """Read the table at `path`, and the test samples at `test_path` if given."""
+    """Read the table at `path`, and the test samples at `test_path` if given.
+
+    Without a file of words and with `vocabulary` None, all words get an id, also of test samples.
+    """
     for option, value in (("vocabulary", vocabulary), ("length", length)):
-        require(value > 0, f"{option} must be at least 1, not {value}")
+        require(value is None or value > 0, f"{option} must be at least 1, not {value}")
     paths = [Path(each).expanduser() for each in (path, test_path) if each]
     tables = [_read_texts(each, text, label, client, header) for each in paths]
     texts = Texts(*([*chain(*column)] for column in zip(*tables, strict=True)))
@@ -65,10 +71,56 @@ def read_text(
     names, owners = encode_clients(str(path), texts.clients) if texts.clients else ((), None)
     test = torch.arange(len(labels)) >= len(tables[0].labels)
     test = test if test_path else draw_test(labels, owners)
-    words = make_vocabulary(compress(texts.words, (~test).tolist()), vocabulary)
-    every = Split(encode_words(texts.words, words, length), labels, owners)
+    if words:
+        known = read_words(Path(words))
+    elif vocabulary:
+        known = make_vocabulary(compress(texts.words, (~test).tolist()), vocabulary)
+    else:
+        known = make_vocabulary(texts.words)
+    every = Split(encode_words(texts.words, known, length), labels, owners)
     parts = every.subset(~test), every.subset(test)
-    return Dataset("text", *parts, classes, clients=names, vocabulary=words)
+    return Dataset("text", *parts, classes, clients=names, vocabulary=known)
+
+
+def read_words(path: Path) -> tuple[str, ...]:
+    """Return the vocabulary of a file with one word in each line; padding comes first."""
+    try:
+        lines = [line.strip() for line in path.expanduser().read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not a text in UTF-8"
+        raise UserError(f"data.words: cannot read {path}: {reason}") from problem
+    words = [line for line in lines if line and line not in (PADDING, UNKNOWN)]
+    require(len(words) > 0, f"data.words: {path} has no words: write one in each line")
+    twice = [word for word, count in Counter(words).items() if count > 1]
+    require(not twice, f"data.words: {path} has {list_some(twice)} twice: leave one out")
+    wrong = [word for word in words if split_words(word) != [word]]
+    require(
+        not wrong,
+        f"data.words: {path} has {list_some(wrong)}, which no text contains: write one word in "
+        "small letters in each line",
+    )
+    return PADDING, UNKNOWN, *words
+
+
+def translate_ids(ids: Tensor, vocabulary: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    """Return the ids [N, T] of the same words in another vocabulary.
+
+    Args:
+        ids: [N, T], in `vocabulary`.
+        vocabulary: The words by id.
+        wanted: The words by id in the other vocabulary.
+
+    Returns:
+        [N, T]; words that the other vocabulary lacks are unknown.
+
+    Examples:
+        >>> words, wanted = ("<pad>", "<unk>", "a", "film"), ("<pad>", "<unk>", "film")
+        >>> translate_ids(torch.tensor([[2, 3, 0]]), words, wanted)
+        tensor([[1, 2, 0]])
+    """
+    index = {word: place for place, word in enumerate(wanted)}
+    table = [index.get(word, index[UNKNOWN]) for word in vocabulary]
+    return torch.tensor(table, dtype=torch.int64)[ids]
 
 
 def split_words(text: str) -> list[str]:
@@ -87,12 +139,12 @@ def split_words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def make_vocabulary(texts: Iterable[Sequence[str]], size: int) -> tuple[str, ...]:
+def make_vocabulary(texts: Iterable[Sequence[str]], size: int | None = None) -> tuple[str, ...]:
     """Return padding, the unknown word and the most frequent words; ties by the word itself.
 
     Args:
         texts: The words of every training text.
-        size: How many words to take at most.
+        size: How many words to take at most; None: all.
 
     Returns:
         The words by id.

@@ -1,12 +1,14 @@
 """Check a config and data before a federation begins, so that it does not fail later."""
 
 from itertools import islice
+from pathlib import Path
 
 from fedfm.config import Config
 from fedfm.core.errors import require, unknown
 from fedfm.data import SOURCES
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import validation_size
+from fedfm.data.text import read_words
 from fedfm.methods.composition import has_own_part
 from fedfm.models import check_options, needs_vocabulary
 from fedfm.privacy.accounting import import_dp_accounting
@@ -35,10 +37,12 @@ def check_deployable(config: Config) -> None:
     check_options(config.model.name, config.model.options)
     method = config.composed
     require(
-        not needs_vocabulary(config.model.name),
-        f"model '{config.model.name}' is for token ids, and the clients of a federation of "
-        "machines do not agree on a vocabulary yet: simulate it",
+        not needs_vocabulary(config.model.name) or bool(config.data.words),
+        f"model '{config.model.name}' is for token ids, which must mean the same at all clients: "
+        "name a file of words in [data], words = 'words.txt', with one word in each line",
     )
+    if config.data.words:
+        read_words(Path(config.data.words))  # fails now where it would fail after clients came
     require(
         not method.pools_data,
         f"{method.name} pools the samples of all clients, which a deployment cannot: simulate it",

@@ -1,6 +1,7 @@
 """The metrics of the global model: on each client's validation samples, and on the test set."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.forward import CLIENTS, Statistic
+from fedfm.engine.forward import CLIENTS
 from fedfm.methods.base import Batch, Model
 from fedfm.metrics.measures import Measures
 
@@ -42,20 +43,22 @@ class OwnModels(NamedTuple):
 class Evaluator:
     """Measures a model on the validation samples [n_k] of every client and on the test set.
 
-    `owned` has the test samples [m_k] of every client, where test samples belong to clients.
+    `data` are the training data, which have the validation samples, and the test data. `owned` has
+    the test samples [m_k] of every client, where test samples belong to clients.
     """
 
     def __init__(
         self,
         executor: Executor,
         validation: Sequence[Tensor],
-        test: DeviceData,
+        data: tuple[DeviceData, DeviceData],
         measures: Measures | None = None,
         owned: Sequence[Tensor] = (),
     ) -> None:
-        self.executor, self.validation, self.test = executor, validation, test
+        self.executor, self.validation = executor, validation
+        self.train, self.test = data
         self.measures, self.owned = measures or Measures(), owned
-        self.test_samples = [*owned, _list_others(len(test.labels), owned)]
+        self.test_samples = [*owned, _list_others(len(self.test.labels), owned)]
 
     def __call__(self, model: Model, own: OwnModels | None = None) -> Evaluation:
         """Measure the model on everything, or each client's own model where clients have one.
@@ -65,77 +68,103 @@ class Evaluator:
         """
         if own is not None:
             return self._evaluate_own(own)
-        seen: list[tuple[Tensor, Tensor]] = []
+        test = self.measure_test(model)
+        return Evaluation(self.measure_clients(model), test.join(), self._select_owned(test))
 
-        def collect(batch: Batch) -> Tree:
-            seen.append((batch.logits[batch.mask], batch.labels[batch.mask]))
-            return self.measures.statistic(batch)
-
-        totals = self.measure_test(model, collect if self.measures.exact else None)
-        whole = self.measures.values(trees.share(trees.sum_clients(totals)))
-        test = {name: value[0] for name, value in whole.items()} | self._exact_values(seen)
-        return Evaluation(self.measure_clients(model), test, self._owned_values(totals))
-
-    def _owned_values(self, totals: Tree) -> Values:
+    def _select_owned(self, test: "Measured") -> Values:
         """Return values on the test samples of every client [N]; {} if they are not known."""
-        if not self.owned:
-            return {}
-        rows = trees.tree_map(lambda leaf: leaf[: len(self.owned)], totals)
-        return self.measures.values(rows, self.measures.numbers)
+        count = len(self.owned)
+        return {name: value[:count] for name, value in test.values().items()} if count else {}
 
     def _evaluate_own(self, own: OwnModels) -> Evaluation:
         everything = torch.arange(len(self.test.labels))
-        samples = self.owned or [everything] * own.clients
-        totals = self._measure_own(own, samples, self.test)
-        whole = self.measures.values(trees.share(trees.sum_clients(totals)))
-        test = {name: value[0] for name, value in whole.items()}
-        clients = self.measures.values(totals, self.measures.numbers) if self.owned else {}
+        test = self._measure_own(own, self.owned or [everything] * own.clients, self.test)
+        clients = self._select_owned(test)
         if not any(map(len, self.validation)):
-            return Evaluation({}, test, clients)
-        validation = self._measure_own(own, self.validation)
-        return Evaluation(self.measures.values(validation, self.measures.numbers), test, clients)
+            return Evaluation({}, test.join(), clients)
+        validation = self._measure_own(own, self.validation, self.train)
+        return Evaluation(validation.values(), test.join(), clients)
 
     def _measure_own(
-        self, own: OwnModels, samples: Sequence[Tensor], data: DeviceData | None = None
-    ) -> Tree:
-        """Return the statistics [N, ...] of each client's samples under its own model."""
+        self, own: OwnModels, samples: Sequence[Tensor], data: DeviceData
+    ) -> "Measured":
+        """Measure each client's own model on its samples."""
         parts = []
         for first in range(0, own.clients, CLIENTS):
             some = range(first, min(first + CLIENTS, own.clients))
-            chosen = [samples[client] for client in some]
-            models = own.models(some)
-            parts.append(self.executor.measure(models, chosen, self.measures.statistic, data))
-        return trees.concat(parts)
+            parts.append(self.measure(own.models(some), [samples[k] for k in some], data))
+        return Measured.concat(parts)
 
     def measure_clients(self, model: Model) -> Values:
         """Return values on the validation samples of every client [N]; {} if there are none."""
         if not any(map(len, self.validation)):
             return {}
-        totals = self.executor.measure(
-            model.map(trees.share), self.validation, self.measures.statistic
-        )
-        return self.measures.values(totals, self.measures.numbers)
+        return self.measure(model.map(trees.share), self.validation, self.train).values()
 
-    def measure_test(self, model: Model, statistic: Statistic | None = None) -> Tree:
-        """Return statistics of the test samples, by default those of the metrics.
+    def measure_test(self, model: Model) -> "Measured":
+        """Measure the model on the test samples: of each client, and a last row of nobody's."""
+        return self.measure(model.map(trees.share), self.test_samples, self.test)
 
-        They are [1, ...], or [N + 1, ...] where samples belong to clients: a row for each client,
-        and a last row for the samples of nobody.
+    def measure(self, model: Model, samples: Sequence[Tensor], data: DeviceData) -> "Measured":
+        """Measure models on each client's samples [n_s] of `data`.
+
+        Predictions are kept where a metric needs all of them, unless clients share samples.
         """
-        chosen = statistic or self.measures.statistic
-        return self.executor.measure(model.map(trees.share), self.test_samples, chosen, self.test)
+        measures, disjoint = self.measures, sum(map(len, samples)) <= len(data.labels)
+        if not measures.exact or not disjoint:
+            totals = self.executor.measure(model, samples, measures.statistic, data)
+            return Measured(measures, totals, [])
+        labels = data.labels.to(data.device)
+        numbered = replace(data, labels=torch.arange(len(labels), device=data.labels.device))
+        logits = torch.empty(0)
 
-    def _exact_values(self, seen: list[tuple[Tensor, Tensor]]) -> Values:
-        """Return exact values, given the predictions of all passes.
+        def keep(batch: Batch) -> Tree:
+            nonlocal logits
+            if not len(logits):
+                logits = batch.logits.new_zeros(len(labels), batch.logits.shape[-1])
+            logits[batch.labels[batch.mask]] = batch.logits[batch.mask]
+            return measures.statistic(batch._replace(labels=labels[batch.labels]))
 
-        A pass that ran out of memory has left some, too: the last n are those of a whole pass.
-        """
-        if not seen:
-            return {}
-        samples = len(self.test.labels)
-        logits, labels = (torch.cat(parts)[-samples:] for parts in zip(*seen, strict=True))
-        exact = {metric.name: metric.exact(logits, labels) for metric in self.measures.exact}
-        return {name: value for name, value in exact.items() if value is not None}
+        totals = self.executor.measure(model, samples, keep, numbered)
+        places = [part.to(labels.device) for part in samples]
+        return Measured(measures, totals, [(logits[part], labels[part]) for part in places])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Summed statistics of N sets of samples, and their predictions where these are kept."""
+
+    measures: Measures
+    totals: Tree
+    """[N, ...]."""
+    predictions: Sequence[tuple[Tensor, Tensor]]
+    """Logits [n_k, C] and labels [n_k] of each set; none if they are not kept."""
+
+    @staticmethod
+    def concat(parts: Sequence["Measured"]) -> "Measured":
+        """Return the sets of all parts."""
+        predictions = [pair for part in parts for pair in part.predictions]
+        return Measured(parts[0].measures, trees.concat([p.totals for p in parts]), predictions)
+
+    def values(self) -> Values:
+        """Return the values [N] of the metrics that are one number; exact where possible."""
+        values = self.measures.values(self.totals, self.measures.numbers)
+        exact = [self._exact(*pair) for pair in self.predictions]
+        names = (metric.name for metric in self.measures.exact)
+        return values | {n: torch.stack([e[n] for e in exact]) for n in names if exact}
+
+    def join(self) -> Values:
+        """Return the values [...] of all metrics over all sets together."""
+        whole = self.measures.values(trees.share(trees.sum_clients(self.totals)))
+        values = {name: value[0] for name, value in whole.items()}
+        if not self.predictions:
+            return values
+        logits, labels = map(torch.cat, zip(*self.predictions, strict=True))
+        return values | self._exact(logits, labels)
+
+    def _exact(self, logits: Tensor, labels: Tensor) -> Values:
+        """Return the exact values of one set."""
+        return {metric.name: metric.exact(logits, labels) for metric in self.measures.exact}
 
 
 def _list_others(samples: int, owned: Sequence[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from fedfm.core.errors import not_installed
 from fedfm.grid.jobs import Job
 from fedfm.grid.recipe import Cell
 from fedfm.grid.store import Store
-from fedfm.grid.sweep import Axis, Sweep, mean_of
+from fedfm.grid.sweep import Axis, Sweep, is_lower_better, mean_of
 
 SEED = 0
 """The seed of the sampler."""
@@ -32,13 +32,16 @@ class Search:
         self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
         self.sweep, self.trials, self.store = sweep, trials, store
         self.cells: list[Cell] = []
-        for corner in ("low", "high"):  # refuse a wrong range before anything is trained
+        low, _ = (  # refuse a wrong range before anything is trained
             self.sweep.make_cell({axis.key: _corner(axis, corner) for axis in sweep.swept})
+            for corner in ("low", "high")
+        )
+        self.direction = "minimize" if is_lower_better(low.resolved) else "maximize"
 
     def propose(self) -> Iterator[list[Job]]:
         """Yield the job of every trial, and learn from its result when the next is asked for."""
         sampler = self.optuna.samplers.TPESampler(seed=SEED)
-        study = self.optuna.create_study(direction="maximize", sampler=sampler)
+        study = self.optuna.create_study(direction=self.direction, sampler=sampler)
         space = {axis.key: self._distribution(axis) for axis in self.sweep.swept}
         for _ in range(self.trials):
             trial = study.ask(space)

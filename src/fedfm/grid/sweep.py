@@ -5,18 +5,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
-from typing import Any
 
-from fedfm.config import full_key, load_config, plain_value
+from fedfm.config import Config, full_key, load_config, plain_value
 from fedfm.core.errors import require
 from fedfm.grid.jobs import Job, plan_jobs
 from fedfm.grid.recipe import Cell, Recipe
 from fedfm.grid.store import Summary
+from fedfm.metrics import Accuracy
 
 PREFIX = "sweep "
 """How the names of sweeps begin among the recipes of results."""
-MEASURE = "val_accuracy"
-"""What the best setting is chosen by."""
 LOG_RATIO = 10
 """A range of positive numbers is searched on a logarithmic scale if its ends are so far apart."""
 
@@ -130,14 +128,12 @@ class Sweep:
         config = load_config(self.source, changes)
         require(
             config.training.validation > 0,
-            "settings are compared by validation accuracy, but validation = 0: hold out some "
+            "settings are compared on validation samples, but validation = 0: hold out some "
             "samples",
         )
-        chosen_by = config.training.select_by
         require(
-            chosen_by in (None, "accuracy"),
-            f"settings are compared by validation accuracy, not by select_by = {chosen_by!r}: "
-            "leave it out",
+            "training.select_by" not in chosen,
+            "all settings are compared by one metric: give select_by one value",
         )
         labels = {key: f"{self._shorten(key)} = {value}" for key, value in chosen.items()}
         return Cell(labels, config.as_toml())
@@ -158,7 +154,7 @@ class Sweep:
             axes={key: {cell.labels[key]: {} for cell in cells} for key in keys},
             rows=tuple(keys[:down]),
             columns=tuple(keys[down:]),
-            measures=(MEASURE,),
+            measures=(f"val_{select_metric(cells[0].resolved)}",),
             seeds=self.seeds,
             cells=tuple(cells),
         )
@@ -169,20 +165,33 @@ class Sweep:
         return plan_jobs(self.make_recipe(cells), False, range(first, first + self.seeds), (), ())
 
 
+def select_metric(config: Config) -> str:
+    """Return the metric by which settings are compared: the one that chooses the best round."""
+    return config.training.select_by or Accuracy.name
+
+
+def is_lower_better(config: Config) -> bool:
+    """Return whether lower values of that metric are better."""
+    metric = select_metric(config)
+    return any(m.better == "lower" for m in config.measures.metrics if m.name == metric)
+
+
 def mean_of(job: Job, summaries: Iterable[Summary]) -> float | None:
-    """Return a job's mean validation accuracy; None unless all of its seeds are there."""
-    values = {
-        each.key: each.val_accuracy
+    """Return a job's mean validation value; None unless all of its seeds have one."""
+    name = f"val_{select_metric(job.config)}"
+    values: dict[tuple[str, int], float | None] = {
+        each.key: {"val_accuracy": each.val_accuracy, **each.metrics}.get(name)
         for each in summaries
-        if each.key in job.keys and each.val_accuracy is not None
+        if each.key in job.keys
     }
-    return fmean(values.values()) if len(values) == len(job.seeds) else None
+    known = [value for value in values.values() if value is not None]
+    return fmean(known) if len(known) == len(job.seeds) else None
 
 
 def find_best(jobs: Collection[Job], summaries: Sequence[Summary]) -> Job | None:
-    """Return the job with the best mean validation accuracy; of equals the first."""
-    means: dict[Any, float] = {}
-    for n, job in enumerate(jobs):
-        if (mean := mean_of(job, summaries)) is not None:
-            means[n] = mean
-    return [*jobs][max(means, key=lambda n: means[n])] if means else None
+    """Return the job with the best mean validation value; of equals the first."""
+    means = [(job, mean) for job in jobs if (mean := mean_of(job, summaries)) is not None]
+    if not means:
+        return None
+    choose = min if is_lower_better(means[0][0].config) else max
+    return choose(means, key=lambda pair: pair[1])[0]

@@ -87,12 +87,12 @@ class Metric:
         """Return whether values [S, ...] are in the range, or there is none (NaN): bool [S]."""
         return _all((value >= self.low - TINY) & (value <= self.high + TINY) | value.isnan())
 
-    def exact(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+    def exact(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the exact value [] of one data set, given logits [n, C] and labels [n].
 
-        None: what the statistics give is exact.
+        Override it only if what the statistics give is not exact.
         """
-        return None
+        raise NotImplementedError
 
 
 def is_between(low: Tensor | float, value: Tensor, high: Tensor | float) -> Tensor:

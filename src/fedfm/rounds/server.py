@@ -21,8 +21,8 @@ class Diverged(UserError):
 
     def __init__(self, what: str, round: int) -> None:
         super().__init__(
-            f"round {round + 1}: the {what}: NaN or infinite loss or weights.\nTry a smaller lr or "
-            "a weaker method."
+            f"round {round + 1}: the {what}: NaN or infinite loss or weights. Try a smaller lr or "
+            "a weaker method"
         )
 
 

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from torch import Tensor
 
 from fedfm.config.training import Training, cohort_size
-from fedfm.core import trees
 from fedfm.core.client_states import InMemory
 from fedfm.core.errors import require
-from fedfm.core.trees import Tree
-from fedfm.engine.evaluation import Evaluator
+from fedfm.engine.evaluation import Evaluator, Measured
 from fedfm.methods.base import Model
 from fedfm.methods.composition import Method
 from fedfm.rounds.exchange import Request
@@ -38,9 +37,8 @@ def fine_tune(
             fed.population, cohort_size(fed.participation, fed.population)
         )
     ]
-    measures = evaluator.measures
-    values = measures.values(trees.concat(parts), measures.numbers)
-    return make_results("test" if evaluator.owned else "validation", values, measures)
+    split: Literal["test", "validation"] = "test" if evaluator.owned else "validation"
+    return make_results(split, Measured.concat(parts).values(), evaluator.measures)
 
 
 def _split_clients(clients: int, at_once: int) -> Iterator[list[int]]:
@@ -51,14 +49,13 @@ def _split_clients(clients: int, at_once: int) -> Iterator[list[int]]:
 
 def _measure_group(
     model: Model, fed: Federation, evaluator: Evaluator, round: int, clients: list[int]
-) -> Tree:
-    """Return the statistics [S, ...] of some clients after their training."""
+) -> Measured:
+    """Measure the models of some clients after their training."""
     request = Request("train", round, clients, model, [], [], {}, InMemory(), sharing=False)
     result = train_locally(prepare_group(request, fed), fed, request).result
     samples: Sequence[Tensor] = evaluator.owned or evaluator.validation
-    data = evaluator.test if evaluator.owned else None
-    own = [samples[client] for client in clients]
-    return fed.executor.measure(result.model, own, evaluator.measures.statistic, data)
+    data = evaluator.test if evaluator.owned else evaluator.train
+    return evaluator.measure(result.model, [samples[client] for client in clients], data)
 
 
 def check_fine_tuning(training: Training, owned: Sequence[Tensor]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Collection, Iterator
@@ -192,6 +193,13 @@ class RunFolder:
         write_atomically(self.path / "rounds.csv", table.encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
+
+
+def discard_run(path: Path) -> None:
+    """Delete the folder of a run, finished or not, unless a process is at work on it."""
+    if path.exists() and (path / "config.toml").exists():
+        with RunFolder(path).lock():
+            shutil.rmtree(path)
 
 
 def check_writable(path: Path) -> None:

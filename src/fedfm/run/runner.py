@@ -13,7 +13,7 @@ from torch import nn
 
 from fedfm.config import Config
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, require
 from fedfm.data.dataset import Dataset
 from fedfm.engine.choice import ExecutorChoice
 from fedfm.engine.networks import copy_model, describe_task
@@ -22,7 +22,7 @@ from fedfm.rounds.server import Diverged
 from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
 from fedfm.run.description import DataDescription
 from fedfm.run.extend import check_extension, copy_run
-from fedfm.run.folder import RunFolder, check_writable
+from fedfm.run.folder import RunFolder, check_writable, discard_run
 from fedfm.run.prepare import build_model, device_of, follow_all, load_data, use_threads
 from fedfm.run.records import Progress, Result
 from fedfm.run.simulation import Simulation, advance
@@ -95,19 +95,22 @@ def run_configs(
     data: Dataset | None = None,
     networks: Sequence[nn.Module] = (),
     resume: bool = False,
+    overwrite: bool = False,
     parents: Sequence[Path | None] = (),
 ) -> list[Result]:
     """Prepare and run configs that differ only in their seeds.
 
     `data` and `networks` replace those that the configs name. New runs go on from the finished runs
-    in `parents`.
+    in `parents`. With `overwrite` earlier runs in `outs` are deleted.
     """
+    require(not (resume and overwrite), "a run is resumed or overwritten, not both")
     configs, data = follow_all(configs, data)
     first, nobody = configs[0], [None] * len(configs)
     for config, out in zip(configs, outs or nobody, strict=True):
+        if out and overwrite:
+            discard_run(out)
         if out:
-            RunFolder.check(out, config.as_toml(), resume)
-            check_writable(out)
+            _check_out(out, config, resume)
     for config, parent in zip(configs, parents or nobody, strict=True):
         if parent:
             check_extension(parent, config)
@@ -118,6 +121,16 @@ def run_configs(
     every = zip(networks, configs, *several, strict=True)
     with use_threads(first.threads, networks[0]):
         return run_together([Run(*each) for each in every], data, resume)
+
+
+def _check_out(out: Path, config: Config, resume: bool) -> None:
+    """Refuse a folder that a run of the config cannot have."""
+    require(
+        resume or not (out / "config.toml").exists(),
+        f"{out} already holds a run: use resume=True, overwrite=True or another folder",
+    )
+    RunFolder.check(out, config.as_toml(), resume)
+    check_writable(out)
 
 
 def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> list[Result]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedfm.config import Config
-from fedfm.core.errors import plural, require
+from fedfm.core.errors import list_some, plural, require
 from fedfm.data.dataset import Dataset
 from fedfm.engine.evaluation import Evaluation
 from fedfm.metrics import Accuracy
@@ -111,6 +111,17 @@ def find_owned(data: Dataset, shards: Sequence[np.ndarray]) -> list[Tensor]:
     if len(set(owners)) < len(shards):
         return []
     return [(data.test.clients == owner).nonzero().flatten() for owner in owners]
+
+
+def check_test_classes(data: Dataset) -> None:
+    """Refuse test samples of classes that no training sample has: no model can learn them."""
+    known, tested = ({*torch.unique(s.labels).tolist()} for s in (data.train, data.test))
+    lacking = [data.classes[label] for label in sorted(tested - known)]
+    require(
+        not lacking,
+        f"test samples have {'class' if len(lacking) == 1 else 'classes'} {list_some(lacking)}, "
+        "which no training sample has: correct these labels, or leave the samples out",
+    )
 
 
 def check_labels(

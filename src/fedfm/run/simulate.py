@@ -35,7 +35,7 @@ def simulate(
     data: Dataset | Clients | str | Table,
     method: Piece | Iterable[Piece] | str | Sequence[str] | Table,
     *,
-    partition: Partition | Table | Sequence[Any] | ArrayLike | None = None,
+    partition: Partition | Table | str | Sequence[Any] | ArrayLike | None = None,
     training: Training | Table | None = None,
     loss: LossFunction | None = None,
     deployment: Deployment | Table | None = None,
@@ -50,6 +50,7 @@ def simulate(
     checkpoint_every: int = 1,
     out: Path | str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     extend: Path | str | None = None,
     watch: Watcher | None = None,
 ) -> Result:
@@ -64,9 +65,9 @@ def simulate(
         data: A data set, one for each client (by name or in order, see `fedfm.data.join`), a
             source's name, or a table with its name and options.
         method: A piece, several pieces to compose, their names, or a table of names and settings.
-        partition: How the training samples are divided among the clients: settings; index lists,
-            one for each client; or the client of each training sample (see `fedfm.data.assign`).
-            Data sets for each client are not divided further by default.
+        partition: How the training samples are divided among the clients: a kind, or settings;
+            index lists, one for each client; or the client of each training sample (see
+            `fedfm.data.assign`). Data sets for each client are not divided further by default.
         training: Clients, rounds, local epochs, learning rate and so on.
         loss: A function of logits [S, B, C] and labels [S, B] that returns a loss for each sample
             [S, B] or client [S], in place of cross-entropy; it is recorded by name and digest.
@@ -82,6 +83,7 @@ def simulate(
         checkpoint_every: Rounds between two checkpoints.
         out: A folder for the run's files; without it nothing is written.
         resume: Whether to continue from the last checkpoint in `out`.
+        overwrite: Whether to delete a run in `out` and start again, as after one that diverged.
         extend: The folder of a finished run with fewer rounds and otherwise the same settings; the
             new run in `out` goes on from it, as if it had had all rounds from the start.
         watch: Called with the `RoundRecord` of every round.
@@ -126,6 +128,7 @@ def simulate(
         data=dataset,
         networks=networks,
         resume=resume,
+        overwrite=overwrite,
         parents=[Path(extend) if extend else None],
     )[0]
 
@@ -138,6 +141,7 @@ def simulate_seeds(
     seeds: Sequence[int] = (0, 1, 2),
     out: Path | str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     **settings: Any,
 ) -> list[Result]:
     """Run several seeds of one config as one job: faster than one by one, equal up to rounding.
@@ -149,6 +153,7 @@ def simulate_seeds(
         seeds: One run for each.
         out: A folder that gets a folder seed-N for each seed.
         resume: Whether to continue from the last checkpoints in `out`.
+        overwrite: Whether to delete runs of these seeds in `out` and start again.
         settings: Further arguments of `simulate`.
 
     Returns:
@@ -182,6 +187,7 @@ def simulate_seeds(
         data=dataset,
         networks=networks,
         resume=resume,
+        overwrite=overwrite,
     )
 
 
@@ -190,6 +196,7 @@ def _bring_data(data: Any, partition: Any) -> tuple[Any, Dataset | None, Any]:
 
     The data set is None if the config's is to be loaded as it is.
     """
+    partition = {"kind": partition} if isinstance(partition, str) else partition
     if are_clients(data):
         data, partition = join(data), Partition("natural") if partition is None else partition
     if _is_given(partition):
@@ -208,7 +215,7 @@ def _is_given(partition: Any) -> bool:
     """Return whether a partition is index lists or clients of samples, and not settings."""
     if isinstance(partition, Mapping):
         return any(np.ndim(value) > 0 for value in partition.values())
-    return partition is not None and not isinstance(partition, Partition | str)
+    return partition is not None and not isinstance(partition, Partition)
 
 
 def _place(model: nn.Module, config: Config) -> nn.Module:

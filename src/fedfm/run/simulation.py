@@ -31,7 +31,13 @@ from fedfm.rounds.single_samples import check_single_samples
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.fine_tuning import check_fine_tuning, fine_tune
 from fedfm.run.records import Best, Progress
-from fedfm.run.scores import check_labels, find_owned, make_selection, score_evaluation
+from fedfm.run.scores import (
+    check_labels,
+    check_test_classes,
+    find_owned,
+    make_selection,
+    score_evaluation,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +61,7 @@ class Simulation:
         sibling: "Simulation | None" = None,
     ) -> None:
         training, seed, classes = config.training, config.seed, len(data.classes)
+        check_test_classes(data)
         data, shards = partitions.divide(data, training.clients, config.partition, seed)
         samples, validation = (
             [torch.from_numpy(part) for part in parts]
@@ -99,7 +106,7 @@ class Simulation:
             chosen = make_executor(self.choice.name, model, self.device_data[0], config.precision)
         self.federation = replace(fed, executor=chosen)
         self.start = initial_state(start, self.method, fed.task, clients)
-        self.evaluate = Evaluator(chosen, validation, self.device_data[1], self.measures, owned)
+        self.evaluate = Evaluator(chosen, validation, self.device_data, self.measures, owned)
 
     def _choice(self, model: nn.Module, fed: Federation) -> ExecutorChoice:
         """Return the executor of the config, or the fastest one."""

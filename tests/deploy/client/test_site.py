@@ -49,6 +49,8 @@ def write_data(folder: Path) -> None:
     }
     tree(folder / "scans", files)
     rows = [f"{i},{i % 7},{'yes' if i % 2 else 'no'}" for i in range(20)]
+    letters = [f"letter number {i}\t{'soon' if i % 2 else 'later'}" for i in range(20)]
+    (folder / "letters.tsv").write_text("text\tlabel\n" + "\n".join(letters) + "\n")
     (folder / "patients.csv").write_text("age,pressure,diagnosis\n" + "\n".join(rows) + "\n")
 
 
@@ -75,10 +77,11 @@ def test_the_documented_site_files_work_as_they_are(folder, monkeypatch, capsys)
     assert loaded["hospital-a"].shape == loaded["hospital-c"].shape == (1, 16, 16)
     assert loaded["hospital-a"].classes == loaded["hospital-c"].classes == ("healthy", "ill")
     assert loaded["hospital-b"].classes == ("no", "yes")
+    assert (loaded["clinic-d"].shape, loaded["clinic-d"].classes) == ((64,), ("later", "soon"))
     assert sites["hospital-a"].out == folder / "runs/hospital-a"
     assert sites["hospital-a"].config == str(folder / "federation.toml")
     assert sites["hospital-b"].out == folder / "runs/hospital-b"
-    assert sites["hospital-b"].data.columns == ("age", "pressure")
+    assert sites["hospital-b"].introduce(loaded["hospital-b"]).columns == ("age", "pressure")
     assert len(loaded["digits-0"].test) == 36
     exec(show, {})
     said = capsys.readouterr().out
@@ -115,11 +118,11 @@ def test_paths_are_relative_to_the_site_file(tmp_path):
         ({"threads": -1}, r"threads: .*\b0\b"),
         ({"device": "gpu"}, "device: .*'cuda'"),
         ({"data": 3}, "data: "),
-        ({"data": {}}, r"'source'.*\[data\].*folder, csv, python, share"),
+        ({"data": {}}, r"'source'.*\[data\].*folder, csv, parquet, npz, text, python"),
         ({"data": {"source": "cvs"}}, "'cvs': did you mean 'csv'"),
         ({"data": {"source": "csv"}}, r"'path'.*\[data\]"),
         ({"data": {**CSV, "lable": "x"}}, "'lable': did you mean 'label'"),
-        ({"data": {**CSV, "size": 3}}, "'size'.*drop, fill, label, merge, missing, path, source"),
+        ({"data": {**CSV, "size": 3}}, "'size'.*drop, fill, header, label, merge, missing"),
         ({"data": {"source": "folder", "path": "x", "size": 0}}, r"data\.size: "),
         ({"data": {"source": "python", "entry": "own.made"}}, "'package.module:function'"),
         ({"data": {"source": "python", "entry": "../own:made"}}, "'package.module:function'"),
@@ -140,7 +143,7 @@ def test_a_clients_table_may_have_gaps_columns_to_drop_and_labels_to_merge(tmp_p
     site = parse_site({"name": "a", "data": table}, tmp_path)
     own = site.load_data(Config())
     assert (own.classes, own.shape) == (("0", "ill"), (2,))
-    assert site.data.columns == ("age", "weight")
+    assert site.introduce(own).columns == ("age", "weight")
 
 
 def test_a_clients_categories_are_refused(tmp_path):

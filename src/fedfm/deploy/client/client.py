@@ -166,7 +166,7 @@ class Client:
         """Save the federation's final model, with what this client has of its own."""
         request, runtime = self._task(question, "deliver")
         model = _own_model(request, runtime)
-        description = describe_agreement(runtime.agreement)
+        description = describe_agreement(runtime.agreement, runtime.data.columns)
         self.storage.save_result({**model.params, **model.buffers}, runtime.config, description)
         if spent := self.storage.describe_privacy(question.facts["token"]):
             logger.warning("privacy that this client has spent: %s", spent)

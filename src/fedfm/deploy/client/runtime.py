@@ -14,7 +14,7 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import hold_out_client
-from fedfm.deploy.agreement import Agreement, apply_agreement
+from fedfm.deploy.agreement import Agreement, apply_agreement, describe_agreement
 from fedfm.deploy.client.site import Site
 from fedfm.engine.choice import make_executor
 from fedfm.engine.device_data import DeviceData
@@ -51,7 +51,7 @@ class Runtime:
     def network(self) -> nn.Module:
         """The network with uninitialised weights: the server sends the weights."""
         with torch.device("meta"):
-            network = build_model(self.config, self.agreement, pretrained=False)
+            network = build_model(self.config, describe_agreement(self.agreement), pretrained=False)
         network.to_empty(device=device_of(self.config))
         return network
 
@@ -108,13 +108,13 @@ class Runtime:
         form of sums over clients; `test` has the statistics of its test samples.
         """
         measures = self.config.measures
-        evaluator = Evaluator(self._executor, [self.samples[1]], self._device_data[1], measures)
-        totals = evaluator.measure_test(model)
+        evaluator = Evaluator(self._executor, [self.samples[1]], self._device_data, measures)
+        tested = evaluator.measure_test(model)
         validation = evaluator.measure_clients(model)
         return {
             **({"validation": to_sums(validation)} if validation else {}),
-            "clients": to_sums(measures.values(totals, measures.numbers)),
-            "test": trees.sum_clients(totals),
+            "clients": to_sums(tested.values()),
+            "test": trees.sum_clients(tested.totals),
         }
 
     @cached_property

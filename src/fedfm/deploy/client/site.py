@@ -10,15 +10,28 @@ from fedfm.config import Config
 from fedfm.config.validation import validate
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.core.trees import Tree
+from fedfm.data.columns import name_inputs
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Introduction, introduce
-from fedfm.deploy.client.sources import CsvSource, FolderSource, PythonSource, ShareSource, SitePath
+from fedfm.deploy.client.sources import (
+    CsvSource,
+    FolderSource,
+    NpzSource,
+    ParquetSource,
+    PythonSource,
+    ShareSource,
+    SitePath,
+    TextSource,
+)
 from fedfm.deploy.normalisation import compute_declared_moments, compute_moments
 from fedfm.deploy.validation import ClientName
 
 SOURCES: dict[str, type[BaseModel]] = {
     "folder": FolderSource,
     "csv": CsvSource,
+    "parquet": ParquetSource,
+    "npz": NpzSource,
+    "text": TextSource,
     "python": PythonSource,
     "share": ShareSource,
 }
@@ -46,7 +59,15 @@ class Site(BaseModel):
     """The largest message that the client accepts, in megabytes."""
     memory_limit: int = Field(default=0, ge=0)
     """The memory that the client may use, in megabytes; 0: no limit."""
-    data: FolderSource | CsvSource | PythonSource | ShareSource
+    data: (
+        FolderSource
+        | CsvSource
+        | ParquetSource
+        | NpzSource
+        | TextSource
+        | PythonSource
+        | ShareSource
+    )
 
     @field_validator("data", mode="before")
     @classmethod
@@ -69,7 +90,7 @@ class Site(BaseModel):
 
     def introduce(self, data: Dataset) -> Introduction:
         """Return what the client tells the server about its data first."""
-        return introduce(self.name, data, self.data.columns, self.has_share)
+        return introduce(self.name, data, name_inputs(data.columns), self.has_share)
 
     def compute_moments(self, data: Dataset) -> Tree:
         """Return what the client adds to the federation's normalisation.

@@ -23,8 +23,8 @@ from fedfm import data
 from fedfm.config import Config
 from fedfm.core.errors import UserError, require
 from fedfm.data import partition as partitions
-from fedfm.data.cells import read_text_files
 from fedfm.data.dataset import Dataset
+from fedfm.data.text import LENGTH, read_text
 
 
 def _resolve_path(path: Path, info: ValidationInfo) -> Path:
@@ -42,14 +42,9 @@ class _Source(BaseModel):
         """Return the client's data."""
         raise NotImplementedError
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of a table's columns, which must be equal at all clients."""
-        return ()
-
     def paths(self, config: Config) -> list[Path]:
-        """Return the files and folders that the data are read from, as far as they are known."""
-        return []
+        """Return the files and folders that the data are read from."""
+        return [value for value in vars(self).values() if isinstance(value, Path)]
 
 
 class FolderSource(_Source):
@@ -63,39 +58,76 @@ class FolderSource(_Source):
         """Return the images."""
         return data.load("folder", path=self.path, size=self.size)
 
-    def paths(self, config: Config) -> list[Path]:
-        """Return the folder or archive."""
-        return [self.path]
 
+class _TableSource(_Source):
+    """A table with a column of class names; the keys are those of a config.
 
-class CsvSource(_Source):
-    """A table of numbers with a column of class names; the other keys are those of a config.
-
-    Categories are refused: their columns would differ between clients that have other values.
+    All clients need the same categories and should fill gaps alike, so both come from [data] of the
+    federation's config, unless the site file gives them.
     """
 
-    source: Literal["csv"] = "csv"
     path: SitePath
-    label: str = "label"
+    label: str | None = None
     drop: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    fill: Literal["mean"] | None = None
+    fill: Literal["mean"] | dict[str, float] | None = None
+    categories: dict[str, tuple[str, ...]] | None = None
     merge: dict[str, tuple[str, ...]] | None = None
 
     def load(self, config: Config) -> Dataset:
-        """Return the table; missing values are filled by the mean of the client's own rows."""
-        options: dict[str, Any] = self.model_dump(exclude={"source"})
-        return data.load("csv", **options, categories=())
+        """Return the table; fill = "mean" takes the means of the client's own rows."""
+        options: dict[str, Any] = self.model_dump(exclude={"source"}, exclude_none=True)
+        agreed = {
+            key: value
+            for key in ("fill", "categories")
+            if isinstance(value := getattr(config.data, key), dict)
+        }
+        source = type(self).model_fields["source"].default
+        return data.load(source, **{"categories": ()} | agreed | options)
 
-    def paths(self, config: Config) -> list[Path]:
-        """Return the table's file."""
-        return [self.path]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns that are used; `load` must have read the table."""
-        names = read_text_files(self.path, header=True).header
-        return tuple(name for name in names if name not in (self.label, *self.drop))
+class CsvSource(_TableSource):
+    """A CSV or TSV file."""
+
+    source: Literal["csv"] = "csv"
+    header: bool = True
+
+
+class ParquetSource(_TableSource):
+    """A Parquet file."""
+
+    source: Literal["parquet"] = "parquet"
+
+
+class NpzSource(_Source):
+    """Arrays in MedMNIST's layout."""
+
+    source: Literal["npz"] = "npz"
+    path: SitePath
+
+    def load(self, config: Config) -> Dataset:
+        """Return the arrays."""
+        return data.load("npz", path=self.path)
+
+
+class TextSource(_Source):
+    """A table with a column of texts and a column of class names.
+
+    The federation's config gives the words that have an id, and the length of a text.
+    """
+
+    source: Literal["text"] = "text"
+    path: SitePath
+    text: str | None = None
+    label: str | None = None
+    header: bool = True
+    test_path: SitePath | None = None
+
+    def load(self, config: Config) -> Dataset:
+        """Return the texts with ids of all their words; `apply_agreement` translates these."""
+        options: dict[str, Any] = self.model_dump(exclude={"source"}, exclude_none=True)
+        length = config.data.length or LENGTH
+        return read_text(Path(), **options, vocabulary=None, length=length)
 
 
 class PythonSource(_Source):
@@ -112,6 +144,10 @@ class PythonSource(_Source):
         named = all(part.isidentifier() for part in [*module.split("."), function])
         require(named, f"data.entry must be 'package.module:function', not '{entry}'")
         return entry
+
+    def paths(self, config: Config) -> list[Path]:
+        """Return nothing: only the function knows what it reads."""
+        return []
 
     def load(self, config: Config) -> Dataset:
         """Return the function's data set."""

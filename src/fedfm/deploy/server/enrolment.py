@@ -13,6 +13,7 @@ from fedfm.config import Config
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, flatten
+from fedfm.data.text import read_words
 from fedfm.deploy.agreement import Agreement, list_names
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
 from fedfm.deploy.run_files import MESSAGE_LIMIT
@@ -97,9 +98,12 @@ class Enrolment:
         clients = self._wait()
         self.members.close()
         self._check_minimum(clients)
-        if new and given.mean:
+        if new and given.mean and self.agreement.channels:
             _check_scale(self.agreement, given)
             self.members.agreement = self.agreement.replace(mean=given.mean, std=given.std)
+        if new and self.config.data.words:
+            words = read_words(Path(self.config.data.words))
+            self.members.agreement = self.agreement.replace(vocabulary=words)
         sums = self._sums_to_ask() if new else {}
         if sums:
             self._collect(collector, clients, sums)
@@ -195,10 +199,10 @@ class Enrolment:
         These are moments for the normalisation, and the number of samples. The number is the unit
         that keeps a secure sum precise; with privacy it is not needed.
         """
-        if self.config.deployment.mean:
+        channels = self.agreement.channels
+        if self.config.deployment.mean or not channels:
             needed = self.config.deployment.secure and self.config.privacy is None
             return {"samples": _form(dtype=torch.int64)} if needed else {}
-        channels = self.agreement.shape[0]
         moments = {"count": _form(), "sum": _form(channels), "square": _form(channels)}
         return {"moments": moments, "samples": _form(dtype=torch.int64)}
 

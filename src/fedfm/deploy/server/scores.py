@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fedfm.config import Config
 from fedfm.core import trees
 from fedfm.core.errors import UserError, require
+from fedfm.core.inputs import input_shape
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement, apply_agreement
 from fedfm.deploy.server.sums import Collected
@@ -57,8 +58,8 @@ def make_scorer(config: Config, agreement: Agreement) -> Callable[[Model], Score
         return None
     data = _load_server_data(config, agreement)
     network = build_model(config, data, pretrained=False)
-    train, test = device_data(network, data)
-    evaluator = Evaluator(LoopExecutor(network, train), (), test, config.measures)
+    both = device_data(network, data)
+    evaluator = Evaluator(LoopExecutor(network, both[0]), (), both, config.measures)
 
     def score(model: Model) -> Score:
         score = score_evaluation(evaluator(model), config.measures)
@@ -70,7 +71,8 @@ def make_scorer(config: Config, agreement: Agreement) -> Callable[[Model], Score
 def _load_server_data(config: Config, agreement: Agreement) -> Dataset:
     try:
         data = apply_agreement(load_data(config), agreement)
-        require(data.shape == agreement.shape, f"{data.shape} is not the shape {agreement.shape}")
+        shape = input_shape(agreement.example)
+        require(data.shape == shape, f"{data.shape} is not the shape {shape}")
     except UserError as problem:
         raise UserError(
             "with deployment.evaluate = 'server' the server evaluates models on [data], "

@@ -113,7 +113,7 @@ class Server:
 
     def _initial_state(self) -> State:
         agreement = self.clients.agreement
-        network = build_model(self.config, agreement)
+        network = build_model(self.config, describe_agreement(agreement))
         features = models.feature_dim(network, agreement.example)
         self.task = describe_task(network, copy_model(network), len(agreement.classes), features)
         self.method.check(self.task)

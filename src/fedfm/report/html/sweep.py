@@ -13,10 +13,10 @@ from fedfm.report.html import svg
 from fedfm.report.html.labels import group_pairs
 from fedfm.report.html.load import LoadedRun
 from fedfm.report.html.svg import WIDTH, Group, Scale
-from fedfm.report.tables.statistics import compute_deviation
+from fedfm.report.tables.statistics import Measure, compute_deviation, get_measure
 
 SHADES = 6
-"""How many style.css has, from the lowest accuracy to the highest."""
+"""How many style.css has, from the worst to the best."""
 LEFT, RIGHT, TOP, BOTTOM = 96.0, 540.0, 44.0, 300.0
 LETTER = 7.0
 """The width of a letter of a tick, at most."""
@@ -26,19 +26,27 @@ FRAMED, BARS = "; the best is framed", ", with one standard deviation to either 
 """What the captions of the charts say."""
 
 
+ACCURACY = get_measure("val_accuracy")
+
+
 class Tried(NamedTuple):
-    """One setting of a sweep, and its validation accuracies in percent over seeds."""
+    """One setting of a sweep, and its validation values over seeds, accuracies in percent."""
 
     values: tuple[str, ...]
     mean: float
     deviation: float | None
     seeds: int
+    measure: Measure = ACCURACY
 
     @property
     def text(self) -> str:
         """Return mean and deviation."""
-        after = "" if self.deviation is None else f" ± {self.deviation:.2f}"
-        return f"{self.mean:.2f}{after}"
+        return self.measure.text(self.mean) + self.measure.spread(self.deviation)
+
+    @property
+    def rank(self) -> float:
+        """Return a number that is lower for better settings."""
+        return -self.measure.better * self.mean
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,11 @@ class SweptSettings:
     name: str
     keys: tuple[str, ...]
     tried: tuple[Tried, ...]
+
+    @property
+    def measure(self) -> Measure:
+        """What was compared."""
+        return self.tried[0].measure
 
     @property
     def framed(self) -> bool:
@@ -76,19 +89,25 @@ def list_sweeps(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
         if recipe.startswith(PREFIX)
     ]
     tried = group_pairs(
-        ((recipe, tuple(key for key, _ in cell)), _measure(cell, several))
+        ((recipe, tuple(key for key, _ in cell)), found)
         for (recipe, cell), several in group_pairs(cells).items()
+        if (found := _measure(cell, several))
     )
     return [
-        _describe(SweptSettings(recipe, keys, tuple(sorted(each, key=lambda t: -t.mean))), n)
+        _describe(SweptSettings(recipe, keys, tuple(sorted(each, key=lambda t: t.rank))), n)
         for n, ((recipe, keys), each) in enumerate(tried.items())
     ]
 
 
-def _measure(cell: Sequence[tuple[str, str]], runs: Sequence[LoadedRun]) -> Tried:
-    values = [100 * (run.val_accuracy or 0.0) for run in runs]
+def _measure(cell: Sequence[tuple[str, str]], runs: Sequence[LoadedRun]) -> Tried | None:
+    """Return what the runs of a cell reached; None if no run has a value."""
+    measure = get_measure(f"val_{runs[0].config['training'].get('select_by') or 'accuracy'}")
+    values = [value for run in runs if (value := measure.of(run)) is not None]
     texts = tuple(label.split(" = ", 1)[-1] for _, label in cell)
-    return Tried(texts, float(np.mean(values)), compute_deviation(values), len(values))
+    if not values:
+        return None
+    mean, deviation = float(np.mean(values)), compute_deviation(values)
+    return Tried(texts, mean, deviation, len(values), measure)
 
 
 def _describe(sweep: SweptSettings, number: int) -> dict[str, Any]:
@@ -97,7 +116,7 @@ def _describe(sweep: SweptSettings, number: int) -> dict[str, Any]:
         "name": f"sweep-{number}",
         "chart": draw_sweep(sweep, f"sweep-{number}-chart"),
         "caption": f"Mean over seeds{FRAMED if sweep.framed else BARS}.",
-        "heads": (*sweep.keys, "seeds", "validation accuracy, %"),
+        "heads": (*sweep.keys, "seeds", sweep.measure.heading),
         "rows": [(*each.values, str(each.seeds), each.text) for each in sweep.tried],
     }
 
@@ -108,8 +127,8 @@ def draw_sweep(sweep: SweptSettings, name: str) -> Markup | None:
         return None
     best = sweep.tried[0]
     setting = ", ".join(f"{k} {v}" for k, v in zip(sweep.keys, best.values, strict=True))
-    about = f"Best of {len(sweep.tried)}: {setting} with {best.text} %."
-    title = "Validation accuracy over settings"
+    about = f"Best of {len(sweep.tried)}: {setting} with {best.text}{sweep.measure.unit}."
+    title = f"{sweep.measure.heading.removesuffix(' (%)').capitalize()} over settings"
     numeric = [sweep.numbers(place) is not None for place in range(len(sweep.keys))]
     if not sweep.framed:
         return _draw_line(svg.new_picture(name, "chart", title, about), sweep)
@@ -146,13 +165,14 @@ def _draw_cells(picture: Group, sweep: SweptSettings) -> Markup:
 
 def _write(picture: Group, x: float, y: float, each: Tried, shade: int) -> None:
     light = " light" if shade > SHADES // 2 else ""
-    picture.text(x, y, f"{each.mean:.1f}", f"count middle{light}")
+    digits = each.measure.decimals - 1
+    picture.text(x, y, f"{each.mean:.{digits}f}", f"count middle{light}")
 
 
 def _find_shades(sweep: SweptSettings) -> list[int]:
-    """Return a shade for everything tried, from 1 for the lowest accuracy."""
-    means = np.array([each.mean for each in sweep.tried])
-    share = (means - means.min()) / (np.ptp(means) or 1)
+    """Return a shade for everything tried, from 1 for the worst."""
+    ranks = np.array([each.rank for each in sweep.tried])
+    share = (ranks.max() - ranks) / (np.ptp(ranks) or 1)
     return [int(shade) for shade in 1 + np.floor(share * (SHADES - 0.001))]
 
 
@@ -169,16 +189,20 @@ def _draw_dots(picture: Group, sweep: SweptSettings) -> Markup:
 
 
 def _draw_line(picture: Group, sweep: SweptSettings) -> Markup:
-    """Draw the accuracy over one key, with a bar of one standard deviation to either side."""
+    """Draw the metric over one key, with a bar of one standard deviation to either side."""
     numbers = np.array(sweep.numbers(0))
     order = np.argsort(numbers)
     means = np.array([each.mean for each in sweep.tried])
     spread = np.array([each.deviation or 0.0 for each in sweep.tried])
     low, high = float((means - spread).min()), float((means + spread).max())
-    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, max(high, low + 1))
+    measure = sweep.measure
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(
+        low, max(high, low + measure.scale / 100)
+    )
     x = _make_scale(numbers, LEFT, RIGHT)
-    y = Scale(max(ticks[0], 0.0), min(ticks[-1], 100.0), BOTTOM, TOP)
-    _draw_axes(picture.group("grid"), x, y, sweep.keys[0], "validation accuracy, %")
+    top = min(ticks[-1], 100.0) if measure.unit else ticks[-1]
+    y = Scale(max(ticks[0], 0.0), top, BOTTOM, TOP)
+    _draw_axes(picture.group("grid"), x, y, sweep.keys[0], measure.heading)
     series = picture.group("series c0 k0")
     series.path(svg.draw_through(x(numbers)[order], y(means)[order]), "line")
     for a, bottom, top in zip(x(numbers), y(means - spread), y(means + spread), strict=True):

@@ -26,6 +26,11 @@ class Measure:
     better: int = 1
     """1: more is better; -1: less is; 0: neither."""
 
+    @property
+    def unit(self) -> str:
+        """Return what follows a number: " %" or nothing."""
+        return " %" if self.scale == 100 else ""
+
     def of(self, summary: Summary) -> float | None:
         """Return the number of a run, scaled; None if it is missing or not finite."""
         value = _collect_numbers(summary).get(self.name)
