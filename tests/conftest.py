@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # programs that tests start share the cores
+os.environ["FEDFM_CACHE"] = "off"  # tests neither read nor write what was measured
 
 import pytest
 

@@ -48,6 +48,8 @@ class LoopExecutor:
 
     stack: BoundNetwork | None = None
     """The network of a whole cohort, if there is one."""
+    note = ""
+    """What the record of a run says about the way in which clients are trained."""
 
     def __init__(
         self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
@@ -132,6 +134,7 @@ class StackedExecutor(LoopExecutor):
         super().__init__(module, data, low_dtype)
         self.stack = stack_network(module, data.fetch_first(2, 3), low_dtype)
         self.pool = NetworkPool(self.stack)
+        self.note = self.stack.note
         self.clients_at_once: int | None = None
 
     def train(self, job: TrainingJob) -> TrainingResult:

@@ -28,6 +28,9 @@ from fedfm.methods.base import Model
 class StackedNetwork(BoundNetwork):
     """S copies of a module as one network, each with its own weights; leaves [S, ...]."""
 
+    note = ""
+    """How the network is stacked, if not by stacked layers alone."""
+
     def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
         super().__init__(stack_module(module), low_dtype)
         self.original = module
@@ -74,6 +77,13 @@ class Exceptions(NamedTuple):
     evaluation: bool = False
     """The network in evaluation mode."""
 
+    def describe(self) -> str:
+        """Return the exceptions in words, after a comma; nothing if there are none."""
+        parts = [f"layer '{name}'" for name in self.layers]
+        parts += ["batches on which clients branch differently"] if self.branches else []
+        parts += ["evaluation"] if self.evaluation else []
+        return f", except {', '.join(parts)}: one client after another" if parts else ""
+
 
 NO_EXCEPTIONS = Exceptions()
 
@@ -93,6 +103,7 @@ class MappedNetwork(StackedNetwork):
         self.folded = _stack_layers(self.module, exceptions.layers)
         constants = constant_buffers(self.module).values()
         self.map = ClientMap(self.module, self.folded, exceptions.layers, constants)
+        self.note = f"the network is mapped over clients by torch.func{exceptions.describe()}"
 
     def clone(self, shared: bool = False) -> BoundNetwork:
         """Return a new network of this kind; `shared` if all clients use one model."""

@@ -13,11 +13,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fedfm.core.inputs import InputTree, call, input_leaves
 from fedfm.engine.randomness import count_calls, draw_for
+from fedfm.engine.stacking.attention import RULE as _ATTENTION_RULE  # noqa: F401 (kept alive)
 
 
 class ClientsDisagree(RuntimeError):
@@ -44,28 +46,24 @@ Run = Callable[[int, Tensors], Tensors]
 """Computes outputs [S, ...], given S and tensors [S, ...]."""
 
 
-class _LeaveMap(torch.autograd.Function):
-    """Calls a function on whole tensors [S, ...] inside a map over clients."""
+def leave_map(run: Run, client: Tensor, tensors: Tensors) -> Tensors:
+    """Call a function on whole tensors [S, ...] inside a map over clients; `client` is mapped.
 
-    @staticmethod
-    def forward(run: Run, clients: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Is never called, because `clients` is always mapped."""
-        raise AssertionError("outside of a map over clients")
+    A custom autograd function with a batching rule would do the same, at fifty times the cost.
+    """
+    level, size = functorch.maybe_get_level(client), len(functorch.get_unwrapped(client))
+    whole = [_unwrap(tensor, level, size) for tensor in tensors]
+    with temporarily_pop_interpreter_stack():
+        outputs = run(size, whole)
+    return [functorch._add_batch_dim(output, 0, level) for output in outputs]
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Save nothing: autograd records what `run` does."""
 
-    @staticmethod
-    def vmap(
-        info: Any, dims: tuple[int | None, ...], run: Run, clients: Tensor, *tensors: Tensor
-    ) -> tuple[tuple[Tensor, ...], int]:
-        size: int = info.batch_size
-        whole = [
-            tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip(tensors, dims[2:], strict=True)
-        ]
-        return tuple(run(size, whole)), 0
+def _unwrap(tensor: Tensor, level: int, size: int) -> Tensor:
+    """Return a mapped tensor with its clients as first dimension, any other once per client."""
+    if functorch.is_batchedtensor(tensor) and functorch.maybe_get_level(tensor) == level:
+        whole: Tensor = functorch.get_unwrapped(tensor)
+        return whole.movedim(functorch.maybe_get_bdim(tensor), 0)
+    return tensor.expand(size, *tensor.shape)
 
 
 class Slots:
@@ -190,15 +188,13 @@ class ClientMap:
                 return [torch.stack(parts) for parts in zip(*results, strict=True)]
 
             outputs = self._leave(run, [leaves[i] for i in where] + slots.tensors())
-            return tree_unflatten(list(outputs), structures[0])
+            return tree_unflatten(outputs, structures[0])
 
         module.forward = forward
 
-    def _leave(self, run: Run, tensors: Tensors) -> tuple[Tensor, ...]:
-        outputs: tuple[Tensor, ...] = _LeaveMap.apply(  # type: ignore[no-untyped-call]  # torch does not type it
-            run, self._client, *tensors
-        )
-        return outputs
+    def _leave(self, run: Run, tensors: Tensors) -> Tensors:
+        assert self._client is not None
+        return leave_map(run, self._client, tensors)
 
 
 WARNING = "_set_vmap_fallback_warning_enabled"
