@@ -210,7 +210,7 @@ def test_a_step_that_takes_long_is_timed_only_in_a_long_run(monkeypatch, seconds
 
 
 def test_few_clients_are_timed_if_more_would_take_too_long(monkeypatch):
-    seen = {}
+    seen: dict[str, int] = {}
 
     def find(candidates, job, end):
         seen.update(clients=len(job.plans), steps=job.plans[0].steps)
