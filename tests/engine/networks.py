@@ -78,7 +78,7 @@ class ScaledBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         change = self.narrow(F.silu(self.wide(self.norm(self.depthwise(x))))) * self.scale
         if self.training and self.dropped:
-            change = change * (torch.rand(len(x), 1, 1, 1, dtype=x.dtype) >= self.dropped)
+            change = change * (torch.rand(len(x), 1, 1, 1, device=x.device) >= self.dropped)
         return x + change
 
 
@@ -135,7 +135,9 @@ class Noisy(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.inner(x)
         if self.training:
-            features = F.dropout(features + 0.1 * torch.randn(8, dtype=x.dtype), 0.25)
+            features = F.dropout(
+                features + 0.1 * torch.randn(8, dtype=x.dtype, device=x.device), 0.25
+            )
         return features, self.head(features)
 
 

@@ -18,6 +18,7 @@ from fedfm import (
     Partition,
     Training,
     UserError,
+    models,
     simulate,
     simulate_seeds,
 )
@@ -165,7 +166,7 @@ class Reading(nn.Module):
         self.body, self.head = nn.Linear(12, 6), nn.Linear(6, worlds.CLASSES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.body(x) * float(x.std())
+        features = self.body(x) * (1 + float(self.body.bias.detach().sum()))
         return features, self.head(features)
 
 
@@ -330,6 +331,46 @@ def test_the_folder_records_the_executor_and_why(tmp_path, monkeypatch, caplog):
     assert (auto["executor"], auto["why"]) == ("loop", "loop was faster")
     assert (told["executor"], told["why"]) == ("stacked", "asked for")
     assert auto["device"] == told["device"] == "cpu"
+
+
+def dropping() -> nn.Module:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Dropout(0.5), nn.PReLU())
+    return models.BodyAndHead(body, nn.Linear(6, worlds.CLASSES))
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked", "threads"])
+def test_a_resumed_run_with_dropout_is_the_whole_run_to_the_bit(tmp_path, executor):
+    common: dict[str, Any] = {
+        "partition": Partition("iid"),
+        "training": PROTOCOL,
+        "executor": executor,
+    }
+    data = worlds.make_images()
+    simulate(dropping(), data, FedFM(start_round=1), out=tmp_path / "whole", **common)
+    with pytest.raises(Stop):
+        simulate(dropping(), data, FedFM(start_round=1), out=tmp_path / "run", watch=stop, **common)
+    torch.manual_seed(9)
+    simulate(dropping(), data, FedFM(start_round=1), out=tmp_path / "run", resume=True, **common)
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
+    note = "mapped over clients by torch.func"
+    why = json.loads((tmp_path / "run" / "machine.json").read_text())["why"]
+    assert (note in why) is (executor != "loop")
+
+
+@pytest.mark.parametrize("executor", ["stacked", "threads"])
+def test_the_record_names_the_layer_that_cannot_be_stacked(tmp_path, executor):
+    simulate(
+        Reading(),
+        worlds.make_images(shape=(12,)),
+        FedAvg(),
+        partition=Partition("iid"),
+        training=PROTOCOL,
+        executor=executor,
+        out=tmp_path / "run",
+    )
+    why = json.loads((tmp_path / "run" / "machine.json").read_text())["why"]
+    assert "not trained as one network: layer ''" in why
 
 
 @pytest.mark.parametrize(("began", "now"), [("loop", "stacked"), ("stacked", "loop")])

@@ -8,12 +8,13 @@ dropout, and for `torch.rand` in a forward pass.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import tau
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedfm.core.errors import UserError
@@ -39,6 +40,7 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
         super().__init__()  # type: ignore[no-untyped-call]  # torch does not type it
         self.seeds: Seeds = DeviceSeeds(seeds, device) if device.type == "cuda" else Seeds(seeds)
         self.used, self.calls = False, 0
+        self._plain_attention = ExitStack()
 
     def rows(self, which: slice) -> "KeyedDraws":
         """Return the draws of some of the clients; they follow the steps of these."""
@@ -49,12 +51,15 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
     def __enter__(self) -> "KeyedDraws":
         """Begin a forward pass: its first call is number 0."""
         self.calls, _active.draws = 0, self
+        if isinstance(self.seeds, DeviceSeeds):  # fused attention draws numbers without a key
+            self._plain_attention.enter_context(sdpa_kernel(SDPBackend.MATH))
         super().__enter__()  # type: ignore[no-untyped-call]  # torch does not type it
         return self
 
     def __exit__(self, *problem: Any) -> None:
         """End the forward pass."""
         _active.draws = None
+        self._plain_attention.close()
         super().__exit__(*problem)  # type: ignore[no-untyped-call]  # torch does not type it
 
     def __torch_dispatch__(
