@@ -46,6 +46,10 @@ FEWEST = 4
 """With time for fewer steps of a client nothing is timed: arithmetic dominates there."""
 
 
+FEW_SAMPLES = 8
+"""How many samples the first trial step has: it shows whether a network is large."""
+
+
 class ExecutorChoice(NamedTuple):
     """An executor's name, and why it was chosen."""
 
@@ -119,18 +123,22 @@ def _measure_executors(
     began = time.perf_counter()
     start, loop = copy_model(module).map(trees.share), LoopExecutor(module, data)
     job = TrainingJob(start, plans, Objective((), {}), optimizer)
-    step = min(_time(loop, _shorten(job, 1, 1)) for _ in range(2))  # the first one warms up
+    trial = _shorten(job, 1, 1, FEW_SAMPLES)
+    few = _time(loop, trial)  # the first one warms up
+    few = min(few, _time(loop, trial)) if few < BUDGET / 4 else few
+    step = _time(loop, _shorten(job, 1, 1)) if few < _longest_step(BUDGET) else few
+    run = rounds * step * sum(plan.steps for plan in plans)
+    end = began + max(BUDGET, SHARE * run)
+    if step > _longest_step(end - time.perf_counter()):
+        return ExecutorChoice("loop", f"a client's step takes {step:.2f} s, mostly arithmetic")
     try:
         candidates: dict[str, Executor] = {"stacked": StackedExecutor(module, data), "loop": loop}
     except Unstackable as reason:
         return ExecutorChoice("loop", f"clients cannot be trained as one network: {reason}")
     if torch.get_num_threads() > 1:
         candidates["threads"] = ThreadsExecutor(module, data)
-    run = rounds * step * sum(plan.steps for plan in plans)
-    end = began + max(BUDGET, SHARE * run)
-    affordable = int((end - time.perf_counter()) / (2 * len(candidates) * step))
-    if affordable < FEWEST:
-        return ExecutorChoice("loop", f"a client's step takes {step:.2f} s, mostly arithmetic")
+    left = max(0.0, end - time.perf_counter())
+    affordable = max(FEWEST, int(left / (2 * len(candidates) * step)))
     clients = min(SAMPLE_CLIENTS, len(plans), affordable)
     steps = min(SAMPLE_STEPS, affordable // clients)
     fastest, seconds = find_fastest(candidates, _shorten(job, clients, steps), end)
@@ -138,9 +146,17 @@ def _measure_executors(
     return ExecutorChoice(fastest, f"the first steps took {times}")
 
 
-def _shorten(job: TrainingJob, clients: int, steps: int) -> TrainingJob:
-    """Return the first steps of the first clients of a job that starts from one model."""
-    return replace(job, plans=[plan.first(steps) for plan in job.plans[:clients]])
+def _longest_step(seconds: float) -> float:
+    """Return how long a client's step may take, so that three candidates can be timed twice."""
+    return seconds / (2 * 3 * FEWEST)
+
+
+def _shorten(job: TrainingJob, clients: int, steps: int, samples: int | None = None) -> TrainingJob:
+    """Return the first steps of the first clients of a job, on so many samples in all."""
+    plans = [plan.first(steps) for plan in job.plans[:clients]]
+    if samples is not None:
+        plans = [plan.first_samples(samples) for plan in plans]
+    return replace(job, plans=plans)
 
 
 def find_fastest(
