@@ -42,6 +42,11 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
         self.used, self.calls = False, 0
         self._plain_attention = ExitStack()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare torch the import of its compiler, which takes a second: nothing is compiled."""
+        return False
+
     def rows(self, which: slice) -> "KeyedDraws":
         """Return the draws of some of the clients; they follow the steps of these."""
         part = KeyedDraws((), torch.device("cpu"))
