@@ -160,6 +160,9 @@ SIZES: dict[str, dict[str, Case]] = {
         "text transformer": Case(
             lambda: TextTransformer(32, 2, 4, 16, 2000), vocabulary=2000, tokens=16, batch=8
         ),
+        "text transformer, batch 16": Case(
+            lambda: TextTransformer(32, 2, 4, 16, 2000), vocabulary=2000, tokens=16, batch=16
+        ),
         "depthwise CNN": Case(lambda: Depthwise(16, 3), batch=16),
         "ResNet18, group norm": Case(_build("resnet18", norm="group", width=8, groups=4), batch=16),
         "small CNN, 100 clients": Case(_build("cnn"), clients=100, batch=16, steps=2),

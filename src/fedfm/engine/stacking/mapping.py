@@ -49,7 +49,7 @@ Run = Callable[[int, Tensors], Tensors]
 def leave_map(run: Run, client: Tensor, tensors: Tensors) -> Tensors:
     """Call a function on whole tensors [S, ...] inside a map over clients; `client` is mapped.
 
-    A custom autograd function with a batching rule would do the same, at fifty times the cost.
+    A custom autograd function with a batching rule would do the same, at five times the cost.
     """
     level, size = functorch.maybe_get_level(client), len(functorch.get_unwrapped(client))
     whole = [_unwrap(tensor, level, size) for tensor in tensors]
