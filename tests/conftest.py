@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # programs that tests start share the cores
+os.environ["FEDFM_CACHE"] = "off"  # tests neither read nor write what was measured
 
 import pytest
 

@@ -172,7 +172,12 @@ def test_texts_of_every_site(texts, method):
 def test_texts_under_secure_sums(texts):
     """With SGD: Adam would also move weights whose gradient is nothing but rounding."""
     sgd = ("training.optimizer=sgd", "training.lr=0.05", "training.weight_decay=0")
-    run = texts("deployment.secure=true", "deployment.minimum=3", *sgd)
+    secure = (
+        "deployment.secure=true",
+        "deployment.minimum=3",
+        "deployment.classes=['bad', 'good']",
+    )
+    run = texts(*secure, *sgd)
     result, wanted = run.run(), run.simulated()
     assert_same(run.state, wanted.state, rtol=1e-3, atol=1e-3)
     assert result.rounds[-1].test_accuracy == pytest.approx(wanted.records[-1].test_accuracy)

@@ -7,7 +7,8 @@ from fedfm.core import trees
 from fedfm.engine import forward as sweeping
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import LoopExecutor
-from fedfm.engine.networks import BoundNetwork, StackedNetwork, copy_model
+from fedfm.engine.networks import BoundNetwork, copy_model
+from fedfm.engine.stacked_networks import StackedNetwork
 from fedfm.methods import FedFM
 from fedfm.methods.base import Model
 from fedfm.verify import worlds

@@ -95,10 +95,12 @@ def test_stacked_clients_learn_what_clients_in_a_loop_learn(kind, piece):
 
 
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
-def test_ids_are_trained_client_by_client_whatever_was_asked_for(piece, caplog):
+def test_ids_are_trained_together_with_the_same_dropout_as_in_a_loop(piece, caplog):
     with caplog.at_level(logging.WARNING):
-        assert_close(after("threads", "ids", piece), after("loop", "ids", piece))
-    assert "not trained as one network" in caplog.text
+        ends = [after(name, "ids", piece, dropout=0.3) for name in ("threads", "stacked", "loop")]
+    assert_close(ends[0], ends[2])
+    assert_close(ends[1], ends[2])
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("kind", ["dict", "tuple", "ids"])

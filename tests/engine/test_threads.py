@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm import models
-from fedfm.engine.networks import BoundNetwork, draws_random_numbers
+from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.profile import Profile
 from fedfm.engine.threads import NetworkPool
 from fedfm.methods import FedAvg, FedFM, Moon, Piece
@@ -148,25 +148,24 @@ def dropping() -> nn.Module:
         (Noisy(), True),
         (worlds.make_network("mlp"), False),
         (worlds.make_network(norm="batch"), False),
-        (models.BodyAndHead(nn.Sequential(nn.Flatten(), nn.Dropout(0.0)), nn.Linear(64, 4)), False),
+        (models.BodyAndHead(nn.Sequential(nn.Flatten(), nn.Dropout(0.0)), nn.Linear(64, 5)), False),
     ],
     ids=["dropout layer", "dropout call", "mlp", "cnn", "dropout of nothing"],
 )
-def test_a_network_that_draws_numbers_is_known(module, random):
+def test_the_first_step_shows_whether_a_network_draws_numbers(module, random):
     before = torch.get_rng_state()
-    assert draws_random_numbers(module, torch.zeros(2, 1, 8, 8)) is random
-    assert torch.equal(before, torch.get_rng_state()), "asking draws none"
+    _, executor = trained(module, FedAvg())
+    assert executor.net.random is random
+    assert torch.equal(before, torch.get_rng_state()), "the numbers have keys of their own"
 
 
 @pytest.mark.parametrize("make", [dropping, Noisy], ids=["layer", "call"])
-def test_clients_that_draw_numbers_train_one_by_one_and_alike_on_any_threads(threads, make):
+def test_clients_that_draw_numbers_are_the_same_to_the_bit_on_any_threads(threads, make):
     torch.manual_seed(3)
     module = make()
     alone, _ = trained(module, FedAvg())
     threads(2)
     torch.manual_seed(4)
     again, executor = trained(module, FedAvg())
-    assert executor.random
-    assert len(executor.pool.nets) == 1
-    for name, value in again.model.params.items():
-        torch.testing.assert_close(value, alone.model.params[name], rtol=1e-5, atol=1e-6)
+    assert len(executor.pool.nets) == 2
+    assert_equal(again, alone)

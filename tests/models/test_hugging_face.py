@@ -9,6 +9,7 @@ from fedfm import FedAvg, Partition, Training, models, simulate
 from fedfm.core.errors import UserError
 from fedfm.data import Dataset, Split
 
+CLASSIFIER = "classifier"
 SMALL: dict[str, Any] = {
     "vocab_size": 100,
     "hidden_size": 32,
@@ -60,6 +61,36 @@ def test_a_classifier_learns_from_ids_and_masks(transformers):
     with torch.no_grad():
         right = bert(**data.test.inputs).logits.argmax(1) == data.test.labels
     assert float(right.double().mean()) == pytest.approx(result.test_accuracy)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_classifiers_are_stacked_and_train_as_in_a_loop(kind, transformers):
+    """Their dropout and their masks included; some batches have no padding at all."""
+    torch.manual_seed(0)
+    if kind == "bert":
+        bert = transformers.BertForSequenceClassification(transformers.BertConfig(**SMALL))
+        model = models.WithFeatures(bert, CLASSIFIER)
+    else:
+        sizes = SMALL | {"pad_token_id": 0, "max_position_embeddings": 20}
+        roberta = transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**sizes))
+        model = models.WithFeatures(roberta, f"{CLASSIFIER}.out_proj")
+    texts = make_texts(90, 0)
+    whole = torch.arange(90) % 3 == 0
+    texts.inputs["attention_mask"][whole] = 1
+    data = Dataset("texts", texts, make_texts(30, 1), ("a", "b", "c"))
+    ends = {
+        name: simulate(
+            model.double(),
+            data,
+            FedAvg(),
+            partition=Partition("iid"),
+            training=Training(clients=3, rounds=1, epochs=1, batch_size=2, lr=0.05),
+            executor=name,
+        )
+        for name in ("loop", "stacked")
+    }
+    for name, value in ends["loop"].best.model.params.items():
+        torch.testing.assert_close(value, ends["stacked"].best.model.params[name])
 
 
 def test_a_head_that_pools_tokens_is_named_by_its_last_layer(transformers):

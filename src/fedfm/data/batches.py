@@ -38,6 +38,12 @@ class BatchPlan:
         """Return a plan of the first steps only."""
         return self.part(0, steps)
 
+    def first_samples(self, count: int) -> "BatchPlan":
+        """Return a plan of one batch of at most so many samples, the first ones."""
+        indices = self.indices[: min(count, self.sizes[0])]
+        draws = None if self.draws is None else self.draws[: len(indices)]
+        return BatchPlan(indices, (len(indices),), draws, self.seed)
+
     def part(self, begin: int, end: int) -> "BatchPlan":
         """Return a plan of the steps from `begin` to before `end`."""
         where = slice(sum(self.sizes[:begin]), sum(self.sizes[:end]))

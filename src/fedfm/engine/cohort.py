@@ -17,6 +17,7 @@ from fedfm.engine.layout import arrange, copy_arranged, repeat_arranged
 from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
+from fedfm.engine.randomness import KeyedDraws
 from fedfm.engine.schedule import Block, make_blocks
 from fedfm.engine.update import Clock, update
 from fedfm.methods.base import Batch, Model
@@ -105,6 +106,7 @@ class Cohort:
         self.losses = torch.zeros(clients, dtype=data.scale.dtype, device=data.scale.device)
         self.terms = {name: torch.zeros_like(self.losses) for name in self.objective.terms}
         self.clock = Clock(job.optimizer, job.factors, self.losses.device)
+        self.draws = KeyedDraws([plan.seed for plan in job.plans], self.losses.device)
 
     def _prepare_view(self, name: str, view: Model) -> Model:
         view = view.map(lambda tree: trees.tree_map(arrange, tree))
@@ -151,6 +153,8 @@ class Cohort:
         for step, (batch, batch_draws) in enumerate(zip(indices, draws, strict=True), block.first):
             if self.clock.moves:
                 self.clock.set(step)
+            if self.net.random is not False:
+                self.draws.seeds.set_step(step)
             take_step(batch, batch_draws)
 
 
@@ -176,6 +180,7 @@ class CohortPart:
             }
             for piece, views in cohort.views.items()
         }
+        self.draws = cohort.draws.rows(rows)
         self.net.module.train()
 
     def __call__(self, indices: Tensor, draws: Tensor | None) -> None:
@@ -183,9 +188,11 @@ class CohortPart:
         with phase("data"):
             inputs, labels = self.cohort.data.fetch(indices, draws)
         with phase("forward and backward"):
-            features, logits = self._forward(inputs, indices)
+            with self.net.draw_from(self.draws):
+                features, logits = self._forward(inputs, indices)
+                views = self._view_features(inputs)
             batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
-            loss, terms = self.objective.loss(batch, self._view_features(inputs))
+            loss, terms = self.objective.loss(batch, views)
             grads = self._gradients(loss)
         with torch.no_grad():
             self.cohort.finish_step(self, grads)

@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -14,9 +14,10 @@ from fedfm.core.trees import Tree
 from fedfm.engine.cohort import Cohort, TrainingJob, TrainingResult, gather_results
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.forward import Statistic, default_samples_at_once, sum_statistic
-from fedfm.engine.networks import BoundNetwork, draws_random_numbers, stack_network
+from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.out_of_memory import ONE_SAMPLE, halve, retry
 from fedfm.engine.schedule import packing_order
+from fedfm.engine.stacked_networks import StackedNetwork, stack_network
 from fedfm.engine.threads import NetworkPool
 from fedfm.methods.base import Model
 
@@ -47,6 +48,8 @@ class LoopExecutor:
 
     stack: BoundNetwork | None = None
     """The network of a whole cohort, if there is one."""
+    note = ""
+    """What the record of a run says about the way in which clients are trained."""
 
     def __init__(
         self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
@@ -55,32 +58,24 @@ class LoopExecutor:
         self.samples_at_once: int | None = None
         self.pool = NetworkPool(self.net)
 
-    @cached_property
-    def random(self) -> bool:
-        """Whether training draws random numbers, as dropout does."""
-        return draws_random_numbers(self.net.original, self.data.fetch_first(2))
-
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train S cohorts of one client; on fewer threads when memory runs out."""
 
         def train_client(net: BoundNetwork, client: int) -> TrainingResult:
             return self._train_with(net, job.rows(slice(client, client + 1)))
 
-        def train_seeded(client: int) -> TrainingResult:
-            with torch.random.fork_rng():
-                torch.manual_seed(job.plans[client].seed)
-                return train_client(self.net, client)
-
         clients = range(len(job.plans))
-        one_by_one = self.random or self.data.device.type == "cuda"
 
         def train_all() -> TrainingResult:
+            on_gpu = self.data.device.type == "cuda"
             results = (
-                map(train_seeded, clients) if one_by_one else self.pool.map(train_client, clients)
+                (train_client(self.net, client) for client in clients)
+                if on_gpu
+                else self.pool.map(train_client, clients)
             )
             return gather_results(results, torch.split(torch.arange(len(job.plans)), 1))
 
-        return retry(train_all, partial(self._halve_threads, 1 if one_by_one else len(job.plans)))
+        return retry(train_all, partial(self._halve_threads, len(job.plans)))
 
     def _train_with(self, net: BoundNetwork, job: TrainingJob) -> TrainingResult:
         """Train clients that are in packing order as one cohort."""
@@ -131,7 +126,7 @@ class LoopExecutor:
 class StackedExecutor(LoopExecutor):
     """Trains all clients of the cohort together, as one network with a client axis."""
 
-    stack: BoundNetwork
+    stack: StackedNetwork
 
     def __init__(
         self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
@@ -139,6 +134,7 @@ class StackedExecutor(LoopExecutor):
         super().__init__(module, data, low_dtype)
         self.stack = stack_network(module, data.fetch_first(2, 3), low_dtype)
         self.pool = NetworkPool(self.stack)
+        self.note = self.stack.note
         self.clients_at_once: int | None = None
 
     def train(self, job: TrainingJob) -> TrainingResult:

@@ -67,20 +67,15 @@ class GraphCohort(Cohort):
             and _shapes(objective.held) == _shapes(self.objective.held)
         )
 
-    def retrain(self, job: TrainingJob, seed: int | None = None) -> TrainingResult:
-        """Train another round from other values; return a copy of the result.
-
-        Give `seed` for a network that draws random numbers. It is set after capturing, which draws
-        numbers as well.
-        """
+    def retrain(self, job: TrainingJob) -> TrainingResult:
+        """Train another round from other values; return a copy of the result."""
         plans = self._stage_plans(job.plans, self.stage) if self.stage else job.plans
         if self.folds_corrections:
             self._set_correction(find_linear_correction(job.objective, self.model.params))
         self.clock.factors = job.factors
         self._capture(plans)
         self._load(job.start, job.objective)
-        if seed is not None:
-            torch.cuda.manual_seed(seed)
+        self.draws.seeds.load([plan.seed for plan in job.plans])
         with phase("captured steps"):
             result = self.train(plans)
         model = result.model.map(lambda tree: trees.tree_map(copy_arranged, tree))

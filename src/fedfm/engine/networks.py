@@ -1,14 +1,15 @@
 """Networks that are bound to a cohort's tensors and then called on batches."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, map_inputs, to_like
-from fedfm.core.trees import Tree, share, stack
-from fedfm.engine.layout import to_low_precision
-from fedfm.engine.stacking.layers import COUNTER, Unstackable, by_client, stack_module
+from fedfm.core.inputs import InputTree, call, input_leaves, map_inputs
+from fedfm.core.trees import Tree
+from fedfm.engine.randomness import KeyedDraws
 from fedfm.methods.base import Model, Task
 
 
@@ -23,11 +24,11 @@ def untrained_tensors(module: nn.Module) -> dict[str, Tensor]:
     Buffers that a state dict leaves out (`persistent=False`) are constants and stay where they are.
     """
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-    constant = _constant_buffers(module)
+    constant = constant_buffers(module)
     return frozen | {n: buffer for n, buffer in module.named_buffers() if n not in constant}
 
 
-def _constant_buffers(module: nn.Module) -> dict[str, Tensor]:
+def constant_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Return the buffers that a state dict leaves out, such as the positions of tokens."""
     names = {
         f"{path}.{name}".removeprefix(".")
@@ -71,22 +72,14 @@ def _places(module: nn.Module, parameter: Tensor) -> list[tuple[nn.Module, str]]
     ]
 
 
-def draws_random_numbers(module: nn.Module, inputs: InputTree) -> bool:
-    """Return whether training on inputs [B, ...] draws random numbers, as dropout does."""
-    unchanged = {id(p): p for p in module.parameters() if p.device.type == "cpu"}
-    copied = copy.deepcopy(module, unchanged).cpu().train()
-    like = next(copied.parameters())
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        before = torch.get_rng_state()
-        call(copied, to_like(inputs, like))
-        return not torch.equal(before, torch.get_rng_state())
-
-
 class BoundNetwork:
     """A module bound to one set of weights, leaves [1, ...].
 
     With `low_dtype`, products are computed in that precision; weights keep theirs.
     """
+
+    random: bool | None = None
+    """Whether training draws random numbers, as dropout does; None before the first step."""
 
     def __init__(self, module: nn.Module, low_dtype: torch.dtype | None = None) -> None:
         self.original, self.low_dtype = module, low_dtype
@@ -97,7 +90,7 @@ class BoundNetwork:
             name: _places(self.module, p) for name, p in trainable_parameters(self.module).items()
         }
         self._buffers = untrained_tensors(self.module)
-        self._constants = [(b, b.clone()) for b in _constant_buffers(self.module).values()]
+        self._constants = [(b, b.clone()) for b in constant_buffers(self.module).values()]
         self._holders = [
             (owner, name, buffer)
             for owner in self.module.modules()
@@ -168,6 +161,16 @@ class BoundNetwork:
         """Return a new network of this kind; `shared` if all clients use one model."""
         return BoundNetwork(self.original, self.low_dtype)
 
+    @contextmanager
+    def draw_from(self, draws: KeyedDraws) -> Iterator[None]:
+        """Take the random numbers of a step from `draws`; the first step shows if there are any."""
+        if self.random is False:
+            yield
+            return
+        with draws:
+            yield
+        self.random = self.random or draws.used
+
     def __call__(self, inputs: InputTree) -> tuple[Tensor, Tensor]:
         """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by the same weights."""
         enabled, first = self.low_dtype is not None, input_leaves(inputs)[0]
@@ -185,90 +188,5 @@ class BoundNetwork:
 
     def _results(self, clients: int, *outputs: Tensor) -> tuple[Tensor, Tensor]:
         self._keep_buffers()
-        features, logits = (by_client(x, clients).to(self.dtype) for x in outputs)
+        features, logits = (torch.unflatten(x, 0, (clients, -1)).to(self.dtype) for x in outputs)
         return features, logits
-
-
-class StackedNetwork(BoundNetwork):
-    """S copies of a module as one network, each with its own weights; leaves [S, ...]."""
-
-    def _copy(self, module: nn.Module) -> nn.Module:
-        return stack_module(module)
-
-    def clone(self, shared: bool = False) -> BoundNetwork:
-        """Return a new network of this kind; `shared` if all clients use one model."""
-        return (BoundNetwork if shared else StackedNetwork)(self.original, self.low_dtype)
-
-    def _weights(self, leaf: Tensor) -> Tensor:
-        return leaf
-
-    def to_low_precision(self, params: Tree) -> Tree:
-        """Cast the factors of products once, not in every layer."""
-        return {} if self.low_dtype is None else to_low_precision(params, self.low_dtype)
-
-    def gradient_tree(self, grads: tuple[Tensor, ...]) -> Tree:
-        """Return the gradients of the leaves as a tree [S, ...]."""
-        return dict(zip(self._places, grads, strict=True))
-
-    def count_batches(self, buffers: Tree, batches: Tensor) -> None:
-        """Add to the counters of batch norms once, not in every step."""
-        for name, buffer in buffers.items():
-            if name.endswith(COUNTER):
-                buffer += batches
-
-    def __call__(self, inputs: InputTree) -> tuple[Tensor, Tensor]:
-        """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by weights s."""
-        features, logits = call(self.module, map_inputs(self._flatten, inputs))
-        return self._results(len(input_leaves(inputs)[0]), features, logits)
-
-    def _flatten(self, leaf: Tensor) -> Tensor:
-        """Return samples [S, B, ...] as [S*B, ...], quantities in the low precision if any."""
-        samples = leaf.flatten(0, 1)
-        return samples.to(self.low_dtype) if self.low_dtype and is_quantity(leaf) else samples
-
-
-def stack_network(
-    module: nn.Module, samples: InputTree, low_dtype: torch.dtype | None = None
-) -> StackedNetwork:
-    """Return the module as a `StackedNetwork`; raise `Unstackable` if that computes other outputs.
-
-    The check runs two copies with different weights on different batches, in training and in
-    evaluation mode, in double precision. The inputs are random and as large as `samples`
-    [2, 3, ...]; token ids and masks are those of the samples.
-    """
-    original = copy.deepcopy(module).double().cpu()
-    try:
-        net = StackedNetwork(original)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.default_generator.manual_seed(0)
-            _compare(original, net, map_inputs(_randomise, samples))
-    except (RuntimeError, ValueError, TypeError, IndexError) as problem:
-        raise Unstackable(
-            f"its forward pass does not accept stacked clients ({problem})"
-        ) from problem
-    return StackedNetwork(module, low_dtype)
-
-
-def _randomise(leaf: Tensor) -> Tensor:
-    """Return random numbers instead of quantities, on the CPU."""
-    return torch.randn(leaf.shape, dtype=torch.float64) if is_quantity(leaf) else leaf.cpu()
-
-
-def _compare(module: nn.Module, net: StackedNetwork, inputs: InputTree) -> None:
-    models = []
-    for _ in input_leaves(inputs)[0]:
-        for parameter in module.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        models.append(copy_model(module))
-    net.bind(Model(stack([m.params for m in models]), stack([m.buffers for m in models])))
-    single = BoundNetwork(module)
-    for training in (True, False):
-        net.module.train(training)
-        single.module.train(training)
-        together = net(inputs)
-        for i, model in enumerate(models):
-            single.bind(model.map(share))
-            alone = single(map_inputs(lambda leaf, i=i: leaf[i : i + 1], inputs))
-            for ours, theirs in zip(together, alone, strict=True):
-                if not torch.allclose(ours[i], theirs[0], rtol=1e-6, atol=1e-8):
-                    raise ValueError("the output differs from that of the unstacked network")

@@ -14,11 +14,7 @@ MAX_STREAMS = 10
 
 
 class StreamsExecutor(LoopExecutor):
-    """Trains clients side by side, each on its own GPU stream.
-
-    A network that draws random numbers trains one client after another, because the draws of
-    overlapping clients would depend on each other.
-    """
+    """Trains clients side by side, each on its own GPU stream."""
 
     def __init__(
         self, module: nn.Module, data: DeviceData, low_dtype: torch.dtype | None = None
@@ -32,15 +28,12 @@ class StreamsExecutor(LoopExecutor):
 
     def _train(self, job: TrainingJob) -> TrainingResult:
         clients = len(job.plans)
-        while len(self.streams) < min(clients, 1 if self.random else self.max_streams):
+        while len(self.streams) < min(clients, self.max_streams):
             self.streams.append(ClientStream(self.net.clone()))
         results = []
-        with torch.random.fork_rng():
-            for client, plan in enumerate(job.plans):
-                stream = self.streams[client % len(self.streams)]
-                seed = plan.seed if self.random else None
-                one = job.rows(slice(client, client + 1))
-                results.append(stream.train(self.data, one, seed))
+        for client in range(clients):
+            stream = self.streams[client % len(self.streams)]
+            results.append(stream.train(self.data, job.rows(slice(client, client + 1))))
         for stream in self.streams:
             torch.cuda.current_stream().wait_stream(stream.stream)
         return gather_results(results, torch.split(torch.arange(clients), 1))
@@ -66,13 +59,13 @@ class ClientStream:
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
         self.cohort: GraphCohort | None = None
 
-    def train(self, data: DeviceData, job: TrainingJob, seed: int | None) -> TrainingResult:
+    def train(self, data: DeviceData, job: TrainingJob) -> TrainingResult:
         """Train one client, without waiting for the GPU."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             if self.cohort is None or not self.cohort.fits(job):
                 self.cohort = GraphCohort(self.net, data, job)
-            return self.cohort.retrain(job, seed)
+            return self.cohort.retrain(job)
 
     def release(self) -> None:
         """Free the captured steps."""

@@ -23,6 +23,7 @@ from fedfm.core.inputs import (
     to_like,
 )
 from fedfm.models.adapter import BodyAndHead, WithFeatures, export_state_dict
+from fedfm.models.forward_checks import check_forward, check_tensors
 from fedfm.models.resnet import ResNet18, ResNet50
 from fedfm.models.small import MLP, SmallCNN
 from fedfm.models.transformer import Transformer
@@ -160,6 +161,7 @@ def check_model(model: nn.Module, example: InputTree, classes: int) -> int:
         any(p.requires_grad for p in model.parameters()),
         f"{name} has no trainable parameter: freeze fewer layers, or set requires_grad=True",
     )
+    check_tensors(model)
     stateless = [
         path
         for path, layer in model.named_modules()
@@ -176,6 +178,7 @@ def check_model(model: nn.Module, example: InputTree, classes: int) -> int:
     require(
         outputs == classes, f"{name} has {outputs} outputs, but the data have {classes} classes"
     )
+    check_forward(model, example)
     return features.shape[1]
 
 

@@ -104,6 +104,7 @@ class Simulation:
         else:
             self.choice = self._choice(model, fed)
             chosen = make_executor(self.choice.name, model, self.device_data[0], config.precision)
+            self.choice = self.choice.add(chosen.note)
         self.federation = replace(fed, executor=chosen)
         self.start = initial_state(start, self.method, fed.task, clients)
         self.evaluate = Evaluator(chosen, validation, self.device_data, self.measures, owned)
@@ -113,7 +114,8 @@ class Simulation:
         if self.config.executor != "auto":
             return ExecutorChoice(self.config.executor, "asked for")
         plans = [fed.plan(0, client) for client in fed.cohort(0)]
-        return choose_executor(model, self.device_data[0], plans, fed.training.optimizer)
+        rounds, optimizer = self.config.training.rounds, fed.training.optimizer
+        return choose_executor(model, self.device_data[0], plans, optimizer, rounds)
 
     def advance(self, progress: Progress) -> Progress:
         """Run and evaluate one more round."""

@@ -46,9 +46,11 @@ def to_lower_precision(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Cast both factors to the lower of their precisions.
 
     They differ if weights are frozen, which are not cast beforehand, or if the network created
-    tensors itself.
+    tensors itself. Under autocast they get its precision.
     """
     low = min(x.dtype, weight.dtype, key=lambda dtype: dtype.itemsize)
+    if torch.is_autocast_enabled(x.device.type):
+        low = torch.get_autocast_dtype(x.device.type)
     return x.to(low), weight.to(low)
 
 
@@ -186,39 +188,66 @@ class _LayerNorm(nn.LayerNorm):
         return affine(x, self.weight, self.bias, input.ndim - len(self.normalized_shape))
 
 
+class _Embedding(nn.Embedding):
+    """weight [S, V, F]; ids [S*B, ...] -> [S*B, ..., F]."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        clients, rows, _ = self.weight.shape
+        ids = by_client(input, clients)
+        first = torch.arange(0, clients * rows, rows, device=ids.device)
+        ids = ids + first.view(-1, *[1] * (ids.ndim - 1))
+        vectors = F.embedding(ids, self.weight.flatten(0, 1)).flatten(0, 1)
+        if self.padding_idx is None:
+            return vectors
+        return torch.where((input == self.padding_idx).unsqueeze(-1), vectors.detach(), vectors)
+
+
 _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv2d: _Conv2d,
     nn.Linear: _Linear,
+    nn.Embedding: _Embedding,
     nn.BatchNorm1d: _BatchNorm,
     nn.BatchNorm2d: _BatchNorm,
     nn.GroupNorm: _GroupNorm,
     nn.LayerNorm: _LayerNorm,
     nn.MaxPool2d: StackedMaxPool2d,
 }
-_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
-def _check_layer(name: str, layer: nn.Module) -> None:
+def find_refusal(layer: nn.Module) -> str | None:
+    """Return why a layer has no stacked form; None if it has one or needs none."""
     kind = type(layer).__name__
-    holds = any(True for _ in layer.parameters(recurse=False)) or any(
-        True for _ in layer.buffers(recurse=False)
-    )
-    if isinstance(layer, _RANDOM):
-        raise Unstackable(f"layer '{name}' ({kind}) draws random numbers")
+    weights = [*layer._parameters.values(), *layer._buffers.values()]
+    holds = any(weight is not None for weight in weights)
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         if layer.momentum is None:
-            raise Unstackable(f"layer '{name}' keeps a cumulative average")
+            return "keeps a cumulative average"
         if not holds:
-            raise Unstackable(f"layer '{name}' ({kind}) has neither weights nor statistics")
+            return f"({kind}) has neither weights nor statistics"
     if type(layer) in _STACKED:
         if getattr(layer, "padding_mode", "zeros") != "zeros":
-            raise Unstackable(f"layer '{name}' has padding_mode='{layer.padding_mode}'")
+            return f"has padding_mode='{layer.padding_mode}'"
         if isinstance(getattr(layer, "padding", 0), str):
-            raise Unstackable(f"layer '{name}' has padding='{layer.padding}'")
+            return f"has padding='{layer.padding}'"
+        if getattr(layer, "max_norm", None) is not None:
+            return "changes its weights in the forward pass (max_norm)"
     elif holds:
-        raise Unstackable(
-            f"layer '{name}' ({kind}) has weights, and layers of this type cannot be stacked"
-        )
+        return f"({kind}) has weights, and layers of this type cannot be stacked"
+    return None
+
+
+def stack_layer(layer: nn.Module) -> bool:
+    """Turn a layer into its stacked form in place; return whether there is one."""
+    if type(layer) not in _STACKED or find_refusal(layer):
+        return False
+    layer.__class__ = _STACKED[type(layer)]
+    return True
+
+
+def forbid_in_place(layer: nn.Module) -> None:
+    """Let a layer make new tensors: autograd forbids changes of what our kernels return."""
+    if hasattr(layer, "inplace"):
+        setattr(layer, "inplace", False)  # noqa: B010 (mypy takes attributes for tensors)
 
 
 def _pool_first(layers: nn.Sequential) -> None:
@@ -233,11 +262,10 @@ def stack_module(module: nn.Module) -> nn.Module:
     """Copy `module` for parameters and buffers [S, ...] and samples [S*B, ...]."""
     copied = copy.deepcopy(module)
     for name, layer in copied.named_modules():
-        _check_layer(name, layer)
+        if refusal := find_refusal(layer):
+            raise Unstackable(f"layer '{name}' {refusal}")
         if isinstance(layer, nn.Sequential):
             _pool_first(layer)
-        if hasattr(layer, "inplace"):
-            layer.inplace = False  # autograd forbids it on what our kernels return
-        if type(layer) in _STACKED:
-            layer.__class__ = _STACKED[type(layer)]
+        forbid_in_place(layer)
+        stack_layer(layer)
     return copied
