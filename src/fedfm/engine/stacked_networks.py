@@ -21,7 +21,7 @@ from fedfm.engine.stacking.layers import (
     stack_layer,
     stack_module,
 )
-from fedfm.engine.stacking.mapping import Agreement, ClientMap, ClientsDisagree
+from fedfm.engine.stacking.mapping import ClientMap, ClientsDisagree, CommonBranches
 from fedfm.methods.base import Model
 
 
@@ -138,7 +138,7 @@ class MappedNetwork(StackedNetwork):
         if not self.exceptions.branches:
             return self.map(inputs)
         try:
-            with Agreement():
+            with CommonBranches():
                 return self.map(inputs)
         except ClientsDisagree:
             return self._run_one_by_one(inputs)
