@@ -5,6 +5,10 @@ those of the objects that Flower sends. Time is everything that FedFM does in a 
 training and measuring: that of one client, because clients work at the same time, and that of the
 server. It is the processor time of one thread; other programs do not change it. Files are listed
 separately, by the clock. A client that drops out of a secure sum does so after masking its answer.
+
+    python -m bench.wire --processes 8
+
+measures real processes on this machine instead: nodes of `fedfm join` and Flower's own.
 """
 
 import argparse
@@ -19,6 +23,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
+from bench._processes import handshakes_table as handshakes_of_processes
 from bench._shared import describe_machine, make_table
 from flwr.app import Error, Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -27,9 +32,8 @@ from rich.table import Table
 
 from fedfm.config import Config, load_config
 from fedfm.core.ledger import Traffic
-from fedfm.deploy import client_app
 from fedfm.deploy import secure as secure_sums
-from fedfm.deploy.client import client, runtime
+from fedfm.deploy.client import answering, client, runtime
 from fedfm.deploy.client.site import Site
 from fedfm.deploy.client.storage import Storage
 from fedfm.deploy.masking import Masker
@@ -41,7 +45,7 @@ from fedfm.methods.base import Model
 from fedfm.rounds.state import State
 from fedfm.run.folder import RunFolder
 from fedfm.run.records import Progress, Score
-from tests.deploy.inprocess import InProcessGrid
+from tests.deploy.inprocess import InProcessGrid, WarmApp
 
 CLIENTS, ROUNDS, FIRST_NODE = 10, 3, 100
 SETTINGS = (
@@ -81,8 +85,8 @@ PHASES: Sequence[tuple[Any, str, str]] = (
     (LoopExecutor, "measure", "measuring"),
     (messaging, "pack", "write messages"),
     (messaging, "unpack", "read messages"),
-    (client_app, "pack", "write messages"),
-    (client_app, "unpack", "read messages"),
+    (answering, "encode", "write messages"),
+    (answering, "decode", "read messages"),
     (Site, "load_data", "load data"),
     (runtime, "build_model", "build the network"),
     (runtime, "make_executor", "build the network"),
@@ -252,7 +256,7 @@ def write_sites(folder: Path, model: str) -> dict[int, str]:
 def run_case(case: Case, model: str) -> Watch:
     config, watch = case.config(model), Watch(case.dropouts)
     with TemporaryDirectory() as folder, time_phases():
-        grid = InProcessGrid(client_app.app, write_sites(Path(folder), model), watch.between)
+        grid = InProcessGrid(WarmApp(), write_sites(Path(folder), model), watch.between)
         out = RunFolder.open(Path(folder) / "server", config.as_toml(), False)
         with watch:
             result = WatchedServer(grid, config, out, lambda record: None, pause=0.0).run()
@@ -297,7 +301,16 @@ def main() -> None:
     """Run every case in turns."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--processes", type=int, metavar="ROUNDS", help="measure handshakes of real processes only"
+    )
     options = parser.parse_args()
+    console = Console(width=140, highlight=False)
+    console.print(describe_machine())
+    if options.processes:
+        console.print(handshakes_of_processes(options.processes))
+        console.print("wanted: handshake 1, FedFM's round 2.5, processor per answer 0.15 s")
+        return
     torch.set_num_threads(1)
     runs: dict[str, Watch] = {}
     best: dict[Case, Seconds] = {}
@@ -306,8 +319,6 @@ def main() -> None:
             run = runs[f"{case}, resnet18"] = run_case(case, "resnet18")
             best[case] = min(run.best, best.get(case, run.best), key=total)
     runs |= {f"{case}, cnn": run_case(case, "cnn") for case in CASES}
-    console = Console(width=140, highlight=False)
-    console.print(describe_machine())
     console.print(f"{CLIENTS} clients, one thread, best of {options.repeat} x {ROUNDS - 1} rounds")
     for table in (bytes_table(runs), handshakes_table(runs), times_table(best)):
         console.print(table)

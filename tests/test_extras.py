@@ -82,8 +82,7 @@ def test_keys_name_the_extra_that_they_need(tmp_path):
     ],
 )
 def test_a_deployment_names_the_extra_that_it_needs_first(start, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "flwr", None)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"pip install '\.\[flower\]'"):
         start()

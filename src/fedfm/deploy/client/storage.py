@@ -1,7 +1,7 @@
 """What a client keeps on its own disk between the server's questions.
 
-Flower starts a process for each question, and a machine may restart at any time. So a client keeps
-everything on disk except the secrets of a secure sum. All files are replaced atomically.
+A machine may restart at any time. So a client keeps everything on disk except the secrets of a
+secure sum. All files are replaced atomically.
 """
 
 import json
