@@ -73,11 +73,13 @@ def test_a_changed_question_is_refused(server, question, run, node):
         Verifier(authorities, HOST).verify(question, sign(signer), run, node)
 
 
-@pytest.mark.parametrize("change", [{"time": time.time() + 1}, {"term": TERM + 1}])
-def test_a_changed_time_or_term_is_refused(server, change):
+@pytest.mark.parametrize("changed", ["time", "term"])
+def test_a_changed_time_or_term_is_refused(server, changed):
     signer, authorities = server
+    signature = sign(signer)
+    signature = signature._replace(**{changed: getattr(signature, changed) + 1})
     with pytest.raises(Refusal, match="changed"):
-        Verifier(authorities, HOST).verify(QUESTION, sign(signer)._replace(**change), RUN, NODE)
+        Verifier(authorities, HOST).verify(QUESTION, signature, RUN, NODE)
 
 
 def test_another_key_is_refused(server, tmp_path):
