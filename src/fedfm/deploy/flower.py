@@ -422,11 +422,10 @@ def _acquire_task(
     from flwr.supercore.runtime import RuntimeHttpClient
 
     credentials = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={ACQUIRE})
-    interceptors = [_version("fedfm"), credentials]
     request = AcquireTaskRequest(supported_task_types=[SERVER_TASK])
     with (
         RuntimeHttpClient.from_server_address(
-            address, root is None, root, interceptors, retry_invoker=retry
+            address, root is None, root, [_version("fedfm"), credentials], retry_invoker=retry
         ) as client,
         _translate(),
     ):
