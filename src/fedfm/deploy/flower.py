@@ -73,6 +73,10 @@ from fedfm.core.errors import UserError, require
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+    from flwr.supercore.retry import RetryInvoker
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.superlink.auth_plugin import ControlAuthnPlugin
+    from flwr.superlink.grid import HttpGrid
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
 """Seconds to wait for a part of a message that the server has not sent yet."""
@@ -380,67 +384,93 @@ def take_server_task(
     and may raise.
     """
     from flwr.common.constant import SubStatus
-    from flwr.common.serde import context_from_proto, run_from_proto
-    from flwr.proto.runtime_pb2 import (
-        AcquireTaskRequest,
-        PullTaskInputRequest,
-        PushTaskOutputRequest,
-        SendTaskHeartbeatRequest,
-    )
+    from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+
+    root, retry = ca.read_bytes() if ca else None, _make_retry(watch)
+    token = _acquire_task(address, root, secret, run, retry)
+    grid, context = _open_grid(address, root, token, retry)
+    status = SubStatus.FAILED
+    try:
+        with _translate(), _send_heartbeats(grid._runtime_client):
+            yield grid
+        status = SubStatus.COMPLETED
+    finally:
+        retry.max_tries = 1
+        with suppress(httpx.HTTPError):
+            output = PushTaskOutputRequest(context=context, sub_status=status)
+            grid._runtime_client.PushTaskOutput(output)
+        grid.close()
+
+
+def _make_retry(watch: Callable[[], None]) -> "RetryInvoker":
+    """Return what repeats calls while the superlink does not answer."""
     from flwr.supercore.retry import RetryInvoker, exponential
-    from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.supercore.task_identity import TaskIdentity
-    from flwr.superlink.grid import http_grid
 
     def wait(seconds: float) -> None:
         watch()
         time.sleep(seconds)
 
-    retry = RetryInvoker(
-        lambda: exponential(max_delay=2), httpx.TransportError, None, None, wait_function=wait
-    )
-    root = ca.read_bytes() if ca else None
+    waits = partial(exponential, max_delay=2)
+    return RetryInvoker(waits, httpx.TransportError, None, None, wait_function=wait)
+
+
+def _acquire_task(
+    address: str, root: bytes | None, secret: bytes, run: int, retry: "RetryInvoker"
+) -> str:
+    """Return the token of the task of a run's server."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.runtime import RuntimeHttpClient
+
     credentials = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={ACQUIRE})
-    desk = RuntimeHttpClient.from_server_address(
-        address, ca is None, root, [_version("fedfm"), credentials], retry_invoker=retry
-    )
-    token = ""
-    with desk, _translate():
-        while not token:
-            task = desk.AcquireTask(AcquireTaskRequest(supported_task_types=[SERVER_TASK]))
-            token = task.token if task.task.run_id == run else ""
-            if not token:
-                wait(FIRST_WAIT)
+    request = AcquireTaskRequest(supported_task_types=[SERVER_TASK])
+    with (
+        RuntimeHttpClient.from_server_address(
+            address, root is None, root, [_version("fedfm"), credentials], retry_invoker=retry
+        ) as client,
+        _translate(),
+    ):
+        while (answer := client.AcquireTask(request)).task.run_id != run or not answer.token:
+            retry.wait_function(FIRST_WAIT)
+    return str(answer.token)
+
+
+def _open_grid(
+    address: str, root: bytes | None, token: str, retry: "RetryInvoker"
+) -> tuple["HttpGrid", Any]:
+    """Return the grid of a task that was taken, and the task's context."""
+    from flwr.common.serde import run_from_proto
+    from flwr.proto.runtime_pb2 import PullTaskInputRequest
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.grid import http_grid
+
     soon = partial(pull_objects, initial_backoff=FIRST_WAIT)
     http_grid.pull_objects = soon  # type: ignore[attr-defined]  # Flower would wait for a second
-    grid = http_grid.HttpGrid(address, ca is None, root, token=token)
+    grid = http_grid.HttpGrid(address, root is None, root, token=token)
     grid._retry_invoker = retry
-    runtime = grid._runtime_client
-    given = runtime.PullTaskInput(PullTaskInputRequest())
-    context = context_from_proto(given.context)
-    TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, run
-    TaskIdentity.node_id = context.node_id
-    grid.set_run(run_from_proto(given.run))
+    task = grid._runtime_client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
+    TaskIdentity.node_id = task.context.node_id
+    grid.set_run(run_from_proto(task.run))
+    return grid, task.context
+
+
+@contextmanager
+def _send_heartbeats(client: "RuntimeHttpClient") -> Iterator[None]:
+    """Tell the superlink that the server's task is at work, inside the block."""
+    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 
     def beat() -> bool:
         try:
-            return bool(runtime.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+            return bool(client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
         except Exception:  # the main thread meets the same problem, and says so
             return False
 
     heartbeat = HeartbeatSender(beat)
     heartbeat.start()
-    status = SubStatus.FAILED
     try:
-        with _translate():
-            yield grid
-        status = SubStatus.COMPLETED
+        yield
     finally:
         heartbeat.stop()
-        grid._retry_invoker.max_tries = 1
-        with suppress(httpx.HTTPError):
-            runtime.PushTaskOutput(PushTaskOutputRequest(context=given.context, sub_status=status))
-        grid.close()
 
 
 def run_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence[str] = ()) -> None:
@@ -467,23 +497,41 @@ def make_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequenc
     Its Control interface asks for the `token`, and whoever takes a task must know the `secret`.
     With `tls` (the files of authority, certificate and key) it admits registered nodes only.
     """
-    from flwr.common.constant import (
-        ACCESS_TOKEN_KEY,
-        ISOLATION_MODE_PROCESS,
-        NOOP_ACCOUNT_NAME,
-        NOOP_FLWR_AID,
-        TRANSPORT_TYPE_GRPC_RERE,
-    )
-    from flwr.supercore.auth.typing import AccountInfo
+    from flwr.common.constant import ISOLATION_MODE_PROCESS, TRANSPORT_TYPE_GRPC_RERE
     from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
-    from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
     from flwr.superlink.config_loader import SuperLinkLifespanConfig
     from flwr.superlink.main import create_app
 
-    class TokenPlugin(NoOpControlAuthnPlugin):
-        """Accepts the holder of one token."""
+    files = dict(zip(("ssl_ca_certfile", "ssl_certfile", "ssl_keyfile"), tls, strict=False))
+    settings: dict[str, Any] = dict.fromkeys(SuperLinkLifespanConfig.__dataclass_fields__)
+    settings |= {
+        **files,
+        "host": host,
+        "port": port,
+        "insecure": not tls,
+        "certificates": tuple(Path(file).read_bytes() for file in tls) or None,
+        "enable_supernode_auth": bool(tls),
+        "authn_plugin": _make_plugin(token),
+        "superexec_auth_secret": secret,
+        "isolation": ISOLATION_MODE_PROCESS,
+        "database": FLWR_IN_MEMORY_DB_NAME,
+        "fleet_api_type": TRANSPORT_TYPE_GRPC_RERE,
+        "control_address": "",
+        "enable_event_log": False,
+        "simulation": False,
+        "runtime_dependency_install": False,
+    }
+    return create_app(SuperLinkLifespanConfig(**settings), SuperLinkLifespan)
 
+
+def _make_plugin(token: str) -> "ControlAuthnPlugin":
+    """Return what lets the holder of a token use the Control interface."""
+    from flwr.common.constant import ACCESS_TOKEN_KEY, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+    from flwr.supercore.auth.typing import AccountInfo
+    from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+
+    class TokenPlugin(NoOpControlAuthnPlugin):
         def validate_tokens_in_metadata(
             self, metadata: Sequence[tuple[str, str | bytes]]
         ) -> tuple[bool, AccountInfo | None]:
@@ -494,33 +542,7 @@ def make_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequenc
         def refresh_tokens(self, metadata: Any) -> tuple[None, None]:
             return None, None
 
-    ca, certificate, key = tls or (None, None, None)
-    root, public, private = (Path(file).read_bytes() for file in tls) if tls else (b"", b"", b"")
-    config = SuperLinkLifespanConfig(
-        host=host,
-        port=port,
-        insecure=not tls,
-        certificates=(root, public, private) if tls else None,
-        ssl_ca_certfile=ca,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-        enable_supernode_auth=bool(tls),
-        authn_plugin=TokenPlugin(),
-        superexec_auth_secret=secret,
-        isolation=ISOLATION_MODE_PROCESS,
-        database=FLWR_IN_MEMORY_DB_NAME,
-        fleet_api_type=TRANSPORT_TYPE_GRPC_RERE,
-        fleet_api_address=None,
-        control_address="",
-        health_server_address=None,
-        event_log_plugin=None,
-        fleet_event_log_plugin=None,
-        enable_event_log=False,
-        artifact_provider=None,
-        simulation=False,
-        runtime_dependency_install=False,
-    )
-    return create_app(config, SuperLinkLifespan)
+    return TokenPlugin()
 
 
 def main(address: str, token: str, secret: str, *tls: str) -> None:

@@ -38,7 +38,7 @@ def join(joining: Joining) -> None:
         stack.enter_context(make_private_files())
         worker = Worker()
         stack.callback(worker.close)
-        prepared = _prepare(worker, joining.request)
+        prepared = prepare(worker, joining.request)
         keys = load_client_keys(joining.keys, prepared.name) if joining.keys else None
         folder = prepared.out.resolve() / "flower"
         stack.enter_context(hold(folder))
@@ -54,7 +54,8 @@ def join(joining: Joining) -> None:
         node.run()
 
 
-def _prepare(worker: Worker, request: JoinRequest) -> Prepared:
+def prepare(worker: Worker, request: JoinRequest) -> Prepared:
+    """Let the worker check the config and the data; raise `FlowerError` if it dies of them."""
     try:
         return worker.prepare(request)
     except WorkerDied as problem:
