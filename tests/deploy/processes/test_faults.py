@@ -1,18 +1,13 @@
 """Power cuts and network cuts, with real processes: the run goes on."""
 
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.deploy.processes.conftest import CLIENTS, Machine, rounds_of
+from tests.deploy.processes.network import make_host
 from tests.deploy.processes.programs import Program
-
-TOOLS = ("ip", "unshare", "nsenter")
 
 
 def trainings(client: Program) -> int:
@@ -58,32 +53,9 @@ def test_a_client_is_killed_and_comes_back(deployment, points):
 @pytest.fixture
 def loopback(machine: Machine) -> Iterator[Callable[[str], None]]:
     """A network of the test's own with nothing in it but loopback, to be set "up" or "down"."""
-    missing = [tool for tool in TOOLS if not shutil.which(tool)]
-    if missing:
-        pytest.skip(f"cutting a network needs {', '.join(missing)}")
-    user = [] if os.geteuid() == 0 else ["--map-root-user"]
-    unshare = ["unshare", "--net", *user]
-    tried = subprocess.run([*unshare, "ip", "link"], capture_output=True, text=True)
-    if tried.returncode:
-        pytest.skip(f"this machine allows no network namespace: {tried.stderr.strip()}")
-    holder = subprocess.Popen([*unshare, "sleep", "infinity"])
-    while not _is_elsewhere(holder.pid):
-        time.sleep(0.01)
-    enter = ["nsenter", "--target", str(holder.pid), "--net"]
-    machine.inside = (*enter, *(["--user", "--preserve-credentials"] if user else []))
-
-    def put(state: str) -> None:
-        subprocess.run([*machine.inside, "ip", "link", "set", "lo", state], check=True)
-
-    put("up")
-    yield put
-    holder.kill()
-    holder.wait()
-
-
-def _is_elsewhere(process: int) -> bool:
-    own, its = (Path("/proc") / str(one) / "ns" / "net" for one in ("self", process))
-    return own.readlink() != its.readlink()
+    with make_host() as host:
+        machine.inside = host.inside
+        yield lambda state: host.ip("link", "set", "lo", state)
 
 
 def test_the_network_is_cut_in_the_middle_of_a_round(loopback, deployment, points):
