@@ -98,3 +98,9 @@ def lose_half(written: set[Path], synced: dict[int, int]) -> None:
         status = path.stat()
         kept = synced.get(status.st_ino, 0)
         os.truncate(path, kept + (status.st_size - kept) // 2)
+
+
+def assert_private(folder: Path) -> None:
+    """Only the owner can look into a folder."""
+    for path in [folder, *folder.rglob("*")]:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path

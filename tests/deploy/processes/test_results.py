@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from fedfm.cli.run import run_and_show
 from tests.deploy.processes.conftest import CLIENTS, DIGITS, assert_close, rounds_of
 from tests.deploy.processes.programs import stop
+from tests.folders import assert_private
 
 MATCHING = ("method=fedfm", "fedfm.start_round=1")
 INTERRUPTED = 130
@@ -45,6 +46,10 @@ def test_tls_authentication_and_secure_sums(deployment):
     stranger.wait_for("not let in yet")
     assert stop([stranger]) == [INTERRUPTED]
     assert server.wait() == 0
+    for folder in (run.out, *(run.folder / f"c{k}" for k in range(CLIENTS))):
+        assert_private(folder)
+    kept = [path.read_bytes() for path in run.out.rglob("*") if path.is_file()]
+    assert not any(b"site.toml" in content for content in kept)
     members = json.loads((run.out / "members.json").read_text())
     assert set(members["numbers"]) == {f"c{k}" for k in range(CLIENTS)}
     (simulated,) = run_and_show([run.config], [None], resume=False)

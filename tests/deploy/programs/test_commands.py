@@ -5,9 +5,8 @@ import logging
 import socket
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,8 @@ from fedfm.deploy.programs.keys import make_keys
 from fedfm.deploy.programs.node import Node
 from fedfm.deploy.programs.processes import FlowerError, hold
 from fedfm.deploy.programs.serve import Running, Serving
-from tests.cli import tools
 from tests.cli.tools import Command, sets
+from tests.folders import assert_private
 
 # ---- without Flower's programs
 
@@ -243,12 +242,6 @@ def test_how_a_run_ends(command: Command, monkeypatch, tmp_path):
     assert_private(tmp_path / "out")
 
 
-def assert_private(folder: Path) -> None:
-    """Only the owner can look into a folder."""
-    for path in [folder, *folder.rglob("*")]:
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
-
-
 def test_a_certificate_that_the_server_itself_does_not_trust(command: Command, monkeypatch):
     monkeypatch.setattr(keys_module, "ALWAYS", ())
     make_keys(Path("keys"), ["fl.example.org"], ["a"], 1)
@@ -318,64 +311,3 @@ def test_a_site_file_must_expect_this_config(command: Command, tmp_path):
     said = command(*join, *sets("rounds=7")).err
     assert "training.rounds (s.toml 30, here 7)" in said
     assert command(*join, *sets("threads=1")).code == 1
-
-
-# ---- both
-
-
-def test_a_federation_with_tls_and_authentication(start, tmp_path):
-    """Two clients take part, from the first connection to the model; nobody else sees a file."""
-    keys, port = tmp_path / "keys", free_address().port
-    make_keys(keys, ["127.0.0.1"], ["a", "b"], days=1)
-    config = ("digits", *sets(*FEDERATION))
-    server = start("server", "serve", *config, "--port", port, "--keys", keys / "server")
-    join = ("join", *config, "--superlink", f"127.0.0.1:{port}")
-    clients = [
-        start(name, *join, "--name", name, "--data", f"share:{k}/2", "--keys", keys / name)
-        for k, name in enumerate("ab")
-    ]
-    server.join(90)
-    assert server.exitcode == 0, read(tmp_path, "server")
-    for client in clients:
-        client.join(30)
-    assert [client.exitcode for client in clients] == [0, 0], read(tmp_path, "a")
-    assert "client 0 is 'a'" in read(tmp_path, "server")
-    for name in ("a", "b"):
-        assert (tmp_path / name / "model.safetensors").exists()
-    for name in ("server", "a", "b"):
-        assert_private(tmp_path / name)
-    kept = [path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()]
-    assert not any(b"site.toml" in content for content in kept)
-
-
-FEDERATION = (
-    *(
-        "rounds=1",
-        "clients=2",
-        "epochs=1",
-        "partition.kind=niid2",
-        "model={name='mlp', hidden=[8]}",
-    ),
-    *("deployment.minimum=2", "deployment.wait=60"),
-)
-
-
-@pytest.fixture
-def start(tmp_path) -> Iterator[Callable[..., ForkServerProcess]]:
-    """Starts `fedfm ARGUMENTS --out NAME` in a process of its own."""
-    started: list[ForkServerProcess] = []
-
-    def begin(name: str, *arguments: object) -> ForkServerProcess:
-        words = [*map(str, arguments), "--out", str(tmp_path / name)]
-        started.append(tools.start(*words, said=tmp_path / f"{name}.txt"))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.terminate()
-        process.join(30)
-
-
-def read(folder: Path, name: str) -> str:
-    """What a command has said."""
-    return (folder / f"{name}.txt").read_text()
