@@ -28,7 +28,7 @@ SETTINGS = (
     f"deployment.classes={[f'kind{k}' for k in range(4)]}",
     "deployment.minimum=3",
     "deployment.wait=300",
-    "deployment.timeout=60",
+    "deployment.timeout=200",
 )
 ASK = "import sys, urllib.request as web; print(web.urlopen(sys.argv[1]).read().decode())"
 ATTACK = """

@@ -112,6 +112,7 @@ class Messenger:
         waiting = dict(sent)
         deadline = time.monotonic() + self.deployment.timeout
         while waiting:
+            before = len(waiting)
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is None:
@@ -123,7 +124,8 @@ class Messenger:
                     _log_missing([node], "another node answered in its name")
                 else:
                     yield node, reply.content
-            if time.monotonic() > deadline:
+            none_came = len(waiting) == before  # a client that died while it sent blocks the others
+            if none_came and time.monotonic() > deadline:
                 break
             time.sleep(self.pause if waiting else 0)
         self.silent = set(waiting.values())
