@@ -2,16 +2,19 @@
 
     python -m bench.networks                    # small networks, on a CPU
     python -m bench.networks --size full        # the usual sizes, on a GPU
+    python -m bench.networks --profile          # also list the kernels that take most of the time
 
 All systems train the same clients on the same batches. On a CPU the times are processor times of
-one thread, in turns. On a GPU they are times of a warm step, beside floor A: one model with all
-clients' samples as its batch, compiled and captured, without the update.
+one thread, in turns. On a GPU they are times of a warm step, beside floor A (one model with all
+clients' samples as its batch, compiled and captured, without the update) and the update alone
+(torch's fused SGD with momentum and weight decay on the parameters of all clients, captured).
 """
 
 import argparse
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -29,7 +32,7 @@ from fedfm.engine.executors import LoopExecutor
 from fedfm.rounds.round import open_round
 from fedfm.run.simulation import Simulation
 
-CLASSES, TURNS = 10, 7
+CLASSES, TURNS, GPU_TURNS = 10, 7, 3
 
 
 # ---- the networks --------------------------------------------------------------------------------
@@ -153,6 +156,8 @@ SIZES: dict[str, dict[str, Case]] = {
         "depthwise CNN": Case(lambda: Depthwise(64, 8), steps=20),
         "ResNet18, group norm": Case(_build("resnet18", norm="group"), steps=20),
         "small CNN, 100 clients": Case(_build("cnn"), clients=100, steps=2),
+        "ResNet18": Case(_build("resnet18"), steps=20),
+        "ResNet50": Case(_build("resnet50"), steps=10),
     },
     "small": {
         "ViT-Ti/4": Case(lambda: VisionTransformer(48, 3, 3, 8), batch=16),
@@ -206,6 +211,24 @@ def make_floor(case: Case, module: nn.Module, data: Tensor) -> Callable[[], None
             loss = F.cross_entropy(compiled(data)[1].float(), labels)
         torch.autograd.backward(loss)
 
+    return capture(step, case.steps)
+
+
+def make_update(case: Case, module: nn.Module) -> Callable[[], None]:
+    """Return torch's fused update of as many models as there are clients."""
+    parameters = [
+        nn.Parameter(torch.randn_like(leaf))
+        for _ in range(case.clients)
+        for leaf in module.parameters()
+    ]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    sgd = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, weight_decay=1e-5, fused=True)
+    return capture(sgd.step, case.steps)
+
+
+def capture(step: Callable[[], object], steps: int) -> Callable[[], None]:
+    """Return a function that replays a captured step so many times."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -216,19 +239,24 @@ def make_floor(case: Case, module: nn.Module, data: Tensor) -> Callable[[], None
         step()
 
     def replay() -> None:
-        for _ in range(case.steps):
+        for _ in range(steps):
             graph.replay()
 
     return replay
 
 
-def make_systems(case: Case, device: torch.device) -> dict[str, Callable[[], object]]:
+def make_systems(
+    case: Case, device: torch.device, floor: bool = True
+) -> dict[str, Callable[[], object]]:
     """Return what is timed: each call trains every client for the case's steps."""
     data = case.data()
     training = Training(clients=case.clients, epochs=1, batch_size=case.batch, validation=0.0)
-    executors = ("graph",) if device.type == "cuda" else ("loop", "stacked")
+    executors = {"fedfm, loop": ("loop", training), "fedfm, stacked": ("stacked", training)}
+    if device.type == "cuda":
+        adamw = replace(training, optimizer="adamw", lr=1e-3)
+        executors = {"fedfm, graph": ("graph", training), "fedfm, graph, AdamW": ("graph", adamw)}
     systems: dict[str, Callable[[], object]] = {}
-    for executor in executors:
+    for name, (executor, training) in executors.items():
         torch.manual_seed(0)
         module = case.module().to(device)
         simulation = Simulation(module, data, even_config(FedAvg(), training, executor))
@@ -239,10 +267,11 @@ def make_systems(case: Case, device: torch.device) -> dict[str, Callable[[], obj
             systems["eager loop"] = EagerLoop(simulation, module, job)
         if executor != "loop":
             assert type(fed.executor) is not LoopExecutor, "the network was not stacked"
-        systems[f"fedfm, {executor}"] = lambda fed=fed, job=job: fed.executor.train(job)  # type: ignore[misc]  # a default of a lambda
-    if device.type == "cuda":
+        systems[name] = partial(fed.executor.train, job)
+    if device.type == "cuda" and floor:
         first = simulation.device_data[0].fetch_first(case.clients * case.batch)
         systems["floor A"] = make_floor(case, case.module().to(device), first)
+        systems["update alone"] = make_update(case, case.module().to(device))
     return systems
 
 
@@ -250,7 +279,7 @@ def measure(systems: dict[str, Callable[[], object]], on_gpu: bool) -> dict[str,
     """Return the times of all systems in turns, the first one not counted."""
     times: dict[str, list[float]] = {name: [] for name in systems}
     clock = time.perf_counter if on_gpu else time.process_time
-    for turn in range(1 + TURNS):
+    for turn in range(1 + (GPU_TURNS if on_gpu else TURNS)):
         for name, system in systems.items():
             began = clock()
             system()
@@ -261,12 +290,29 @@ def measure(systems: dict[str, Callable[[], object]], on_gpu: bool) -> dict[str,
     return times
 
 
+def profile(system: Callable[[], object], steps: int) -> str:
+    """Return the kernels of a system that take most of a GPU's time, for all of its steps."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        system()
+        torch.cuda.synchronize()
+    kernels = [k for k in profiler.key_averages() if k.self_device_time_total > 0]
+    kernels.sort(key=lambda kernel: -kernel.self_device_time_total)
+    times = [kernel.self_device_time_total / 1e3 / steps for kernel in kernels]
+    lines = [
+        f"{time:8.3f} ms {kernel.count / steps:7.1f}x {kernel.key[:150]}"
+        for time, kernel in zip(times[:30], kernels, strict=False)
+    ]
+    return "\n".join([f"{sum(times):8.3f} ms of kernels in a step of all", *lines])
+
+
 def main() -> None:
     """Measure every network."""
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=[*SIZES], default="full" if on_gpu else "small")
     parser.add_argument("--only", default="", help="networks whose names contain this")
+    parser.add_argument("--no-floor", action="store_true", help="compile nothing, no floors")
+    parser.add_argument("--profile", action="store_true", help="list kernels (on a GPU)")
     options = parser.parse_args()
     device = torch.device("cuda" if on_gpu else "cpu")
     torch.set_num_threads(1)
@@ -275,7 +321,8 @@ def main() -> None:
     for name, case in SIZES[options.size].items():
         if options.only not in name:
             continue
-        times = measure(make_systems(case, device), on_gpu)
+        systems = make_systems(case, device, not options.no_floor)
+        times = measure(systems, on_gpu)
         title = f"{name}: {case.clients} clients, batch {case.batch}"
         table = make_table(title, "system", "ms a step of all", "speed-up, median of turns")
         for system, seconds in times.items():
@@ -283,6 +330,8 @@ def main() -> None:
             ratio = median(eager / own for eager, own in pairs)
             table.add_row(system, f"{1e3 * median(seconds) / case.steps:.2f}", f"{ratio:.2f}x")
         console.print(table)
+        if options.profile and on_gpu:
+            print(profile(systems["fedfm, graph"], case.steps))
 
 
 if __name__ == "__main__":
