@@ -62,9 +62,24 @@ def played(name, pieces, rounds=ROUNDS, **settings):
     return state
 
 
+def trees_of(state) -> list[trees.Tree]:
+    """The state's trees that hold models: the global one, and those of clients with their own."""
+    whole = to_tree(state)
+    kept = [whole["clients"][client] for client in sorted(whole["clients"])]
+    return [{"model": whole["model"]}, *(one for one in kept if "model" in one)]
+
+
 def distance(state, exact) -> float:
-    """Between two states' parameters, relative to the size of the exact ones."""
-    pairs = [(v.double(), exact.model.params[n].double()) for n, v in state.model.params.items()]
+    """Between all models' parameters in two states, relative to the size of the exact ones."""
+    ours, theirs = (
+        [one["model"]["params"] for one in trees_of(each) if "params" in one["model"]]
+        for each in (state, exact)
+    )
+    pairs = [
+        (value.double(), other[name].double())
+        for model, other in zip(ours, theirs, strict=True)
+        for name, value in model.items()
+    ]
     off = sum(float((a - b).square().sum()) for a, b in pairs)
     return (off / sum(float(b.square().sum()) for _, b in pairs)) ** 0.5
 

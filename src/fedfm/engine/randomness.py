@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedfm.core.errors import UserError
+from fedfm.engine.plain_operations import plain_operations
 
 Arguments = dict[str, Any]
 """The arguments of an operation by name, defaults included."""
@@ -40,7 +40,7 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
         super().__init__()  # type: ignore[no-untyped-call]  # torch does not type it
         self.seeds: Seeds = DeviceSeeds(seeds, device) if device.type == "cuda" else Seeds(seeds)
         self.used, self.calls = False, 0
-        self._plain_attention = ExitStack()
+        self._plain = ExitStack()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -56,15 +56,15 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
     def __enter__(self) -> "KeyedDraws":
         """Begin a forward pass: its first call is number 0."""
         self.calls, _active.draws = 0, self
-        if isinstance(self.seeds, DeviceSeeds):  # fused attention draws numbers without a key
-            self._plain_attention.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if isinstance(self.seeds, DeviceSeeds):
+            self._plain.enter_context(plain_operations())
         super().__enter__()  # type: ignore[no-untyped-call]  # torch does not type it
         return self
 
     def __exit__(self, *problem: Any) -> None:
         """End the forward pass."""
         _active.draws = None
-        self._plain_attention.close()
+        self._plain.close()
         super().__exit__(*problem)  # type: ignore[no-untyped-call]  # torch does not type it
 
     def __torch_dispatch__(
