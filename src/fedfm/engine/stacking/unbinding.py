@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 UNBIND = (torch.unbind, Tensor.unbind)
+Unbind = Callable[[list[Tensor]], list[Tensor]]
 
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
@@ -43,13 +44,11 @@ class _Unbind(torch.autograd.Function):
 class UnbindInPlace(TorchFunctionMode):
     """Lets `unbind`, and the unpacking of tensors, leave a map over clients.
 
-    `leave` calls a function on a whole tensor [S, ...] and maps its results, if the tensor is
-    mapped; otherwise it returns None.
+    `leave` calls a function on whole tensors [S, ...] and maps its results; None if no tensor is
+    mapped.
     """
 
-    def __init__(
-        self, leave: Callable[[Callable[[Tensor], list[Tensor]], Tensor], list[Tensor] | None]
-    ) -> None:
+    def __init__(self, leave: Callable[[Unbind, list[Tensor]], list[Tensor] | None]) -> None:
         super().__init__()
         self.leave = leave
 
@@ -60,7 +59,7 @@ class UnbindInPlace(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in UNBIND and args:
             x, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else 0)
-            parts = self.leave(lambda whole: [*unbind(whole, dim % x.ndim + 1)], x)
+            parts = self.leave(lambda whole: [*unbind(whole[0], dim % x.ndim + 1)], [x])
             if parts is not None:
                 return tuple(parts)
         return func(*args, **kwargs)
