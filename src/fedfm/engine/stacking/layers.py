@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm.engine.stacking.pooling import StackedMaxPool2d
+from fedfm.engine.stacking.rows import affine, by_client, to_lower_precision
+from fedfm.engine.stacking.tokens import StackedEmbedding, StackedLayerNorm, StackedLinear
 from fedfm.models.resnet import add_relu
 
 PATCHES = {"cpu": 200_000, "cuda": 4_000_000}
@@ -24,34 +26,6 @@ PATCHES = {"cpu": 200_000, "cuda": 4_000_000}
 
 class Unstackable(Exception):
     """The network cannot be stacked; the message says why."""
-
-
-def by_client(x: Tensor, clients: int) -> Tensor:
-    """View [S*B, ...] as [S, B, ...]."""
-    return torch.unflatten(x, 0, (clients, -1))
-
-
-def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int) -> Tensor:
-    """Return x [S*B, ...] times weight plus bias, each [S, ...] along x's axes from `axis` on."""
-    for value, combine in ((weight, torch.mul), (bias, torch.add)):
-        if value is not None:
-            clients = by_client(x, len(value))
-            after = [1] * (clients.ndim - axis - value.ndim)
-            shaped = value.reshape(len(value), *[1] * axis, *value.shape[1:], *after)
-            x = combine(clients, shaped.to(x.dtype)).flatten(0, 1)
-    return x
-
-
-def to_lower_precision(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Cast both factors to the lower of their precisions.
-
-    They differ if weights are frozen, which are not cast beforehand, or if the network created
-    tensors itself. Under autocast they get its precision.
-    """
-    low = min(x.dtype, weight.dtype, key=lambda dtype: dtype.itemsize)
-    if torch.is_autocast_enabled(x.device.type):
-        low = torch.get_autocast_dtype(x.device.type)
-    return x.to(low), weight.to(low)
 
 
 class _Conv2d(nn.Conv2d):
@@ -101,19 +75,6 @@ def _conv_by_patches(
     weights = weight.permute(0, 1, 3, 4, 2).reshape(clients, outside, -1)
     y = torch.bmm(patches, weights.mT)
     return y.view(-1, rows, columns, outside).permute(0, 3, 1, 2)
-
-
-class _Linear(nn.Linear):
-    """weight [S, O, I], bias [S, O]; [S*B, ..., I] -> [S*B, ..., O]."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        x, weight = to_lower_precision(input, self.weight)
-        rows = by_client(x, len(weight)).flatten(1, -2)
-        if self.bias is None:
-            y = torch.bmm(rows, weight.mT)
-        else:
-            y = torch.baddbmm(self.bias.unsqueeze(1).to(rows.dtype), rows, weight.mT)
-        return y.view(*input.shape[:-1], -1)
 
 
 COUNTER = "num_batches_tracked"
@@ -180,36 +141,14 @@ class _GroupNorm(nn.GroupNorm):
         return affine(F.group_norm(input, self.num_groups, eps=self.eps), self.weight, self.bias, 1)
 
 
-class _LayerNorm(nn.LayerNorm):
-    """weight, bias [S, F]; [S*B, ..., F] -> the same shape."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        x = F.layer_norm(input, self.normalized_shape, eps=self.eps)
-        return affine(x, self.weight, self.bias, input.ndim - len(self.normalized_shape))
-
-
-class _Embedding(nn.Embedding):
-    """weight [S, V, F]; ids [S*B, ...] -> [S*B, ..., F]."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        clients, rows, _ = self.weight.shape
-        ids = by_client(input, clients)
-        first = torch.arange(0, clients * rows, rows, device=ids.device)
-        ids = ids + first.view(-1, *[1] * (ids.ndim - 1))
-        vectors = F.embedding(ids, self.weight.flatten(0, 1)).flatten(0, 1)
-        if self.padding_idx is None:
-            return vectors
-        return torch.where((input == self.padding_idx).unsqueeze(-1), vectors.detach(), vectors)
-
-
 _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv2d: _Conv2d,
-    nn.Linear: _Linear,
-    nn.Embedding: _Embedding,
+    nn.Linear: StackedLinear,
+    nn.Embedding: StackedEmbedding,
     nn.BatchNorm1d: _BatchNorm,
     nn.BatchNorm2d: _BatchNorm,
     nn.GroupNorm: _GroupNorm,
-    nn.LayerNorm: _LayerNorm,
+    nn.LayerNorm: StackedLayerNorm,
     nn.MaxPool2d: StackedMaxPool2d,
 }
 

@@ -7,7 +7,7 @@ parameters and attention, is mapped by torch's batching rules.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -20,6 +20,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from fedfm.core.inputs import InputTree, call, input_leaves
 from fedfm.engine.randomness import count_calls, draw_for
 from fedfm.engine.stacking.attention import RULE as _ATTENTION_RULE  # noqa: F401 (kept alive)
+from fedfm.engine.stacking.attention import AttendTogether
+from fedfm.engine.stacking.rows import runs_kernels
+from fedfm.engine.stacking.unbinding import UnbindInPlace
 
 
 class ClientsDisagree(RuntimeError):
@@ -140,7 +143,9 @@ class ClientMap:
 
         first = input_leaves(inputs)[0]
         clients = torch.arange(len(first), device=first.device)
-        with _quiet():
+        with _quiet(), ExitStack() as stack:
+            for mode in (AttendTogether, UnbindInPlace) if runs_kernels(first) else ():
+                stack.enter_context(mode(self._leave_any))
             mapped = torch.func.vmap(forward, randomness="different")
             return mapped(clients, self.slots.tensors(), inputs)
 
@@ -195,6 +200,13 @@ class ClientMap:
     def _leave(self, run: Run, tensors: Tensors) -> Tensors:
         assert self._client is not None
         return leave_map(run, self._client, tensors)
+
+    def _leave_any(self, run: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors | None:
+        """Leave the map, unless no tensor is mapped over the clients."""
+        level = -1 if self._client is None else functorch.maybe_get_level(self._client)
+        if all(functorch.maybe_get_level(tensor) != level for tensor in tensors):
+            return None
+        return self._leave(lambda _, whole: run(whole), tensors)
 
 
 WARNING = "_set_vmap_fallback_warning_enabled"
