@@ -104,7 +104,7 @@ class AttendTogether(TorchFunctionMode):
             folded = _fold_samples(dict(zip(names, tensors, strict=True)))
             size = len(tensors[0])
             attended = func(**(arguments | folded))
-            return [attended if tensors[0].ndim < 4 else attended.unflatten(0, (size, -1))]
+            return [attended if tensors[0].ndim < 4 else torch.unflatten(attended, 0, (size, -1))]
 
         attended = self.leave(attend, [arguments[name] for name in names])
         return func(*args, **given) if attended is None else attended[0]
