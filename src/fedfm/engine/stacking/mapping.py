@@ -7,7 +7,7 @@ parameters and attention, is mapped by torch's batching rules.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from fedfm.core.inputs import InputTree, call, input_leaves
 from fedfm.engine.randomness import count_calls, draw_for
 from fedfm.engine.stacking.attention import RULE as _ATTENTION_RULE  # noqa: F401 (kept alive)
+from fedfm.engine.stacking.scaling import FusedScaling
 
 
 class ClientsDisagree(RuntimeError):
@@ -140,7 +141,7 @@ class ClientMap:
 
         first = input_leaves(inputs)[0]
         clients = torch.arange(len(first), device=first.device)
-        with _quiet():
+        with _quiet(), FusedScaling(self._leave) if first.is_cuda else nullcontext():
             mapped = torch.func.vmap(forward, randomness="different")
             return mapped(clients, self.slots.tensors(), inputs)
 
@@ -148,17 +149,19 @@ class ClientMap:
         """Let a stacked layer compute all clients at once."""
         slots = Slots(layer, self.constants)
 
-        def run(size: int, tensors: Tensors) -> Tensors:
-            x, *weights = tensors
-            with slots.hold(weights):
-                y: Tensor = type(layer).forward(layer, x.flatten(0, 1))
-            return [torch.unflatten(y, 0, (size, -1))]
+        def forward(input: Tensor, **options: Any) -> Tensor:
+            def run(size: int, tensors: Tensors) -> Tensors:
+                x, *weights = tensors
+                with slots.hold(weights):
+                    y: Tensor = type(layer).forward(layer, x.flatten(0, 1), **options)
+                return [torch.unflatten(y, 0, (size, -1))]
 
-        def forward(input: Tensor) -> Tensor:
             (y,) = self._leave(run, [input, *slots.tensors()])
             return y
 
         layer.forward = forward
+        if hasattr(layer, "activate"):  # it would compute on mapped tensors
+            setattr(layer, "activate", None)  # noqa: B010 (mypy takes attributes for tensors)
 
     def _run_one_by_one(self, module: nn.Module) -> None:
         """Let a module compute each client as in a loop."""
