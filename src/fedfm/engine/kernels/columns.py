@@ -1,7 +1,7 @@
 """Columns of S clients' matrices [M, C]: their sums, and their products with numbers per client.
 
-A program takes a chunk of a client's rows. Chunks are added up in order afterwards, and how a client
-is cut depends on M and C alone: a client's results do not depend on its company.
+A program takes a chunk of a client's rows, and chunks are added up in order afterwards. How a
+client is cut depends on M and C alone: a client's results do not depend on its company.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 # ruff: noqa: ANN001, ANN202 (Triton gives annotations in kernels a meaning of its own)

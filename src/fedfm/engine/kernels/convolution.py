@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from fedfm.engine.kernels import _convolution as device
 from fedfm.engine.kernels.columns import sum_columns
 
+Pair = tuple[int, int]
 CLIENTS = 10
 """Clients that tiles are chosen for; any other number gets the same tiles."""
 BUSY = 132
@@ -34,8 +35,8 @@ SPLITS = 32
 def stacked_conv2d(
     x: Tensor,
     weight: Tensor,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
+    stride: Pair,
+    padding: Pair,
     bias: Tensor | None = None,
 ) -> Tensor:
     """Convolve every client's images with that client's filters.
@@ -55,13 +56,23 @@ def stacked_conv2d(
     Returns:
         [S*B, O, H', W'] of x's dtype, channels last in memory.
     """
+    return branch_conv2d(x, weight, stride, padding, bias)[0]
+
+
+def branch_conv2d(
+    x: Tensor, weight: Tensor, stride: Pair, padding: Pair, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Convolve as `stacked_conv2d`; also return x for another branch of the network.
+
+    The gradients of both branches are then added where that of the convolution is computed.
+    """
     layer = Layer.of(x, weight, stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()
     filters = weight.permute(0, 1, 3, 4, 2).contiguous()
-    y: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]  # torch does not type it
+    y, same = _Convolution.apply(  # type: ignore[no-untyped-call]  # torch does not type it
         pixels, filters, bias, layer
     )
-    return y.permute(0, 3, 1, 2)
+    return y.permute(0, 3, 1, 2), same.permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -174,8 +185,8 @@ def input_gradient(
     dy: Tensor,
     weight: Tensor,
     layer: Layer,
-    cut: Tiles | None = None,
     added: Tensor | None = None,
+    cut: Tiles | None = None,
 ) -> Tensor:
     """Return the gradient [S*B, H, W, IN] of x from that of y, [S*B, P, Q, OUT], plus `added`."""
     clients, batch = len(weight), len(dy) // len(weight)
@@ -209,26 +220,42 @@ def weight_gradient(
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer) -> Tensor:
-        ctx.layer, ctx.channels = layer, x.shape[-1]
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer
+    ) -> tuple[Tensor, Tensor]:
+        ctx.layer, ctx.channels, same = layer, x.shape[-1], x
         ctx.bias = None if bias is None else bias.dtype
+        ctx.set_materialize_grads(False)
         if ctx.channels != layer.IN:
             x, weight = (F.pad(each, (0, layer.IN - ctx.channels)) for each in (x, weight))
         ctx.save_for_backward(x, weight)
-        return forward(x, weight, layer, bias=None if bias is None else bias.contiguous())
+        y = forward(x, weight, layer, bias=None if bias is None else bias.contiguous())
+        return y, same
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None, added: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return added, None, None, None
         x, weight = ctx.saved_tensors
         dy, dx, dw, db = dy.contiguous(), None, None, None
         if ctx.needs_input_grad[0]:
-            dx = input_gradient(dy, weight, ctx.layer)[..., : ctx.channels].contiguous()
+            dx = _input_gradient(dy, weight, ctx.layer, ctx.channels, added)
         if ctx.needs_input_grad[1]:
             dw = weight_gradient(x, dy, len(weight), ctx.layer)[..., : ctx.channels].contiguous()
         if ctx.needs_input_grad[2]:
             db = sum_columns(dy, len(weight)).to(ctx.bias)
         return dx, dw, db, None
+
+
+def _input_gradient(
+    dy: Tensor, weight: Tensor, layer: Layer, channels: int, added: Tensor | None
+) -> Tensor:
+    """Return the gradient of an input of so many channels, plus that of its other branch."""
+    if channels == layer.IN:
+        return input_gradient(dy, weight, layer, None if added is None else added.contiguous())
+    dx = input_gradient(dy, weight, layer)[..., :channels].contiguous()
+    return dx if added is None else dx + added
 
 
 def _constants(layer: Layer, cut: Tiles) -> dict[str, Any]:

@@ -23,10 +23,22 @@ class StackedConv2d(nn.Conv2d):
         if input.is_cuda and depthwise and self.weight.dtype != torch.float64:
             return self._depthwise(input)
         x, weight = to_lower_precision(input, self.weight)
-        patches = x.numel() * math.prod(self.kernel_size) // len(weight)
-        small = x.dtype == torch.bfloat16 or patches <= PATCHES[x.device.type]
-        by_product = small and self.dilation == (1, 1) and (x.is_cuda or self.groups == 1)
+        by_product = self._by_product(x) and (x.is_cuda or self.groups == 1)
         return self._product(x, weight) if by_product else self._one_by_one(x, weight)
+
+    def branch(self, input: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the convolution and the input, whose gradients a GPU then adds in one pass."""
+        x, weight = to_lower_precision(input, self.weight)
+        if not (input.is_cuda and x is input and self.groups == 1 and self._by_product(x)):
+            return self(input), input
+        from fedfm.engine.kernels.convolution import branch_conv2d
+
+        return branch_conv2d(x, weight, *self._geometry, self.bias)
+
+    def _by_product(self, x: Tensor) -> bool:
+        patches = x.numel() * math.prod(self.kernel_size) // len(self.weight)
+        small = x.dtype == torch.bfloat16 or patches <= PATCHES[x.device.type]
+        return small and self.dilation == (1, 1)
 
     def _product(self, x: Tensor, weight: Tensor) -> Tensor:
         if not x.is_cuda:

@@ -160,8 +160,9 @@ class ClientMap:
             return y
 
         layer.forward = forward
-        if hasattr(layer, "activate"):  # it would compute on mapped tensors
-            setattr(layer, "activate", None)  # noqa: B010 (mypy takes attributes for tensors)
+        for name in ("activate", "branch"):  # they would compute on mapped tensors
+            if hasattr(layer, name):
+                setattr(layer, name, None)
 
     def _run_one_by_one(self, module: nn.Module) -> None:
         """Let a module compute each client as in a loop."""
