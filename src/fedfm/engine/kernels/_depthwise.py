@@ -36,7 +36,7 @@ def forward(
     client = tl.program_id(2).to(tl.int64)
     x += client * batch * (H * W * C)
     y += client * batch * (P * Q * C)
-    filters = client * C + channel
+    filters = weight + client * (KH * KW * C) + channel
     total = tl.zeros([PIXELS, BLOCK_C], tl.float32)
     for i in tl.static_range(KH):
         for j in tl.static_range(KW):
@@ -45,10 +45,10 @@ def forward(
             inside = valid & _on_map(row, column, H, W)
             source = ((image * H + row) * W + column) * C + channel
             value = tl.load(x + source, mask=inside, other=0).to(weight.dtype.element_ty)
-            tap = tl.load(weight + filters * (KH * KW) + i * KW + j, mask=channel < C, other=0)
+            tap = tl.load(filters + (i * KW + j) * C, mask=channel < C, other=0)
             total += value.to(tl.float32) * tap.to(tl.float32)
     if bias is not None:
-        total += tl.load(bias + filters, mask=channel < C, other=0).to(tl.float32)
+        total += tl.load(bias + client * C + channel, mask=channel < C, other=0).to(tl.float32)
     tl.store(y + at, total.to(y.dtype.element_ty), mask=valid)
 
 
@@ -65,7 +65,7 @@ def input_gradient(
     client = tl.program_id(2).to(tl.int64)
     dy += client * batch * (P * Q * C)
     dx += client * batch * (H * W * C)
-    filters = (client * C + channel) * (KH * KW)
+    filters = weight + client * (KH * KW * C) + channel
     total = tl.zeros([PIXELS, BLOCK_C], tl.float32)
     for i in tl.static_range(KH):
         for j in tl.static_range(KW):
@@ -76,7 +76,7 @@ def input_gradient(
                 inside &= (down % STRIDE_H == 0) & (across % STRIDE_W == 0)
             source = ((image * P + p) * Q + q) * C + channel
             slope = tl.load(dy + source, mask=inside, other=0).to(tl.float32)
-            tap = tl.load(weight + filters + i * KW + j, mask=channel < C, other=0)
+            tap = tl.load(filters + (i * KW + j) * C, mask=channel < C, other=0)
             total += slope * tap.to(tl.float32)
     tl.store(dx + at, total.to(dx.dtype.element_ty), mask=valid)
 

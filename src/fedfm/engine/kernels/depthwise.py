@@ -89,7 +89,7 @@ class _Depthwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer) -> Tensor:
         ctx.layer, ctx.biased = layer, bias is not None
-        weight = weight.contiguous()
+        weight = weight.mT.contiguous()
         ctx.save_for_backward(x, weight)
         y = weight.new_empty(len(x), layer.P, layer.Q, layer.C)
         grid, tile = _share_out(y, len(weight))
@@ -113,8 +113,8 @@ class _Depthwise(torch.autograd.Function):
 
 
 def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, layer: Layer) -> Tensor:
-    """Return the gradient of the filters [S, C, taps], of their dtype."""
-    clients, c, count = weight.shape
+    """Return the gradient [S, C, taps] of the filters [S, taps, C], of their dtype."""
+    clients, count, c = weight.shape
     taps, columns = triton.next_power_of_2(count), min(64, triton.next_power_of_2(c))
     rows = max(1, TERMS // (taps * columns))
     blocks, m = triton.cdiv(c, columns), len(x) // clients * layer.P * layer.Q
