@@ -4,11 +4,11 @@ import math
 import re
 
 import pytest
+import scipy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from scipy import stats
 
 from fedfm.core import trees
 from fedfm.core.errors import UserError
@@ -92,7 +92,7 @@ def test_one_client_more_or_less_changes_the_sum_by_the_norm_at_most(matrix, nor
 
 def variance_is(squares: float, count: int, std: float) -> bool:
     """Whether a sum of squares of `count` draws is one of N(0, std^2): a chi-square test."""
-    chance = stats.chi2(count).cdf(squares / std**2)
+    chance = scipy.stats.chi2(count).cdf(squares / std**2)
     return bool(NEVER < chance < 1 - NEVER)
 
 
