@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import scipy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedfm.config import parse
@@ -81,6 +81,7 @@ def test_the_accountants_that_compose_numerically_agree(rounds, noise, name):
     assert ours < moments < 1.15 * ours
 
 
+@settings(deadline=None)
 @given(
     st.floats(0.01, 100), st.sampled_from([1e-8, 1e-5, 1e-3]), st.integers(1, 10_000),
     st.integers(0, 10_000),
@@ -91,6 +92,7 @@ def test_the_noise_for_an_epsilon_spends_it(epsilon, delta, rounds, anchor_round
     assert compute_epsilon(privacy, rounds, anchor_rounds).value == pytest.approx(epsilon, rel=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(0, 20), st.floats(0.5, 50))
 def test_a_single_answer_shows_what_its_own_share_of_noise_hides(fewest, colluders, noise):
     privacy = Privacy(noise=noise, anchor_noise=noise, colluders=colluders)

@@ -6,7 +6,7 @@ import re
 import pytest
 import scipy
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -73,6 +73,7 @@ def test_a_length_beyond_float64_does_not_pass_as_zero():
 values = st.floats(-(2.0**99), 2.0**99, width=32)
 
 
+@settings(deadline=None)
 @given(
     arrays.arrays("float32", st.tuples(st.integers(1, 5), st.integers(1, 9)), elements=values),
     st.floats(1e-3, 1e3),
