@@ -427,7 +427,9 @@ class FedProto(FedAvg):
 class FedFM:
     """FedFM on any method: A+ from the received x; the method's round + lambda Q(.; A+).
 
-    The first ``wait`` rounds (those before T_s) are the method's own.
+    The first ``wait`` rounds (those before T_s) are the method's own. With ``warm_up`` rounds W,
+    lambda is multiplied by min(1, (t - T_s + 1) / W) in round t: 1 / W in round T_s, 1 in the W-th
+    round.
     """
 
     method: FedAvg
@@ -436,6 +438,7 @@ class FedFM:
     aggregation: str
     temperature: float
     wait: int = 0
+    warm_up: int = 0
     played: int = 0
     anchors: Anchors = field(default_factory=dict, init=False)
 
@@ -454,11 +457,17 @@ class FedFM:
         self.played += 1
 
     def match(self) -> None:
-        """The method's extra loss becomes lambda Q(.; A), if there are anchors."""
+        """The method's extra loss becomes the round's lambda Q(.; A), if there are anchors."""
         if self.anchors:
             self.method.extra_loss = matching_loss(
-                self.anchors, self.strength, self.guide, self.temperature
+                self.anchors, self.strength_now(), self.guide, self.temperature
             )
+
+    def strength_now(self) -> float:
+        """Lambda of the round that begins: strength min(1, (t - T_s + 1) / W)."""
+        if self.warm_up == 0:
+            return self.strength
+        return self.strength * min(1.0, (self.played - self.wait + 1) / self.warm_up)
 
 
 @dataclass(kw_only=True)
