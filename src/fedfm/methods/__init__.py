@@ -13,6 +13,7 @@ from fedfm.methods.fedbn import FedBN
 from fedfm.methods.feddyn import FedDyn
 from fedfm.methods.fedfm import FedFM, FedFMLite
 from fedfm.methods.fednova import FedNova
+from fedfm.methods.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedfm.methods.fedper import FedPer
 from fedfm.methods.fedproto import FedProto
 from fedfm.methods.fedprox import FedProx
@@ -25,6 +26,9 @@ PIECES: dict[str, type[Piece]] = {
     for piece in (
         FedAvg,
         FedAvgM,
+        FedAdagrad,
+        FedAdam,
+        FedYogi,
         FedProx,
         Scaffold,
         FedDyn,
@@ -73,6 +77,8 @@ __all__ = [
     "Batch",
     "Centralised",
     "Ditto",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
     "FedAvgM",
     "FedBN",
@@ -84,6 +90,7 @@ __all__ = [
     "FedProto",
     "FedProx",
     "FedRep",
+    "FedYogi",
     "Local",
     "LocalRun",
     "Method",
