@@ -7,6 +7,7 @@ from fedfm.methods.alone import Centralised, Local
 from fedfm.methods.base import Batch, LocalRun, Model, Piece, Stage, Task, Turnout
 from fedfm.methods.composition import Method, compose
 from fedfm.methods.ditto import Ditto
+from fedfm.methods.fedacg import FedACG
 from fedfm.methods.fedavg import FedAvg
 from fedfm.methods.fedavgm import FedAvgM
 from fedfm.methods.fedbn import FedBN
@@ -29,6 +30,7 @@ PIECES: dict[str, type[Piece]] = {
         FedAdagrad,
         FedAdam,
         FedYogi,
+        FedACG,
         FedProx,
         Scaffold,
         FedDyn,
@@ -77,6 +79,7 @@ __all__ = [
     "Batch",
     "Centralised",
     "Ditto",
+    "FedACG",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
