@@ -11,6 +11,7 @@ from fedfm.methods.fedacg import FedACG
 from fedfm.methods.fedavg import FedAvg
 from fedfm.methods.fedavgm import FedAvgM
 from fedfm.methods.fedbn import FedBN
+from fedfm.methods.fedcm import FedCM
 from fedfm.methods.feddyn import FedDyn
 from fedfm.methods.fedfm import FedFM, FedFMLite
 from fedfm.methods.fednova import FedNova
@@ -33,6 +34,7 @@ PIECES: dict[str, type[Piece]] = {
         FedACG,
         FedProx,
         Scaffold,
+        FedCM,
         FedDyn,
         FedNova,
         Moon,
@@ -85,6 +87,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedBN",
+    "FedCM",
     "FedDyn",
     "FedFM",
     "FedFMLite",
