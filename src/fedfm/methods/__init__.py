@@ -20,6 +20,9 @@ from fedfm.methods.fedper import FedPer
 from fedfm.methods.fedproto import FedProto
 from fedfm.methods.fedprox import FedProx
 from fedfm.methods.fedrep import FedRep
+from fedfm.methods.fedsam import FedSAM, MoFedSAM
+from fedfm.methods.fedsmoo import FedSMOO
+from fedfm.methods.fedspeed import FedSpeed
 from fedfm.methods.moon import Moon
 from fedfm.methods.scaffold import Scaffold
 
@@ -37,6 +40,10 @@ PIECES: dict[str, type[Piece]] = {
         FedCM,
         FedDyn,
         FedNova,
+        FedSAM,
+        MoFedSAM,
+        FedSpeed,
+        FedSMOO,
         Moon,
         FedProto,
         FedFM,
@@ -96,10 +103,14 @@ __all__ = [
     "FedProto",
     "FedProx",
     "FedRep",
+    "FedSAM",
+    "FedSMOO",
+    "FedSpeed",
     "FedYogi",
     "Local",
     "LocalRun",
     "Method",
+    "MoFedSAM",
     "Model",
     "Moon",
     "Piece",
