@@ -1,10 +1,11 @@
 """Fuse corrections of the gradient into the optimizer's step.
 
 On a GPU, a piece's few operations on every parameter take as long as half a training step. But most
-corrections are linear: gradient + a params + c, with a number a and tensors c that are constant in
-a round. To find out, a correction is called with `Linear` objects instead of tensors. If it is
-linear, a becomes a weight decay, and c is added in the optimizer's one pass over memory. That holds
-for SGD, unless the gradient is clipped after its correction (`GraphCohort.folds_corrections`).
+corrections are linear: b gradient + a params + c, with numbers a and b and tensors c that are
+constant in a round. To find out, a correction is called with `Linear` objects instead of tensors.
+If it is linear, a becomes a weight decay, and b and c are applied in the optimizer's one pass over
+memory. That holds for SGD, unless the gradient is clipped after its correction
+(`GraphCohort.folds_corrections`).
 """
 
 import operator
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
@@ -88,22 +90,33 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Correction:
-    """gradient + decay params + constants; [S, ...] for the leaves that have a constant."""
+    """factor gradient + decay params + constants; [S, ...] for the leaves that have a constant."""
 
     decay: float
     constants: Tree
+    factor: float = 1.0
 
     def like(self, other: "Correction") -> bool:
         """Return whether the two differ only in the values of the constants."""
-        return (self.decay, self.constants.keys()) == (other.decay, other.constants.keys())
+        ours, theirs = ((c.decay, c.factor, c.constants.keys()) for c in (self, other))
+        return ours == theirs
 
     def into(self, sgd: Sgd) -> Sgd:
         """Return SGD with this decay added to its own."""
         return replace(sgd, weight_decay=sgd.weight_decay + self.decay)
 
 
+def _hide(leaf: Tensor) -> Any:
+    """Return something that cannot be added or multiplied."""
+    return object()
+
+
 def find_linear_correction(objective: Objective, params: Tree) -> Correction | None:
-    """Return the correction by all pieces, for parameters [S, ...]; None if it is not linear."""
+    """Return the correction by all pieces, for parameters [S, ...]; None if it is not linear.
+
+    A correction that uses values that change in every step is not linear: `_hide` makes it fail.
+    """
+    objective = objective.replace_moved(trees.tree_map(_hide, objective.moved))
     try:
         grads = objective.correct(
             dict.fromkeys(params, Linear(1.0, 0.0)), dict.fromkeys(params, Linear(0.0, 1.0))
@@ -120,4 +133,4 @@ def find_linear_correction(objective: Objective, params: Tree) -> Correction | N
         for name, g in grads.items()
         if isinstance(g.constant, Tensor) or g.constant != 0
     }
-    return Correction(decay, constants) if gradient == 1 else None
+    return Correction(decay, constants, gradient) if gradient else None

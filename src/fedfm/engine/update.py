@@ -64,22 +64,23 @@ def update(
     optimizer: Optimizer,
     clock: Clock,
     constants: Tree | None = None,
+    factor: float = 1.0,
 ) -> None:
     """Take one step on leaves [S, ...], and update the copies `low_params`.
 
-    `moments` has a tree like the parameters for each name in `optimizer.moments`. `constants` are
-    added to the gradients. All tensors must have the layout of engine/layout.py, which fused
-    kernels require.
+    `moments` has a tree like the parameters for each name in `optimizer.moments`. The gradients are
+    multiplied by `factor`, then `constants` are added. All tensors must have the layout of
+    engine/layout.py, which fused kernels require.
     """
     added, together = constants or {}, list[str]()
     for name, param in params.items():
         large = param.is_cuda and param.dtype == torch.float32 and param.numel() >= LARGE
         if large or name in low_params:
-            _update_alone(name, params, grads, moments, low_params, optimizer, clock, added)
+            _update_alone(name, params, grads, moments, low_params, optimizer, clock, added, factor)
         else:
             together.append(name)
     if together:
-        _update_together(together, params, grads, moments, optimizer, clock, added)
+        _update_together(together, params, grads, moments, optimizer, clock, added, factor)
 
 
 def _update_alone(
@@ -91,6 +92,7 @@ def _update_alone(
     optimizer: Optimizer,
     clock: Clock,
     added: Tree,
+    factor: float,
 ) -> None:
     from fedfm.engine.kernels.update import adam_step, sgd_step
 
@@ -101,18 +103,24 @@ def _update_alone(
     means = {key: memory_view(moments[key][name]) for key in optimizer.moments}
     if isinstance(optimizer, Adam):
         assert clock.count is not None
+        assert factor == 1, "only SGD's step takes corrections (folds_corrections)"
         adam_step(
             param, grad, **means, low=low, adam=optimizer,
             count=clock.count, constant=constant, rate=clock.rate,
         )  # fmt: skip
     else:
         assert isinstance(optimizer, Sgd)
-        sgd_step(param, grad, **means, low=low, sgd=optimizer, constant=constant, rate=clock.rate)
+        sgd_step(
+            param, grad, **means, low=low, sgd=optimizer,
+            constant=constant, rate=clock.rate, factor=factor,
+        )  # fmt: skip
 
 
-def _add_constants(names: list[str], grads: Tree, added: Tree) -> list[Tensor]:
-    """Return the gradients plus the constants that some of them have, by one kernel."""
+def _correct(names: list[str], grads: Tree, added: Tree, factor: float) -> list[Tensor]:
+    """Return the gradients times a factor plus the constants that some have, by a kernel each."""
     views = {name: memory_view(arrange(grads[name])) for name in names}
+    if factor != 1:
+        views = dict(zip(names, torch._foreach_mul([*views.values()], factor), strict=True))
     if some := [name for name in names if name in added]:
         sums = torch._foreach_add([views[n] for n in some], [memory_view(added[n]) for n in some])
         views |= dict(zip(some, sums, strict=True))
@@ -127,10 +135,11 @@ def _update_together(
     optimizer: Optimizer,
     clock: Clock,
     added: Tree,
+    factor: float,
 ) -> None:
     optimizer.step(
         [memory_view(params[name]) for name in names],
-        _add_constants(names, grads, added),
+        _correct(names, grads, added, factor),
         {key: [memory_view(tree[name]) for name in names] for key, tree in moments.items()},
         clock.rate,
         clock.count,

@@ -12,6 +12,7 @@ from fedfm.core.ledger import Traffic
 from fedfm.core.trees import flatten, unflatten
 from fedfm.data.batches import BatchPlan
 from fedfm.methods import FedAvg, Piece, compose
+from fedfm.methods.contract import overrides
 from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
@@ -149,8 +150,13 @@ def strengths(piece: Piece) -> list[str]:
 
 
 def can_be_off(pieces: Pieces) -> bool:
-    """Return whether this is one piece that shares models in every round and has a strength."""
-    return len(pieces) == 1 and compose(pieces).share_every == 1 and bool(strengths(pieces[0]))
+    """Return whether this is one piece that shares models in every round and has a strength.
+
+    A piece that moves the start, or perturbs, changes more than its strength says.
+    """
+    method, (piece, *more) = compose(pieces), pieces
+    quiet = not (more or method.moves_start or overrides(piece, "perturb"))
+    return quiet and method.share_every == 1 and bool(strengths(piece))
 
 
 @check("zero strength", "at strength 0 (mu, lambda, beta) it equals FedAvg, bit by bit", can_be_off)
