@@ -4,19 +4,25 @@ import re
 
 from fedfm.core.errors import UserError, unknown
 from fedfm.methods.alone import Centralised, Local
+from fedfm.methods.balanced_softmax import BalancedSoftmax
 from fedfm.methods.base import Batch, LocalRun, Model, Piece, Stage, Task, Turnout
 from fedfm.methods.composition import Method, compose
 from fedfm.methods.ditto import Ditto
 from fedfm.methods.fedavg import FedAvg
 from fedfm.methods.fedavgm import FedAvgM
 from fedfm.methods.fedbn import FedBN
+from fedfm.methods.feddecorr import FedDecorr
 from fedfm.methods.feddyn import FedDyn
 from fedfm.methods.fedfm import FedFM, FedFMLite
+from fedfm.methods.fedlc import FedLC
 from fedfm.methods.fednova import FedNova
+from fedfm.methods.fedntd import FedNTD
 from fedfm.methods.fedper import FedPer
 from fedfm.methods.fedproto import FedProto
 from fedfm.methods.fedprox import FedProx
 from fedfm.methods.fedrep import FedRep
+from fedfm.methods.fedrs import FedRS
+from fedfm.methods.feduv import FedUV
 from fedfm.methods.moon import Moon
 from fedfm.methods.scaffold import Scaffold
 
@@ -33,6 +39,12 @@ PIECES: dict[str, type[Piece]] = {
         FedProto,
         FedFM,
         FedFMLite,
+        FedNTD,
+        FedLC,
+        FedRS,
+        BalancedSoftmax,
+        FedDecorr,
+        FedUV,
         FedBN,
         FedPer,
         FedRep,
@@ -70,20 +82,26 @@ def piece_class(name: str) -> type[Piece]:
 
 __all__ = [
     "PIECES",
+    "BalancedSoftmax",
     "Batch",
     "Centralised",
     "Ditto",
     "FedAvg",
     "FedAvgM",
     "FedBN",
+    "FedDecorr",
     "FedDyn",
     "FedFM",
     "FedFMLite",
+    "FedLC",
+    "FedNTD",
     "FedNova",
     "FedPer",
     "FedProto",
     "FedProx",
+    "FedRS",
     "FedRep",
+    "FedUV",
     "Local",
     "LocalRun",
     "Method",

@@ -131,3 +131,8 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
 def has_own_part(piece: Piece) -> bool:
     """Return whether a part of the model stays at the clients."""
     return type(piece).personal is not Piece.personal
+
+
+def uses_counts(piece: Piece) -> bool:
+    """Return whether a piece needs the class counts of clients."""
+    return type(piece).use_counts is not Piece.use_counts
