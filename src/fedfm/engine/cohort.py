@@ -191,7 +191,8 @@ class CohortPart:
             with self.net.draw_from(self.draws):
                 features, logits = self._forward(inputs, indices)
                 views = self._run_views(inputs)
-            batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
+            mask = torch.ones_like(labels, dtype=torch.bool)
+            batch = Batch(features, logits, labels, mask, classify=self._classify)
             loss, terms = self.objective.loss(batch, views)
             grads = self._gradients(loss)
         with torch.no_grad():
@@ -209,6 +210,10 @@ class CohortPart:
             "or remove it from the network",
         )
         return self.net.gradient_tree(grads)
+
+    def _classify(self, features: Tensor) -> Tensor:
+        """Map features [s or 1, M, d] to logits [s, M, C] by the clients' heads."""
+        return self.net.classify(features.expand(len(self.losses), -1, -1))
 
     def _run_views(self, inputs: InputTree) -> Views:
         """Return the outputs of the further models."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core import trees
-from fedfm.core.errors import require_numbers
+from fedfm.core.errors import UserError, require_numbers
 from fedfm.core.trees import Tree
 from fedfm.optim import Optimizer
 
@@ -108,6 +108,11 @@ class Stage:
     """Train the client's second model instead, on the same batches, with this piece alone."""
 
 
+def refuse_head(features: Tensor) -> Tensor:
+    """Refuse to classify features where no network is bound."""
+    raise UserError("there is no network whose head could classify features")
+
+
 class Batch(NamedTuple):
     """The output of the network for a batch of each client.
 
@@ -132,6 +137,8 @@ class Batch(NamedTuple):
     """Features [S, B, d] of the further models that the piece asked for."""
     view_logits: Mapping[str, Tensor] = MappingProxyType({})
     """Logits [S, B, C] of these models."""
+    classify: Callable[[Tensor], Tensor] = refuse_head
+    """Maps features [S, M, d] or [1, M, d] to logits [S, M, C] by the clients' present heads."""
 
 
 class LocalRun(NamedTuple):
