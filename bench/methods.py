@@ -14,7 +14,7 @@ from fedfm.rounds.stages import Trained, send
 from fedfm.run.simulation import Simulation
 
 TURNS = 7
-TRAINING = Training(clients=10, rounds=1, epochs=2, batch_size=16)
+TRAINING = Training(clients=10, rounds=2, epochs=2, batch_size=16)
 
 
 def prepare(kind: type[Piece], executor: str) -> Simulation:
