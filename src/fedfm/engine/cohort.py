@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from fedfm.data.batches import BatchPlan
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.layout import arrange, copy_arranged, repeat_arranged
 from fedfm.engine.networks import BoundNetwork
-from fedfm.engine.objective import Objective
+from fedfm.engine.objective import Objective, Views
 from fedfm.engine.profile import phase
 from fedfm.engine.randomness import KeyedDraws
 from fedfm.engine.schedule import Block, make_blocks
@@ -28,8 +29,6 @@ Step = Callable[[Tensor, Tensor | None], None]
 """Takes one step of some clients on the samples [s, B], with augmentation draws [s, B, 4]."""
 Outputs = tuple[Tensor, Tensor]
 """Features [s, B, d] and logits [s, B, C]."""
-Views = dict[str, dict[str, Tensor]]
-"""The features [s, B, d] of further models, by piece and name."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +200,8 @@ class CohortPart:
         with phase("forward and backward"):
             with self.net.draw_from(self.draws):
                 outputs = self._forward(self.net, inputs, indices)
-                views = self._view_features(inputs)
-            loss, terms = self._loss(outputs, labels, views)
+                views = self._run_views(inputs)
+            loss, terms = self._loss(self.net, outputs, labels, views)
             grads, offset = self._gradients(loss, self.leaves), Tree()
         if self.second:
             grads = self.cohort.keep_trained(grads)
@@ -216,10 +215,17 @@ class CohortPart:
             for name, total in self.terms.items():
                 total += terms.get(name, 0.0)
 
-    def _loss(self, outputs: Outputs, labels: Tensor, views: Views) -> tuple[Tensor, Tree]:
+    def _loss(
+        self, net: BoundNetwork, outputs: Outputs, labels: Tensor, views: Views
+    ) -> tuple[Tensor, Tree]:
         """Return the loss of each client [s], and its terms by name."""
-        batch = Batch(*outputs, labels, torch.ones_like(labels, dtype=torch.bool))
+        mask = torch.ones_like(labels, dtype=torch.bool)
+        batch = Batch(*outputs, labels, mask, classify=partial(self._classify, net))
         return self.objective.loss(batch, views)
+
+    def _classify(self, net: BoundNetwork, features: Tensor) -> Tensor:
+        """Map features [s or 1, M, d] to logits [s, M, C] by the clients' heads."""
+        return net.classify(features.expand(len(self.losses), -1, -1))
 
     def _move(self, second: SecondPass, grads: Tree) -> Tree:
         """Move the second pass to the parameters plus an offset; return the offset [s, ...]."""
@@ -235,7 +241,7 @@ class CohortPart:
         with phase("forward and backward"):
             with self.net.draw_from(self.draws):
                 outputs = self._forward(second.net, inputs, indices)
-            loss, _ = self._loss(outputs, labels, views)
+            loss, _ = self._loss(second.net, outputs, labels, views)
             return self.cohort.keep_trained(self._gradients(loss, second.leaves))
 
     def _gradients(self, loss: Tensor, leaves: Sequence[Tensor]) -> Tree:
@@ -248,11 +254,11 @@ class CohortPart:
         )
         return self.net.gradient_tree(grads)
 
-    def _view_features(self, inputs: InputTree) -> Views:
-        """Return the features [s, B, d] of the further models, by piece and name."""
+    def _run_views(self, inputs: InputTree) -> Views:
+        """Return the outputs of the further models, by piece and name."""
         with torch.no_grad():
             return {
-                piece: {name: net(inputs)[0] for name, net in nets.items()}
+                piece: {name: net(inputs) for name, net in nets.items()}
                 for piece, nets in self.frozen.items()
             }
 

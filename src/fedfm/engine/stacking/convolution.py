@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm.engine.stacking.rows import affine, by_client, lower_precision, to_lower_precision
+from fedfm.models.standardised import standardise
 
 PATCHES = {"cpu": 200_000, "cuda": 4_000_000}
 """With more numbers in a client's patches, fp32 convolutions run client by client."""
@@ -22,13 +23,17 @@ class StackedConv2d(nn.Conv2d):
         depthwise = self.groups == self.in_channels == self.out_channels
         if input.is_cuda and depthwise and self.weight.dtype != torch.float64:
             return self._depthwise(input)
-        x, weight = to_lower_precision(input, self.weight)
+        x, weight = to_lower_precision(input, self.filters())
         by_product = self._by_product(x) and (x.is_cuda or self.groups == 1)
         return self._product(x, weight) if by_product else self._one_by_one(x, weight)
 
+    def filters(self) -> Tensor:
+        """Return what samples are convolved with, [S, O, I/g, h, w]."""
+        return self.weight
+
     def branch(self, input: Tensor) -> tuple[Tensor, Tensor]:
         """Return the convolution and the input, whose gradients a GPU then adds in one pass."""
-        x, weight = to_lower_precision(input, self.weight)
+        x, weight = to_lower_precision(input, self.filters())
         if not (input.is_cuda and x is input and self.groups == 1 and self._by_product(x)):
             return self(input), input
         from fedfm.engine.kernels.convolution import branch_conv2d
@@ -53,7 +58,7 @@ class StackedConv2d(nn.Conv2d):
     def _depthwise(self, x: Tensor) -> Tensor:
         from fedfm.engine.kernels.depthwise import stacked_depthwise
 
-        weight = self.weight.to(lower_precision(x, self.weight))
+        weight = self.filters().to(lower_precision(x, self.weight))
         return stacked_depthwise(x, weight, self.bias, *self._geometry, cast(Pair, self.dilation))
 
     @property
@@ -66,6 +71,16 @@ class StackedConv2d(nn.Conv2d):
         clients = zip(by_client(x, len(weight)), weight, bias, strict=True)
         settings = *self._geometry, self.dilation, self.groups
         return torch.cat([F.conv2d(own_x, w, b, *settings) for own_x, w, b in clients])
+
+
+class StackedStandardisedConv2d(StackedConv2d):
+    """The same with standardised filters."""
+
+    rho: float
+
+    def filters(self) -> Tensor:
+        """Return the weights with mean 0 and deviation rho over each filter."""
+        return standardise(self.weight, self.rho).to(self.weight.dtype)
 
 
 def split_groups(x: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, Tensor]:

@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm.engine.stacking.activations import apply_activation, fuse_activations
-from fedfm.engine.stacking.convolution import StackedConv2d
+from fedfm.engine.stacking.convolution import StackedConv2d, StackedStandardisedConv2d
 from fedfm.engine.stacking.pooling import StackedMaxPool2d
 from fedfm.engine.stacking.rows import affine, by_client
 from fedfm.engine.stacking.tokens import StackedEmbedding, StackedLayerNorm, StackedLinear
 from fedfm.models.resnet import add_relu
+from fedfm.models.simplex import Simplex
+from fedfm.models.standardised import StandardisedConv2d
 
 
 class Unstackable(Exception):
@@ -115,10 +117,19 @@ class _GroupNorm(nn.GroupNorm):
         return stacked_group_norm(input, self.weight, self.bias, *settings, *options)
 
 
+class _Simplex(Simplex):
+    """scale [S]; [S*B, C] -> [S*B, C]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return affine(self.cosines(x), self.scale, None, 1)
+
+
 _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv2d: StackedConv2d,
+    StandardisedConv2d: StackedStandardisedConv2d,
     nn.Linear: StackedLinear,
     nn.Embedding: StackedEmbedding,
+    Simplex: _Simplex,
     nn.BatchNorm1d: _BatchNorm,
     nn.BatchNorm2d: _BatchNorm,
     nn.GroupNorm: _GroupNorm,
