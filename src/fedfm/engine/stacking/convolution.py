@@ -70,13 +70,14 @@ class StackedConv2d(nn.Conv2d):
 
 def split_groups(x: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Make each group of channels of x [S*B, I, H, W] and weight [S, O, I/g, h, w] a client."""
-    rows = by_client(x, len(weight)).unflatten(2, (groups, -1)).transpose(1, 2)
-    return rows.flatten(0, 2), weight.unflatten(1, (groups, -1)).flatten(0, 1)
+    rows = torch.unflatten(by_client(x, len(weight)), 2, (groups, -1)).transpose(1, 2)
+    return rows.flatten(0, 2), torch.unflatten(weight, 1, (groups, -1)).flatten(0, 1)
 
 
 def join_groups(y: Tensor, clients: int, groups: int) -> Tensor:
     """Return [S*g*B, O/g, H, W] as [S*B, O, H, W]."""
-    return y.unflatten(0, (clients, groups, -1)).transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    rows = torch.unflatten(y, 0, (clients, groups, -1)).transpose(1, 2)
+    return rows.flatten(2, 3).flatten(0, 1)
 
 
 def _conv_by_patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
