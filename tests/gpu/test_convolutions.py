@@ -32,6 +32,11 @@ def images(channels: int, side: int, dtype: torch.dtype) -> Tensor:
     return x.movedim(-1, 1).requires_grad_()
 
 
+def both(channels: int) -> tuple[Tensor, Tensor]:
+    """A weight and a bias for every client and channel."""
+    return random(CLIENTS, channels), random(CLIENTS, channels)
+
+
 def near(y: Tensor, expected: Tensor, leaves: list[Tensor], tolerance: float) -> bool:
     """Whether outputs and gradients agree, relative to their norms."""
     slope = torch.randn_like(expected)
@@ -52,24 +57,24 @@ PRECISIONS = [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
 )
 def test_group_norm(channels, groups, side, activation, dtype, tolerance):
     torch.manual_seed(0)
-    x, leaves = images(channels, side, dtype), [random(CLIENTS, channels) for _ in range(2)]
-    y = stacked_group_norm(x, *leaves, groups, 1e-5, activation)
-    wide = zip(x.double().chunk(CLIENTS), *(leaf.double() for leaf in leaves), strict=True)
+    x, weight, bias = images(channels, side, dtype), *both(channels)
+    y = stacked_group_norm(x, weight, bias, groups, 1e-5, activation)
+    wide = zip(x.double().chunk(CLIENTS), weight.double(), bias.double(), strict=True)
     expected = torch.cat([F.group_norm(own, groups, w, b, 1e-5) for own, w, b in wide])
     if activation:
         expected = getattr(F, activation)(expected)
-    assert near(y, expected, [x, *leaves], tolerance)
+    assert near(y, expected, [x, weight, bias], tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 def test_group_norm_with_a_shortcut(dtype, tolerance):
     torch.manual_seed(0)
     x, shortcut = (images(64, 8, dtype) for _ in range(2))
-    leaves = [random(CLIENTS, 64) for _ in range(2)]
-    y = stacked_group_norm(x, *leaves, 32, 1e-5, "relu", shortcut)
-    wide = zip(x.double().chunk(CLIENTS), *(leaf.double() for leaf in leaves), strict=True)
+    weight, bias = both(64)
+    y = stacked_group_norm(x, weight, bias, 32, 1e-5, "relu", shortcut)
+    wide = zip(x.double().chunk(CLIENTS), weight.double(), bias.double(), strict=True)
     normed = torch.cat([F.group_norm(own, 32, w, b, 1e-5) for own, w, b in wide])
-    assert near(y, F.relu(normed + shortcut.double()), [x, shortcut, *leaves], tolerance)
+    assert near(y, F.relu(normed + shortcut.double()), [x, shortcut, weight, bias], tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
@@ -81,11 +86,11 @@ def test_depthwise(channels, kernel, stride, padding, dilation, dtype, tolerance
     torch.manual_seed(0)
     x, bias = images(channels, 16, torch.float32), random(CLIENTS, channels)
     weight = random(CLIENTS, channels, 1, kernel, kernel, dtype=dtype)
-    settings = [(each, each) for each in (stride, padding, dilation)]
+    settings = (stride, stride), (padding, padding), (dilation, dilation)
     y = stacked_depthwise(x, weight, bias, *settings)
     rounded = x.to(dtype).double()
     each = zip(rounded.chunk(CLIENTS), weight.double(), bias.double(), strict=True)
-    expected = torch.cat([F.conv2d(a, w, b, *settings, groups=channels) for a, w, b in each])
+    expected = torch.cat([F.conv2d(a, w, b, *settings, channels) for a, w, b in each])
     assert near(y, expected, [x, weight, bias], tolerance)
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,10 +26,10 @@ def arguments(clients, batch, channels, space, kernel, dtype=torch.float32):
     return x, weight, torch.randn(clients, channels, requires_grad=True)
 
 
-def client_by_client(x, weight, bias, *settings):
+def client_by_client(x, weight, bias, stride, padding, dilation):
     """The same by torch, in double precision."""
     each = zip(x.double().chunk(len(weight)), weight.double(), bias.double(), strict=True)
-    return torch.cat([F.conv2d(a, w, b, *settings, groups=len(b)) for a, w, b in each])
+    return torch.cat([F.conv2d(a, w, b, stride, padding, dilation, len(b)) for a, w, b in each])
 
 
 def compare(leaves, settings, tolerance=1e-5):
@@ -56,16 +58,17 @@ def test_low_precision_sums_in_float32(dtype):
 def test_activations_are_rounded_to_the_filters_precision():
     # The interpreter cuts float32 off where a GPU rounds it to bfloat16.
     x, weight, bias = arguments(*SHAPES["plain"][:-3], torch.float16)
+    settings: Any = SHAPES["plain"][-3:]
     results = []
     for each in (x.detach(), x.detach().half()):
-        y = stacked_depthwise(each, weight, bias, *SHAPES["plain"][-3:])
+        y = stacked_depthwise(each, weight, bias, *settings)
         results.append((y.detach(), *torch.autograd.grad(y, weight, y.detach())))
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 def test_a_client_does_not_depend_on_its_company():
     x, weight, bias = arguments(3, *SHAPES["several chunks"][1:-3])
-    settings = SHAPES["several chunks"][-3:]
+    settings: Any = SHAPES["several chunks"][-3:]
 
     def gradients(rows, own, shift):
         leaves = [each.detach().requires_grad_() for each in (rows, own, shift)]

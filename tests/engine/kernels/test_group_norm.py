@@ -1,5 +1,7 @@
 """Group norm of several clients against torch, client by client, in Triton's interpreter."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,10 +36,12 @@ def client_by_client(x, weight, bias, groups, activation, residual):
     return ACTIVATIONS[activation](y if residual is None else y + residual.double())
 
 
-def compare(inputs, groups, activation=None, residual=None, rtol=1e-4, atol=2e-5):
-    y = stacked_group_norm(*inputs, groups, EPS, activation, residual)
-    expected = client_by_client(*inputs, groups, activation, residual)
-    x = inputs[0]
+def compare(
+    inputs: Any, groups: int, activation: Any = None, residual: Any = None, rtol=1e-4, atol=2e-5
+):
+    x, weight, bias = inputs
+    y = stacked_group_norm(x, weight, bias, groups, EPS, activation, residual)
+    expected = client_by_client(x, weight, bias, groups, activation, residual)
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
     assert y.movedim(1, -1).is_contiguous()
     leaves = [*inputs] if residual is None else [*inputs, residual]

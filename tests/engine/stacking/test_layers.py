@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm.engine.stacking import convolution
@@ -116,6 +117,18 @@ def test_convolutions(monkeypatch, ways, kind, limit):
 def test_groups_and_dilation_are_done_client_by_client(ways, kind):
     assert_stacks(ONE_BY_ONE[kind], 4, 7, 6)
     assert ways == ["single"]
+
+
+def test_groups_of_channels_can_be_further_clients():
+    """So a GPU convolves them, by a kernel that knows no groups."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(6, 8, 5, 4), torch.randn(2, 12, 2, 3, 3)
+    each = zip(x.chunk(2), weight, strict=True)
+    expected = torch.cat([F.conv2d(own, w, padding=1, groups=4) for own, w in each])
+    rows, filters = convolution.split_groups(x, weight, 4)
+    each = zip(rows.chunk(8), filters, strict=True)
+    by_group = torch.cat([F.conv2d(own, w, padding=1) for own, w in each])
+    torch.testing.assert_close(convolution.join_groups(by_group, 2, 4), expected)
 
 
 def test_patches_are_counted_per_client(monkeypatch, ways):
