@@ -12,6 +12,7 @@ from fedfm.core.rng import generator
 from fedfm.data.augment import Augmentation
 from fedfm.data.batches import BatchPlan, batch_sizes, plan_batches
 from fedfm.engine.executors import Executor
+from fedfm.engine.processes import ALONE, Processes
 from fedfm.losses import DEFAULT_LOSS, TaskLoss
 from fedfm.methods.base import Stage, Task
 from fedfm.methods.composition import Method
@@ -66,6 +67,8 @@ class Federation:
     """The classes' weights in the loss, for every client [N, C] or for all of them [1, C]."""
     labels: Tensor | None = None
     """The labels [n] of the data; only pieces that use class counts need them."""
+    processes: Processes = ALONE
+    """The processes that share the clients of a round."""
 
     def __post_init__(self) -> None:
         """Refuse a method that does not work with privacy; pool samples if the method does."""
