@@ -10,9 +10,18 @@ TRAINING = Training(clients=6, rounds=4, epochs=2, batch_size=16, lr=0.03)
 
 
 def run_twice() -> list[Result]:
-    method, partition = FedFM(strength=2.0, start_round=1), Partition("niid1")
-    options = {"training": TRAINING, "partition": partition, "device": "cuda", "precision": "fp32"}
-    return [simulate("cnn", "digits", method, **options) for _ in range(2)]
+    return [
+        simulate(
+            "cnn",
+            "digits",
+            FedFM(strength=2.0, start_round=1),
+            partition=Partition("niid1"),
+            training=TRAINING,
+            device="cuda",
+            precision="fp32",
+        )
+        for _ in range(2)
+    ]
 
 
 def test_two_processes_get_what_one_gets_and_repeat_it_to_the_last_bit():
