@@ -222,3 +222,7 @@ def test_built_in_configs_parse(name):
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def test_the_program_for_several_processes_runs_in_one(capsys):
+    assert run_blocks(ROOT / "docs/scale.md", capsys) == "2\n"

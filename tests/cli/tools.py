@@ -52,19 +52,21 @@ def start(*arguments: str, said: Path, largest_file: int | None = None) -> ForkS
 
     With `largest_file` no file can grow beyond so many bytes, as on a disk that is full.
     """
-    process = SERVER.Process(target=_command, args=(arguments, said, largest_file))
+    said.unlink(missing_ok=True)
+    process = SERVER.Process(target=run_command, args=(arguments, said, largest_file))
     process.start()
     return process
 
 
-def _command(arguments: tuple[str, ...], said: Path, largest_file: int | None) -> None:
+def run_command(arguments: tuple[str, ...], said: Path, largest_file: int | None = None) -> None:
+    """Be `fedfm ARGUMENTS`, and write what it says to the end of a file."""
     import torch
 
     from fedfm.cli import main
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in a script's background it is not
     torch.set_num_threads(1)
-    with said.open("wb") as file:
+    with said.open("ab") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
     if largest_file is not None:

@@ -8,6 +8,8 @@ import typer
 from typer.core import TyperCommand
 
 from fedfm import __version__
+from fedfm.core.errors import require
+from fedfm.core.launch import is_launched
 from fedfm.plugins import add_plugins, load_plugins
 
 COMMANDS = (
@@ -19,6 +21,9 @@ COMMANDS = (
 
 LIGHT = ("join", "status", "audit")
 """Commands whose own process does not load the user's files: the worker of `join` does."""
+
+SHARED = ("run", "extend")
+"""Commands whose work several processes can share, as torchrun starts them."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,6 +50,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -60,6 +66,12 @@ def options(
     ] = None,
 ) -> None:
     """Federated learning for parties whose data differ: FedFM, its baselines, exact costs."""
+    command = str(context.invoked_subcommand)
+    require(
+        command in SHARED or not is_launched(),
+        f"{command.replace('_', '-')} is one process and cannot be shared: start it without "
+        f"torchrun, which is for: {', '.join(SHARED)}",
+    )
     add_plugins(methods or [])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 
 from fedfm.cli.options import BUILTIN, SOURCE_HELP, Format, Overrides
 from fedfm.core.errors import UserError, plural, require
+from fedfm.core.launch import end, end_on_termination, is_first, is_launched
 
 if TYPE_CHECKING:
     from fedfm.config import Config
@@ -99,6 +99,8 @@ def run_and_show(
     from fedfm.run.runner import run_configs
     from fedfm.run.tracking import tracking
 
+    if is_launched():
+        end_on_termination()
     configs, data = follow_all(configs)
     first = configs[0]
     title = title or f"{first.composed.name}, {plural(first.training.clients, 'client')}"
@@ -141,9 +143,8 @@ def exit_on_interrupt(advice: str = "continue with --resume") -> Iterator[None]:
     """Let Ctrl-C end the command in a line that says how to continue."""
     try:
         yield
-    except KeyboardInterrupt as interrupt:
-        print(f"fedfm: interrupted; {advice}", file=sys.stderr)
-        raise typer.Exit(130) from interrupt
+    except KeyboardInterrupt:
+        end(f"fedfm: interrupted; {advice}", 130)
 
 
 @contextmanager
@@ -158,25 +159,38 @@ def explain_restart() -> Iterator[None]:
 
 
 def _write_profile(profile: Profile, folder: Path, format: str) -> None:
-    """Write the seconds of every phase to profile.json, and print them for people."""
+    """Write the seconds of every phase to profile.json, and print them for people.
+
+    Of several processes, the first one does; the file then has a list for every phase.
+    """
+    from fedfm.engine.processes import connect
     from fedfm.run.console import numeric_table, print_table
 
-    text = json.dumps(dict(profile.seconds), indent=2) + "\n"
+    everyone: list[dict[str, float]] = connect().gather(dict(profile.seconds))
+    if not is_first():
+        return
+    names = dict.fromkeys(name for seconds in everyone for name in seconds)
+    several = {name: [seconds.get(name, 0.0) for seconds in everyone] for name in names}
+    first = {name: seconds[0] for name, seconds in several.items()}
+    text = json.dumps(first if len(everyone) == 1 else several, indent=2) + "\n"
     (folder / "profile.json").write_text(text)
     if format == "json":
         return
-    total = sum(profile.seconds.values())
-    table = numeric_table("seconds of every phase", "phase", ["seconds", "%"])
-    for name, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{seconds:.3f}", f"{100 * seconds / total:.1f}")
+    more = [f"process {rank}" for rank in range(1, len(everyone))]
+    table = numeric_table("seconds of every phase", "phase", ["seconds", "%", *more])
+    for name, seconds in sorted(several.items(), key=lambda item: -item[1][0]):
+        share = 100 * seconds[0] / sum(first.values())
+        table.add_row(name, f"{seconds[0]:.3f}", f"{share:.1f}", *(f"{s:.3f}" for s in seconds[1:]))
     print_table(table)
 
 
 def print_result(result: Result, folder: Path, format: str) -> None:
-    """Print the result of a run and where its files are."""
+    """Print the result of a run and where its files are; of several processes, the first does."""
     from fedfm.run.console import describe_result
     from fedfm.run.folder import summary
 
+    if not is_first():
+        return
     if format == "json":
         print(json.dumps(summary(result) | {"folder": str(folder)}))
         return

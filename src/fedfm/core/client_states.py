@@ -6,7 +6,7 @@ names the files.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -70,6 +70,8 @@ class OnDisk(ClientStates):
 
     folder: Path
     rounds: Mapping[int, int] = field(default_factory=dict)
+    tidies: bool = True
+    """Whether this process removes files; of several that share the folder, one does."""
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the clients that keep a state."""
@@ -90,18 +92,20 @@ class OnDisk(ClientStates):
         self.folder.mkdir(parents=True, exist_ok=True)
         for client, tree in states.items():
             write_atomically(self._file(client, round), to_bytes(tree))
-        return OnDisk(self.folder, {**self.rounds, **dict.fromkeys(states, round)})
+        return self.restore({**self.rounds, **dict.fromkeys(states, round)})
 
     def clear(self) -> "OnDisk":
         """Return a copy without states; the files stay until `tidy`."""
-        return OnDisk(self.folder)
+        return self.restore({})
 
     def restore(self, rounds: Mapping[int, int]) -> "OnDisk":
         """Return the states that the clients had after these rounds."""
-        return OnDisk(self.folder, rounds)
+        return replace(self, rounds=rounds)
 
     def tidy(self) -> None:
         """Remove the files that no state uses."""
+        if not self.tidies:
+            return
         named = {self._file(client, round) for client, round in self.rounds.items()}
         for file in self.folder.glob("client-*"):
             if file not in named:

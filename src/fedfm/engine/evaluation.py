@@ -11,7 +11,8 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
-from fedfm.engine.forward import CLIENTS
+from fedfm.engine.forward import CLIENTS, Statistic
+from fedfm.engine.processes import ALONE, Processes
 from fedfm.methods.base import Batch, Model
 from fedfm.metrics.measures import Measures
 
@@ -44,7 +45,8 @@ class Evaluator:
     """Measures a model on the validation samples [n_k] of every client and on the test set.
 
     `data` are the training data, which have the validation samples, and the test data. `owned` has
-    the test samples [m_k] of every client, where test samples belong to clients.
+    the test samples [m_k] of every client, where test samples belong to clients. Each of several
+    `processes` measures a part of every client's samples.
     """
 
     def __init__(
@@ -54,11 +56,17 @@ class Evaluator:
         data: tuple[DeviceData, DeviceData],
         measures: Measures | None = None,
         owned: Sequence[Tensor] = (),
+        processes: Processes = ALONE,
     ) -> None:
-        self.executor, self.validation = executor, validation
+        self.executor, self.validation, self.processes = executor, validation, processes
         self.train, self.test = data
         self.measures, self.owned = measures or Measures(), owned
         self.test_samples = [*owned, _list_others(len(self.test.labels), owned)]
+
+    def alone(self) -> "Evaluator":
+        """Return an evaluator that measures all samples in this process."""
+        both = self.train, self.test
+        return Evaluator(self.executor, self.validation, both, self.measures, self.owned)
 
     def __call__(self, model: Model, own: OwnModels | None = None) -> Evaluation:
         """Measure the model on everything, or each client's own model where clients have one.
@@ -112,8 +120,7 @@ class Evaluator:
         """
         measures, disjoint = self.measures, sum(map(len, samples)) <= len(data.labels)
         if not measures.exact or not disjoint:
-            totals = self.executor.measure(model, samples, measures.statistic, data)
-            return Measured(measures, totals, [])
+            return Measured(measures, self._sum(model, samples, measures.statistic, data), [])
         labels = data.labels.to(data.device)
         numbered = replace(data, labels=torch.arange(len(labels), device=data.labels.device))
         logits = torch.empty(0)
@@ -125,9 +132,20 @@ class Evaluator:
             logits[batch.labels[batch.mask]] = batch.logits[batch.mask]
             return measures.statistic(batch._replace(labels=labels[batch.labels]))
 
-        totals = self.executor.measure(model, samples, keep, numbered)
+        totals = self._sum(model, samples, keep, numbered)
+        logits = self.processes.add({"logits": logits} if len(logits) else {})["logits"]
         places = [part.to(labels.device) for part in samples]
         return Measured(measures, totals, [(logits[part], labels[part]) for part in places])
+
+    def _sum(
+        self, model: Model, samples: Sequence[Tensor], statistic: Statistic, data: DeviceData
+    ) -> Tree:
+        """Return the sum of a statistic over each client's samples [N, ...], of all processes."""
+        own = self.processes.split(samples)
+        some = self.processes.size == 1 or any(map(len, own))
+        return self.processes.add(
+            self.executor.measure(model, own, statistic, data) if some else {}
+        )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from fedfm.core.trees import leaves
 from fedfm.data.augment import Augmentation
 from fedfm.data.batches import BatchPlan, batch_sizes, plan_batches
 from fedfm.engine.executors import Executor
+from fedfm.engine.processes import ALONE, Processes
 from fedfm.losses import DEFAULT_LOSS, TaskLoss
 from fedfm.methods.base import Stage, Task
 from fedfm.methods.composition import Method, uses_counts
@@ -70,6 +71,8 @@ class Federation:
     """The number of all rounds, which only methods with a conclusion need to know."""
     labels: Tensor | None = None
     """The labels [n] of the data; pieces that use class counts need them."""
+    processes: Processes = ALONE
+    """The processes that share the clients of a round."""
 
     def __post_init__(self) -> None:
         """Refuse a method that does not work with privacy or the data; pool samples if it does."""

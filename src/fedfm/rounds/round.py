@@ -28,6 +28,7 @@ from fedfm.rounds.clients import answer_measure, answer_train, to_message
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import ClientGroup, prepare_group
+from fedfm.rounds.processes import share_round
 from fedfm.rounds.server import (
     Diverged,
     absorb_reports,
@@ -240,7 +241,7 @@ def train_in_step(rounds: Sequence[OpenRound], executor: Executor) -> list[Train
 
 def open_round(state: State, fed: Federation) -> OpenRound:
     """Run a round up to local training."""
-    server = serve_round(state, fed)
+    server = share_round(serve_round(state, fed), fed)
     request = next(server)
     group = prepare_group(request, fed)
     if request.kind == "measure":

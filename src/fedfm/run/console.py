@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 from fedfm.core.errors import plural
+from fedfm.core.launch import is_first
 from fedfm.metrics import METRICS
 from fedfm.run.bookkeeper import Watcher
 from fedfm.run.client_results import ClientResults
@@ -34,7 +35,9 @@ def _standard_error() -> Console:
 
 
 def log_to_console() -> None:
-    """Print log messages on standard error."""
+    """Print log messages on standard error; of several processes, the first one does."""
+    if not is_first():
+        logging.disable(logging.WARNING)
     handler = RichHandler(console=_standard_error(), show_time=False, show_path=False)
     logging.basicConfig(format="%(message)s", handlers=[handler])
 
@@ -120,7 +123,13 @@ def make_bars(last: ProgressColumn, transient: bool = False) -> Progress:
 
 @contextmanager
 def show_rounds(titles: Sequence[str], rounds: int) -> Iterator[list[Watcher]]:
-    """Show the rounds of one or several runs on standard error; yield a watcher for each."""
+    """Show the rounds of one or several runs on standard error; yield a watcher for each.
+
+    Of several processes that share a run, the first one shows it.
+    """
+    if not is_first():
+        yield [lambda record: None] * len(titles)
+        return
     if not sys.stderr.isatty():
         yield [partial(_print_round, title, rounds) for title in titles]
         return

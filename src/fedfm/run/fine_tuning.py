@@ -1,20 +1,22 @@
 """Local fine-tuning: what each client gets if it trains the reported model on its own samples."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedfm.config.training import Training, cohort_size
 from fedfm.core.client_states import InMemory
 from fedfm.core.errors import require
-from fedfm.engine.evaluation import Evaluator, Measured
+from fedfm.engine.evaluation import Evaluator, Measured, Values
 from fedfm.methods.base import Model
 from fedfm.methods.composition import Method
 from fedfm.rounds.exchange import Request
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import prepare_group
+from fedfm.rounds.processes import choose_cohort
 from fedfm.rounds.stages import train_locally
 from fedfm.run.client_results import ClientResults
 from fedfm.run.scores import make_results
@@ -31,20 +33,24 @@ def fine_tune(
     plain = replace(
         fed, method=Method(()), guard=None, training=replace(fed.training, epochs=epochs)
     )
+    own = choose_cohort(range(fed.population), fed)
+    at_once = -(-cohort_size(fed.participation, fed.population) // fed.processes.size)
     parts = [
-        _measure_group(model, plain, evaluator, round, clients)
-        for clients in _split_clients(
-            fed.population, cohort_size(fed.participation, fed.population)
-        )
+        _measure_group(model, plain, evaluator.alone(), round, own[first : first + at_once])
+        for first in range(0, len(own), at_once)  # like a round's cohort, so that memory suffices
     ]
+    values = fed.processes.add(_place(Measured.concat(parts).values(), own, fed.population))
     split: Literal["test", "validation"] = "test" if evaluator.owned else "validation"
-    return make_results(split, Measured.concat(parts).values(), evaluator.measures)
+    return make_results(split, values, evaluator.measures)
 
 
-def _split_clients(clients: int, at_once: int) -> Iterator[list[int]]:
-    """Yield groups that are no larger than a round's cohort, so that memory suffices."""
-    for first in range(0, clients, at_once):
-        yield [*range(first, min(first + at_once, clients))]
+def _place(values: Values, clients: list[int], population: int) -> Values:
+    """Return values [S] of some clients at their places among all [N]; the others have zeros."""
+    places = torch.tensor(clients)
+    return {
+        name: value.new_zeros(population).index_copy(0, places.to(value.device), value)
+        for name, value in values.items()
+    }
 
 
 def _measure_group(

@@ -145,14 +145,7 @@ class RunFolder:
             file.writelines(json.dumps(record.as_dict()) + "\n" for record in new)
             file.flush()
             os.fsync(file.fileno())
-        parts = {"state": (progress.state.round, to_tree(progress.state))}
-        facts = to_facts(progress.state)
-        if progress.best is not None:
-            parts["best"] = (progress.best.round, progress.best.model._asdict())
-            facts["best"] = asdict(progress.best) | {"model": None}
-        if progress.pending is not None:
-            facts["pending"] = progress.pending.as_dict()
-        save_checkpoint(self.path / CHECKPOINT, parts, facts)
+        save_checkpoint(self.path / CHECKPOINT, *to_parts(progress))
 
     def load(self, start: State) -> Progress | None:
         """Return the progress at the last checkpoint of a run that began with `start`.
@@ -166,12 +159,10 @@ class RunFolder:
         parts, facts = loaded
         device = next(leaves(start.model.params)).device
         parts = {name: to_device(tree, device) for name, tree in parts.items()}
-        pending = RoundRecord(**facts["pending"]) if "pending" in facts else None
-        records = self._first_records(facts["round"] - (pending is not None))
-        best = _best(facts["best"], parts["best"]) if "best" in facts else None
-        state = from_tree(parts["state"], facts, start)
-        state.clients.tidy()
-        return Progress(state, best, records, pending)
+        records = self._first_records(facts["round"] - ("pending" in facts))
+        progress = from_parts(parts, facts, records, start)
+        progress.state.clients.tidy()
+        return progress
 
     def _first_records(self, rounds: int) -> tuple[RoundRecord, ...]:
         path = self.path / "rounds.jsonl"
@@ -193,6 +184,30 @@ class RunFolder:
         write_atomically(self.path / "rounds.csv", table.encode())
         text = json.dumps(summary(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
+
+
+def to_parts(progress: Progress) -> tuple[dict[str, tuple[int, Tree]], dict[str, Any]]:
+    """Return everything but the records: trees, each with its round, and plain facts."""
+    parts = {"state": (progress.state.round, to_tree(progress.state))}
+    facts = to_facts(progress.state)
+    if progress.best is not None:
+        parts["best"] = (progress.best.round, progress.best.model._asdict())
+        facts["best"] = asdict(progress.best) | {"model": None}
+    if progress.pending is not None:
+        facts["pending"] = progress.pending.as_dict()
+    return parts, facts
+
+
+def from_parts(
+    parts: dict[str, Tree],
+    facts: dict[str, Any],
+    records: tuple[RoundRecord, ...],
+    start: State,
+) -> Progress:
+    """Invert `to_parts`, for a run that began with `start`."""
+    pending = RoundRecord(**facts["pending"]) if "pending" in facts else None
+    best = _best(facts["best"], parts["best"]) if "best" in facts else None
+    return Progress(from_tree(parts["state"], facts, start), best, records, pending)
 
 
 def discard_run(path: Path) -> None:

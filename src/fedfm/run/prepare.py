@@ -11,9 +11,11 @@ from fedfm import data, models
 from fedfm.config import Config
 from fedfm.config.training import Training
 from fedfm.core.errors import require
+from fedfm.core.launch import is_launched, local_rank
 from fedfm.core.rng import torch_seed
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import assign, read_clients
+from fedfm.engine.processes import connect
 from fedfm.models.weights import digest_file, freeze_layers, load_weights
 
 SMALL = 50_000
@@ -30,7 +32,8 @@ def load_data(config: Config, download: bool = True) -> Dataset:
             options[key] = Path(options[key]).expanduser()
     if config.data.augment is not None:
         options["augment"] = config.data.augment  # dumped as a table
-    return data.load(config.data.name, download=download, **options)
+    with connect().take_turns():  # the first one may download
+        return data.load(config.data.name, download=download, **options)
 
 
 def follow_all(
@@ -106,10 +109,13 @@ def use_threads(wanted: int, model: torch.nn.Module) -> Iterator[None]:
 
 
 def device_of(config: Config) -> torch.device:
-    """Return the device that a config runs on."""
+    """Return the device that a config runs on: of several GPUs the one of this process."""
     has_gpu = torch.cuda.is_available()
     require(
         config.device != "cuda" or has_gpu,
         "device = cuda, but PyTorch finds no NVIDIA GPU here; use device=auto or device=cpu",
     )
-    return torch.device("cuda" if has_gpu and config.device != "cpu" else "cpu")
+    if not has_gpu or config.device == "cpu":
+        return torch.device("cpu")
+    own = f":{local_rank() % torch.cuda.device_count()}" if is_launched() else ""
+    return torch.device(f"cuda{own}")

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +17,7 @@ from fedfm.core.errors import UserError, require
 from fedfm.data.dataset import Dataset
 from fedfm.engine.choice import ExecutorChoice
 from fedfm.engine.networks import copy_model, describe_task
+from fedfm.engine.processes import ALONE, Processes, connect
 from fedfm.engine.profile import phase
 from fedfm.rounds.server import Diverged
 from fedfm.run.bookkeeper import Bookkeeper, Watcher, describe_privacy
@@ -24,6 +25,14 @@ from fedfm.run.description import DataDescription
 from fedfm.run.extend import check_extension, copy_run
 from fedfm.run.folder import RunFolder, check_writable, discard_run
 from fedfm.run.prepare import build_model, device_of, follow_all, load_data, use_threads
+from fedfm.run.processes import (
+    check_cohort,
+    check_configs,
+    check_inputs,
+    check_states_folder,
+    share_path,
+    tell_all,
+)
 from fedfm.run.records import Progress, Result
 from fedfm.run.simulation import Simulation, advance
 
@@ -40,15 +49,19 @@ class Run:
     watch: Watcher | None = None
     parent: Path | None = None
     """The folder of the finished run that a new one goes on from."""
+    executor: str | None = None
+    """The executor that replaces the config's, once it is known."""
+
+    def find_executor(self) -> str:
+        """Return the executor that the folder records, or else that of the config."""
+        begun = self.parent or self.out
+        known = begun and RunFolder(begun).choice()
+        return known.name if known and self.config.executor == "auto" else self.config.executor
 
     @property
     def effective_config(self) -> Config:
         """The config, with the executor that the folder records if there is one."""
-        begun = self.parent or self.out
-        known = begun and RunFolder(begun).choice()
-        if known and self.config.executor == "auto":
-            return self.config.model_copy(update={"executor": known.name})
-        return self.config
+        return self.config.model_copy(update={"executor": self.executor or self.find_executor()})
 
     @property
     def packing(self) -> tuple[object, ...]:
@@ -77,14 +90,14 @@ class Run:
         DataDescription.of(data).save(folder.path)
         return folder
 
-    def client_states(self, stack: ExitStack) -> ClientStates:
+    def client_states(self, stack: ExitStack, processes: Processes) -> ClientStates:
         """Return an empty store for what clients keep, as large as the config needs."""
         task = describe_task(self.model, copy_model(self.model), classes=1, features=1)
         if not self.config.keeps_states_on_disk(task):
             return InMemory()
-        if self.out is not None:
-            return OnDisk(self.out / "clients")
-        return OnDisk(Path(stack.enter_context(TemporaryDirectory())))
+        folder = self.out and self.out / "clients"
+        folder = folder or Path(stack.enter_context(TemporaryDirectory()))
+        return OnDisk(share_path(processes, folder), tidies=processes.first)
 
 
 def run_configs(
@@ -104,8 +117,13 @@ def run_configs(
     in `parents`. With `overwrite` earlier runs in `outs` are deleted.
     """
     require(not (resume and overwrite), "a run is resumed or overwritten, not both")
+    processes = connect()
+    check_configs(processes, configs)
     configs, data = follow_all(configs, data)
     first, nobody = configs[0], [None] * len(configs)
+    check_cohort(processes, first)
+    if not processes.first:  # the first one keeps the books
+        outs, watchers, parents = (), (), ()
     for config, out in zip(configs, outs or nobody, strict=True):
         if out and overwrite:
             discard_run(out)
@@ -117,10 +135,11 @@ def run_configs(
     with phase("set-up"):
         data, device = data or load_data(first), device_of(first)
         networks = networks or [build_model(config, data).to(device) for config in configs]
+        check_inputs(processes, data, networks)
     several = (each or nobody for each in (outs, watchers, parents))
     every = zip(networks, configs, *several, strict=True)
     with use_threads(first.threads, networks[0]):
-        return run_together([Run(*each) for each in every], data, resume)
+        return run_together([Run(*each) for each in every], data, resume, processes)
 
 
 def _check_out(out: Path, config: Config, resume: bool) -> None:
@@ -133,17 +152,20 @@ def _check_out(out: Path, config: Config, resume: bool) -> None:
     check_writable(out)
 
 
-def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> list[Result]:
+def run_together(
+    runs: Sequence[Run], data: Dataset, resume: bool = False, processes: Processes = ALONE
+) -> list[Result]:
     """Run several seeds of one network; train the clients of all of them together.
 
-    Runs that began with different executors, or whose inputs differ, continue separately.
+    Runs that began with different executors, or whose inputs differ, continue separately. Several
+    processes share the clients.
     """
+    executors = processes.gather([run.executor or run.find_executor() for run in runs])[0]
+    runs = [replace(run, executor=name) for run, name in zip(runs, executors, strict=True)]
     kinds = [run.packing for run in runs]
     if len(set(kinds)) > 1:
-        done = {
-            kind: iter(run_together([r for r in runs if r.packing == kind], data, resume))
-            for kind in dict.fromkeys(kinds)
-        }
+        alike = {k: [run for run in runs if run.packing == k] for k in dict.fromkeys(kinds)}
+        done = {k: iter(run_together(each, data, resume, processes)) for k, each in alike.items()}
         return [next(done[kind]) for kind in kinds]
     describe_privacy(runs[0].config)  # fails now where it would fail after the last round
     for run in runs:
@@ -155,9 +177,9 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
         with phase("set-up"):
             for run in runs:
                 sibling = simulations[0] if simulations else None
-                clients = run.client_states(stack)
+                clients = run.client_states(stack, processes)
                 simulations.append(
-                    Simulation(run.model, data, run.effective_config, clients, sibling)
+                    Simulation(run.model, data, run.effective_config, clients, sibling, processes)
                 )
         if runs[0].effective_config.executor == "auto":
             logger.info("executor %s: %s", *simulations[0].choice)
@@ -168,8 +190,10 @@ def run_together(runs: Sequence[Run], data: Dataset, resume: bool = False) -> li
         for folder in folders:
             if folder:
                 stack.enter_context(folder.lock())
+        for simulation in simulations:
+            check_states_folder(processes, simulation.start.clients)
         keepers = [Bookkeeper(r.config, f, r.watch) for r, f in zip(runs, folders, strict=True)]
-        return _finish(simulations, keepers)
+        return _finish(simulations, keepers, processes)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -186,9 +210,14 @@ def _warn_of_late_pieces(config: Config) -> None:
             logger.warning(warning, piece.name, piece.first_round, rounds)
 
 
-def _finish(simulations: Sequence[Simulation], keepers: Sequence[Bookkeeper]) -> list[Result]:
+def _finish(
+    simulations: Sequence[Simulation], keepers: Sequence[Bookkeeper], processes: Processes
+) -> list[Result]:
     """Run all remaining rounds; a run that is behind the others catches up first."""
-    progresses = [k.begin(s.start) for k, s in zip(keepers, simulations, strict=True)]
+    progresses = [
+        tell_all(processes, keeper.begin(simulation.start), simulation.start)
+        for keeper, simulation in zip(keepers, simulations, strict=True)
+    ]
     rounds, diverged = simulations[0].config.training.rounds, dict[int, Diverged]()
     while which := _furthest_behind(progresses, rounds, diverged):
         advanced = advance([simulations[i] for i in which], [progresses[i] for i in which])
@@ -198,6 +227,7 @@ def _finish(simulations: Sequence[Simulation], keepers: Sequence[Bookkeeper]) ->
                 continue
             progresses[i] = progress
             keepers[i].save(progress)
+        processes.wait()  # files of the round before are gone before the next round writes
         for i in which:  # all have saved the round: any of them may stop
             if i not in diverged:
                 keepers[i].notify(progresses[i])

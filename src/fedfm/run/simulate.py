@@ -86,7 +86,8 @@ def simulate(
         overwrite: Whether to delete a run in `out` and start again, as after one that diverged.
         extend: The folder of a finished run with fewer rounds and otherwise the same settings; the
             new run in `out` goes on from it, as if it had had all rounds from the start.
-        watch: Called with the `RoundRecord` of every round.
+        watch: Called with the `RoundRecord` of every round; of several processes that torchrun
+            started, only in the first one.
 
     Returns:
         The rounds, and the reported model: by default that of the round with the best mean

@@ -20,11 +20,13 @@ from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator, OwnModels
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import copy_model, describe_task
+from fedfm.engine.processes import ALONE, Processes
 from fedfm.engine.profile import phase
 from fedfm.losses import make_class_weights
 from fedfm.methods.base import Model
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.group import personal_models
+from fedfm.rounds.processes import choose_cohort
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
 from fedfm.rounds.single_samples import check_single_samples
@@ -45,7 +47,8 @@ logger = logging.getLogger(__name__)
 class Simulation:
     """A federation set up on one machine, ready to run round after round.
 
-    A `sibling` with the same network and data lends its copy of the data and its executor.
+    A `sibling` with the same network and data lends its copy of the data and its executor. Of
+    several `processes`, each has all of this and trains a part of every round's clients.
     """
 
     device_data: tuple[DeviceData, DeviceData]
@@ -59,6 +62,7 @@ class Simulation:
         config: Config,
         clients: ClientStates | None = None,
         sibling: "Simulation | None" = None,
+        processes: Processes = ALONE,
     ) -> None:
         training, seed, classes = config.training, config.seed, len(data.classes)
         check_test_classes(data)
@@ -89,6 +93,7 @@ class Simulation:
             ),
             labels=data.train.labels,
             rounds=training.rounds,
+            processes=processes,
         )
         self.method.check(fed.task)
         sizes = {f"client {k}": len(indices) for k, indices in enumerate(fed.samples)}
@@ -108,13 +113,18 @@ class Simulation:
             self.choice = self.choice.add(chosen.note)
         self.federation = replace(fed, executor=chosen)
         self.start = initial_state(start, self.method, fed.task, clients)
-        self.evaluate = Evaluator(chosen, validation, self.device_data, self.measures, owned)
+        measured = self.device_data, self.measures, owned
+        self.evaluate = Evaluator(chosen, validation, *measured, processes)
 
     def _choice(self, model: nn.Module, fed: Federation) -> ExecutorChoice:
         """Return the executor of the config, or the fastest one."""
         if self.config.executor != "auto":
             return ExecutorChoice(self.config.executor, "asked for")
-        plans = [fed.plan(0, client) for client in fed.cohort(0)]
+        chosen = self._measure_choice(model, fed) if fed.processes.first else None
+        return ExecutorChoice(*fed.processes.gather(chosen)[0])
+
+    def _measure_choice(self, model: nn.Module, fed: Federation) -> ExecutorChoice:
+        plans = [fed.plan(0, client) for client in choose_cohort(fed.cohort(0), fed)]
         rounds, optimizer = self.config.training.rounds, fed.training.optimizer
         return choose_executor(model, self.device_data[0], plans, optimizer, rounds)
 
