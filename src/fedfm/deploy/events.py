@@ -276,6 +276,29 @@ class CertificateExpires(Event):
 
 
 @dataclass(frozen=True)
+class CertificateRenewed(Event):
+    """The server uses a new certificate, for new connections and signatures."""
+
+    text = "{file} is new and in use: for {names}, valid until {expires}"
+    file: str
+    names: list[str]
+    expires: str
+    """The time in ISO format."""
+    sha256: str
+    """The certificate's fingerprint."""
+
+
+@dataclass(frozen=True)
+class CertificateProblem(Event):
+    """A new certificate cannot be used; the one before it stays in use."""
+
+    text = "{file} is not used, and the certificate before it stays in use: {reason}"
+    level = logging.ERROR
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class LogRepaired(Event):
     """An unfinished last line of the audit log, left by a killed server, was removed."""
 

@@ -1,7 +1,7 @@
 """The adapter to Flower's private modules: nothing else in FedFM imports them.
 
 Flower offers programs, not functions, for what stands here: the connection of a node (`Fleet`), a
-superlink whose interfaces ask for credentials (`run_superlink`), calls to its Control interface
+superlink whose interfaces ask for credentials (`make_server`), calls to its Control interface
 (`Control`) and the task of a run's server (`take_server_task`). Tried with the versions of Flower
 that docs/deploy.md names.
 
@@ -70,8 +70,10 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedfm.core.errors import UserError, require
+from fedfm.deploy.programs.renewal import Renewed, follow, make_context
 
 if TYPE_CHECKING:
+    import uvicorn
     from flwr.serverapp import Grid
     from flwr.supercore.retry import RetryInvoker
     from flwr.supercore.runtime import RuntimeHttpClient
@@ -473,13 +475,18 @@ def _send_heartbeats(client: "RuntimeHttpClient") -> Iterator[None]:
         heartbeat.stop()
 
 
-def run_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence[str] = ()) -> None:
-    """Serve a superlink until a signal ends the process; see `make_superlink`."""
+def make_server(
+    host: str, port: int, token: str, secret: bytes, tls: Sequence[str] = ()
+) -> "uvicorn.Server":
+    """Return a server of a superlink; see `make_superlink`.
+
+    New connections use the newest certificate.
+    """
     import uvicorn
     from flwr.supercore.http_logging import get_uvicorn_log_config
 
     certificate, key = (tls[1], tls[2]) if tls else (None, None)
-    uvicorn.run(
+    config = uvicorn.Config(
         make_superlink(host, port, token, secret, tls),
         host=host,
         port=port,
@@ -489,6 +496,10 @@ def run_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence
         ws="none",
         timeout_graceful_shutdown=2,
     )
+    config.load()
+    if config.ssl:
+        follow(config.ssl, Renewed(tls, make_context))
+    return uvicorn.Server(config)
 
 
 def make_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence[str] = ()) -> Any:
@@ -546,10 +557,14 @@ def _make_plugin(token: str) -> "ControlAuthnPlugin":
 
 
 def main(address: str, token: str, secret: str, *tls: str) -> None:
-    """Run a superlink whose credentials are in files."""
+    """Run a superlink whose credentials are in files, until a signal ends the process."""
     host, _, port = address.rpartition(":")
     credentials = Path(token).read_text(), Path(secret).read_bytes()
-    run_superlink(host.strip("[]"), int(port), *credentials, tls)
+    server = make_server(host.strip("[]"), int(port), *credentials, tls)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(3)
 
 
 if __name__ == "__main__":
