@@ -165,9 +165,26 @@ class Limited(Event):
 class SumRepeated(Event):
     """A secure sum is lost by a fault, and is asked for again."""
 
-    text = "'{question}' is lost ({times} in a row): {reason}"
     level = logging.WARNING
     question: str
+    times: int
+    reason: str
+    groups: list[list[int]] | None = None
+    """The halves that it is asked for in, so that one of them is not spoilt."""
+
+    def __str__(self) -> str:
+        """Return the log line."""
+        halves = f"; asked again in the groups {self.groups}" if self.groups else ""
+        return f"'{self.question}' is lost ({self.times} in a row): {self.reason}{halves}"
+
+
+@dataclass(frozen=True)
+class RoundDropped(Event):
+    """No sum of a round can be used: the model stays, and the round begins anew."""
+
+    text = "round {round} is dropped ({times} in a row) and begins anew: {reason}"
+    level = logging.ERROR
+    round: int
     times: int
     reason: str
 

@@ -170,7 +170,7 @@ class Overview:
                 client.state, client.reason = "revoked", "its key is not accepted any more"
 
     @apply.register
-    def _(self, event: events.KeyProblem | events.CertificateProblem) -> None:
+    def _(self, event: events.KeyProblem | events.CertificateProblem | events.RoundDropped) -> None:
         self.error = {"text": str(event), "time": self.changed}
 
     def _set_state(self, client: int, state: ClientState, reason: str | None) -> None:

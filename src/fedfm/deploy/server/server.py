@@ -20,15 +20,24 @@ from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.deploy.agreement import describe_agreement
 from fedfm.deploy.checks import check_deployable
-from fedfm.deploy.errors import SecureError
-from fedfm.deploy.events import Finished, RoundBegan, RoundEnded, Scored, Started, tell
+from fedfm.deploy.errors import SecureError, SumLost
+from fedfm.deploy.events import (
+    Finished,
+    RoundBegan,
+    RoundDropped,
+    RoundEnded,
+    Scored,
+    Started,
+    tell,
+)
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
 from fedfm.deploy.server.enrolment import Enrolment
 from fedfm.deploy.server.expected import expect_answer, expect_scores, expect_weight
 from fedfm.deploy.server.messaging import PAUSE
-from fedfm.deploy.server.plausible import Plausible
 from fedfm.deploy.server.scores import make_score, make_scorer
-from fedfm.deploy.server.sums import Collected, Collector, PlainSums, SecureSums
+from fedfm.deploy.server.secure_sums import make_collector
+from fedfm.deploy.server.sums import Collected
+from fedfm.deploy.validation import to_one_line
 from fedfm.engine.networks import copy_model, describe_task
 from fedfm.methods.base import Model
 from fedfm.privacy.guard import Guard, secret_sources
@@ -43,10 +52,12 @@ from fedfm.run.records import Best, Progress, Result, RoundRecord, Score
 from fedfm.run.scores import make_selection
 
 logger = logging.getLogger(__name__)
+DROPPED_IN_A_ROW = 3
+"""So many rounds without a sum, one after the other, end the run."""
 
 
 class TooFewClients(UserError):
-    """Fewer clients than a sum needs are left."""
+    """Fewer clients than a sum needs are left, or these spoil every sum."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -66,12 +77,7 @@ class Server:
         self.measures, self.selection = config.measures, make_selection(config)
         self.keeper = Bookkeeper(config, folder, watch, deployed=True)
         self.clients = Enrolment(grid, config, folder.path / "members.json", pause)
-        ask, plausible = self.clients.ask, Plausible(config)
-        self.collector: Collector = (
-            SecureSums(ask, config.deployment, plausible.check_total)
-            if config.deployment.secure
-            else PlainSums(ask, plausible.check)
-        )
+        self.collector = make_collector(self.clients.ask, config)
 
     @cached_property
     def guard(self) -> Guard | None:
@@ -101,7 +107,7 @@ class Server:
         if progress.state.round:
             logger.info("continuing after round %d", progress.state.round)
         while progress.state.round < self.config.training.rounds:
-            progress = self._round(progress)
+            progress = self._complete_round(progress)
             self._save(progress)
         if progress.pending:
             progress = self._add_score(progress, self._final_score(progress.state))
@@ -121,6 +127,19 @@ class Server:
         weight = expect_weight(self.config, self.task.model, self.clients.unit)
         self.clients.settle_unit(weight)
         return initial_state(self.task.model, self.method, self.task, OnClients())
+
+    def _complete_round(self, progress: Progress) -> Progress:
+        """Run one more round; begin it anew if its sums are lost, at most `DROPPED_IN_A_ROW` times.
+
+        Meanwhile an operator can revoke keys, and clients can come.
+        """
+        for times in range(1, DROPPED_IN_A_ROW + 1):
+            try:
+                return self._round(progress)
+            except SumLost as lost:
+                reason = to_one_line(lost)
+                tell(RoundDropped(progress.state.round + 1, times, reason))
+        raise TooFewClients(f"{DROPPED_IN_A_ROW} rounds in a row are dropped: {reason}")
 
     def _round(self, progress: Progress) -> Progress:
         """Run one more round, and score the model that it began with."""
@@ -176,6 +195,8 @@ class Server:
         self.clients.expect(like)
         try:
             collected = self.collector.collect(kind, questions, like, purposes)
+        except SumLost:
+            raise
         except SecureError as reason:
             raise TooFewClients(str(reason)) from reason
         clients, minimum = len(collected.clients), self.config.deployment.minimum
