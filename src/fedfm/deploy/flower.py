@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
-from flwr.common.serde import message_to_proto
+from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
@@ -70,6 +70,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedfm.core.errors import UserError, require
+from fedfm.deploy.programs.receiving import Oversized, ReceivingLimit
 from fedfm.deploy.programs.renewal import Renewed, follow, make_context
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Question(NamedTuple):
     """A message for a node."""
 
     message: Message
+    refusal: str = ""
+    """Why it was not fetched; its content is empty then."""
 
     @property
     def run(self) -> int:
@@ -137,7 +140,7 @@ def _translate() -> Iterator[None]:
     except httpx.TransportError as problem:
         untrusted = any(fault in str(problem) for fault in TLS_FAULTS)
         raise (Untrusted if untrusted else Unreachable)(str(problem)) from problem
-    except (ObjectPullError, ObjectPushError) as problem:
+    except (ObjectPullError, ObjectPushError, Oversized, ValueError) as problem:
         raise FleetError(str(problem)) from problem
 
 
@@ -166,10 +169,13 @@ class Fleet:
     """A node's connection to a superlink, from now until the end of a `with` block.
 
     `ca` is the authority of a superlink with TLS, `key` the private key of a registered node.
-    Without them the node registers itself. The node opens no port and fetches no app.
+    Without them the node registers itself. The node opens no port and fetches no app, and no
+    message of more than `limit` bytes.
     """
 
-    def __init__(self, address: str, ca: Path | None = None, key: Path | None = None) -> None:
+    def __init__(
+        self, address: str, ca: Path | None = None, key: Path | None = None, limit: int = 2**40
+    ) -> None:
         self.registers_itself = key is None
         private, public = generate_key_pairs() if key is None else load_key_pair(key)
         self._public = public_key_to_bytes(public)
@@ -179,6 +185,9 @@ class Fleet:
             ca.read_bytes() if ca else None,
             [_version("SuperNode"), NodeAuthHttpInterceptor(private, public)],
         )
+        self._receiving = ReceivingLimit(limit)
+        self._client._client.event_hooks = {"response": [self._receiving.check]}
+        self._client._client.headers["accept-encoding"] = "identity"
         self._node = Node()
         self._heartbeat = HeartbeatSender(self._beat)
 
@@ -234,22 +243,28 @@ class Fleet:
             answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
             if not answer.messages_list:
                 return None
-            run = int(answer.messages_list[0].metadata.run_id)
-            return Question(self._fetch(answer.message_object_trees[0], run))
+            (head, *_), (tree, *_) = answer.messages_list, answer.message_object_trees
+            run, refusal = int(head.metadata.run_id), ""
+            try:
+                message = self._fetch(tree, run)
+            except Oversized as problem:
+                message, refusal = message_from_proto(head), f"the message is too large: {problem}"
+            make_confirm_message_received_fn_protobuf(
+                self._client.ConfirmMessageReceived, self._node, run
+            )(tree.object_id)
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        return Question(message, refusal)
 
     def _fetch(self, tree: ObjectTree, run: int) -> Message:
-        contents = pull_objects(
-            [part.object_id for part in iterate_object_tree(tree)],
-            make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
-            initial_backoff=FIRST_WAIT,
-            backoff_cap=LONGEST_WAIT,
-        )
-        make_confirm_message_received_fn_protobuf(
-            self._client.ConfirmMessageReceived, self._node, run
-        )(tree.object_id)
-        message = cast(Message, inflate_object_from_contents(tree.object_id, contents))
-        message.metadata.__dict__["_message_id"] = tree.object_id
-        return message
+        parts = [part.object_id for part in iterate_object_tree(tree)]
+        with self._receiving.message(len(parts)):
+            contents = pull_objects(
+                parts,
+                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+                initial_backoff=FIRST_WAIT,
+                backoff_cap=LONGEST_WAIT,
+            )
+        return cast(Message, inflate_object_from_contents(tree.object_id, contents))
 
     def reply(self, question: Question, answer: RecordDict | str, seconds: float = 0.0) -> None:
         """Send the content of an answer, or the reason why there is none."""
