@@ -140,7 +140,7 @@ def _translate() -> Iterator[None]:
     except httpx.TransportError as problem:
         untrusted = any(fault in str(problem) for fault in TLS_FAULTS)
         raise (Untrusted if untrusted else Unreachable)(str(problem)) from problem
-    except (ObjectPullError, ObjectPushError, Oversized, ValueError) as problem:
+    except (ObjectPullError, ObjectPushError, Oversized) as problem:
         raise FleetError(str(problem)) from problem
 
 
