@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import tomli_w
-import uvicorn
 
-from fedfm.deploy.flower import make_superlink
+from fedfm.deploy.flower import make_server
 from fedfm.deploy.programs.addresses import Address, free_address
 from fedfm.deploy.programs.keys import ServerKeys
 
@@ -30,20 +29,8 @@ def main(grid, context): pass
 def run_superlink(keys: ServerKeys | None = None) -> Iterator[Address]:
     """Serve a superlink inside the block."""
     address = free_address()
-    tls = [str(keys.ca), str(keys.certificate), str(keys.key)] if keys else []
-    app = make_superlink(address.host, address.port, TOKEN, SECRET, tls)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=address.host,
-            port=address.port,
-            log_level="warning",
-            ws="none",
-            ssl_certfile=tls[1] if tls else None,
-            ssl_keyfile=tls[2] if tls else None,
-            timeout_graceful_shutdown=1,
-        )
-    )
+    tls = [*map(str, keys.files)] if keys else []
+    server = make_server(address.host, address.port, TOKEN, SECRET, tls)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

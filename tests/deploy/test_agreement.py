@@ -18,20 +18,14 @@ from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
 from fedfm.data.split import Split
 from fedfm.data.splits import channel_statistics
-from fedfm.deploy.agreement import (
-    Agreement,
-    Introduction,
-    agree,
-    apply_agreement,
-    explain_misfit,
-    introduce,
-)
+from fedfm.deploy.agreement import Agreement, Introduction, apply_agreement, introduce
 from fedfm.deploy.checks import check_deployable
 from fedfm.deploy.normalisation import (
     compute_declared_moments,
     compute_moments,
     compute_normalisation,
 )
+from fedfm.deploy.server.introductions import agree, explain_misfit
 
 GREY, COLOUR = (1, 8, 8), (3, 8, 8)
 

@@ -297,10 +297,37 @@ def test_a_spoilt_sum_is_repeated_and_the_run_goes_on(federation, warnings, meth
     assert "masks do not cancel" in line
 
 
-def test_a_client_that_spoils_every_sum_ends_the_run(federation, warnings):
+@pytest.mark.parametrize("method", ["fedavg", "fedfm"])
+def test_a_client_that_spoils_every_sum_is_named_and_the_run_goes_on(federation, warnings, method):
+    """Each round has the half without it, until it is the only one that was in every lost sum."""
+    run = federation(method, SECURE, "training.rounds=4", clients=6)
+    result = run.run(Fault("train", spoil_words, at=range(99)))
+    assert [record.failed for record in result.rounds] == [3, 3, 3, 1]
+    (line,) = [line for line in warnings() if "from now on" in line]
+    assert line.startswith("client 1 is left out from now on: of all clients it alone")
+    groups = [{1, 3, 5}, {1, 2, 5}, {0, 1, 3}, {1}]
+    absent = lambda round, kind, client: (  # noqa: E731
+        client in groups[round] and (kind == "train" or round == 3)
+    )
+    assert_same(run.state, run.simulated_without(absent), **QUANTISED)
+
+
+def test_a_round_without_a_sum_is_dropped_and_the_run_goes_on(federation, warnings):
+    """Three clients are too few for halves: nobody is named, and no sum is used."""
+    run = federation("scaffold", SECURE)
+    result = run.run(Fault("train", spoil_words, at=range(1, 5)))
+    assert_same(run.state, run.simulated().state, **QUANTISED)
+    assert [record.failed for record in result.rounds] == [0, 0, 0]
+    dropped = [line for line in warnings() if line.startswith("round ")]
+    (line,) = dropped
+    assert line.startswith("round 2 is dropped (1 in a row) and begins anew: 'train'")
+    assert "masks do not cancel" in line
+
+
+def test_rounds_that_are_dropped_again_and_again_end_the_run(federation, warnings):
     """With the reason, and the state before; without the client the run goes on."""
     run = federation("fedavg", SECURE)
-    with pytest.raises(UserError, match=r"3 sums in a row are lost.*do not cancel"):
+    with pytest.raises(UserError, match=r"3 rounds in a row are dropped.*do not cancel.*--resume"):
         run.run(Fault("train", spoil_words, at=range(1, 99)))
     assert run.state.round == 1
     run.run(resume=True)

@@ -230,7 +230,7 @@ def test_a_grid_signs_what_it_sends(closed, folder, app):
     a = load_client_keys(folder / "keys" / "a", "a")
     run = start_run(closed, app, keys.ca)
     verifier = Verifier(a.ca.read_bytes(), "127.0.0.1")
-    signer = Signer.load(keys.certificate, keys.key)
+    signer = partial(Signer.load, keys.certificate, keys.key)
 
     def check(question: flower.Question) -> object:
         payload, signature = read_payload(question.content), read_signature(question.content)

@@ -15,7 +15,7 @@ from fedfm.core.trees import Tree
 from fedfm.deploy.agreement import hide_classes
 from fedfm.deploy.checks import check_deployable
 from fedfm.deploy.errors import Refusal
-from fedfm.deploy.server.sums import SecureSums
+from fedfm.deploy.server.secure_sums import SecureSums
 from tests.deploy.conftest import CLASSES, NODES, SECURE, facts_of, tensors_of, write_site
 from tests.deploy.test_agreement import told
 

@@ -116,12 +116,15 @@ def renew(
         ),
     ] = None,
 ) -> None:
-    """Make a new certificate for the server; clients keep their ca.pem."""
+    """Make a new certificate for the server; a running server takes it into use."""
     from fedfm.deploy.programs.keys import renew_server
 
     new = renew_server(folder, server or [], days, authority)
     print(f"{new / 'server.pem'} is valid for {days} days, or as long as its authority.")
-    print("Copy it and server.key to the server's folder, and restart the server with --resume.")
+    print(
+        f"If the server has a copy of {new} on another machine, copy server.pem and server.key\n"
+        "there. A running server takes them into use; it needs no restart."
+    )
 
 
 def _explain_client(folder: Path, name: str, server: str) -> None:

@@ -1,7 +1,7 @@
 """The adapter to Flower's private modules: nothing else in FedFM imports them.
 
 Flower offers programs, not functions, for what stands here: the connection of a node (`Fleet`), a
-superlink whose interfaces ask for credentials (`run_superlink`), calls to its Control interface
+superlink whose interfaces ask for credentials (`make_server`), calls to its Control interface
 (`Control`) and the task of a run's server (`take_server_task`). Tried with the versions of Flower
 that docs/deploy.md names.
 
@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
-from flwr.common.serde import message_to_proto
+from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
@@ -70,8 +70,11 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedfm.core.errors import UserError, require
+from fedfm.deploy.programs.receiving import Oversized, ReceivingLimit
+from fedfm.deploy.programs.renewal import Renewed, follow, make_context
 
 if TYPE_CHECKING:
+    import uvicorn
     from flwr.serverapp import Grid
     from flwr.supercore.retry import RetryInvoker
     from flwr.supercore.runtime import RuntimeHttpClient
@@ -113,6 +116,8 @@ class Question(NamedTuple):
     """A message for a node."""
 
     message: Message
+    refusal: str = ""
+    """Why it was not fetched; its content is empty then."""
 
     @property
     def run(self) -> int:
@@ -135,7 +140,7 @@ def _translate() -> Iterator[None]:
     except httpx.TransportError as problem:
         untrusted = any(fault in str(problem) for fault in TLS_FAULTS)
         raise (Untrusted if untrusted else Unreachable)(str(problem)) from problem
-    except (ObjectPullError, ObjectPushError) as problem:
+    except (ObjectPullError, ObjectPushError, Oversized) as problem:
         raise FleetError(str(problem)) from problem
 
 
@@ -164,10 +169,13 @@ class Fleet:
     """A node's connection to a superlink, from now until the end of a `with` block.
 
     `ca` is the authority of a superlink with TLS, `key` the private key of a registered node.
-    Without them the node registers itself. The node opens no port and fetches no app.
+    Without them the node registers itself. The node opens no port and fetches no app, and no
+    message of more than `limit` bytes.
     """
 
-    def __init__(self, address: str, ca: Path | None = None, key: Path | None = None) -> None:
+    def __init__(
+        self, address: str, ca: Path | None = None, key: Path | None = None, limit: int = 2**40
+    ) -> None:
         self.registers_itself = key is None
         private, public = generate_key_pairs() if key is None else load_key_pair(key)
         self._public = public_key_to_bytes(public)
@@ -177,6 +185,9 @@ class Fleet:
             ca.read_bytes() if ca else None,
             [_version("SuperNode"), NodeAuthHttpInterceptor(private, public)],
         )
+        self._receiving = ReceivingLimit(limit)
+        self._client._client.event_hooks = {"response": [self._receiving.check]}
+        self._client._client.headers["accept-encoding"] = "identity"
         self._node = Node()
         self._heartbeat = HeartbeatSender(self._beat)
 
@@ -232,22 +243,28 @@ class Fleet:
             answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
             if not answer.messages_list:
                 return None
-            run = int(answer.messages_list[0].metadata.run_id)
-            return Question(self._fetch(answer.message_object_trees[0], run))
+            (head, *_), (tree, *_) = answer.messages_list, answer.message_object_trees
+            run, refusal = int(head.metadata.run_id), ""
+            try:
+                message = self._fetch(tree, run)
+            except Oversized as problem:
+                message, refusal = message_from_proto(head), f"the message is too large: {problem}"
+            make_confirm_message_received_fn_protobuf(
+                self._client.ConfirmMessageReceived, self._node, run
+            )(tree.object_id)
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        return Question(message, refusal)
 
     def _fetch(self, tree: ObjectTree, run: int) -> Message:
-        contents = pull_objects(
-            [part.object_id for part in iterate_object_tree(tree)],
-            make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
-            initial_backoff=FIRST_WAIT,
-            backoff_cap=LONGEST_WAIT,
-        )
-        make_confirm_message_received_fn_protobuf(
-            self._client.ConfirmMessageReceived, self._node, run
-        )(tree.object_id)
-        message = cast(Message, inflate_object_from_contents(tree.object_id, contents))
-        message.metadata.__dict__["_message_id"] = tree.object_id
-        return message
+        parts = [part.object_id for part in iterate_object_tree(tree)]
+        with self._receiving.message(len(parts)):
+            contents = pull_objects(
+                parts,
+                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+                initial_backoff=FIRST_WAIT,
+                backoff_cap=LONGEST_WAIT,
+            )
+        return cast(Message, inflate_object_from_contents(tree.object_id, contents))
 
     def reply(self, question: Question, answer: RecordDict | str, seconds: float = 0.0) -> None:
         """Send the content of an answer, or the reason why there is none."""
@@ -473,13 +490,18 @@ def _send_heartbeats(client: "RuntimeHttpClient") -> Iterator[None]:
         heartbeat.stop()
 
 
-def run_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence[str] = ()) -> None:
-    """Serve a superlink until a signal ends the process; see `make_superlink`."""
+def make_server(
+    host: str, port: int, token: str, secret: bytes, tls: Sequence[str] = ()
+) -> "uvicorn.Server":
+    """Return a server of a superlink; see `make_superlink`.
+
+    New connections use the newest certificate.
+    """
     import uvicorn
     from flwr.supercore.http_logging import get_uvicorn_log_config
 
     certificate, key = (tls[1], tls[2]) if tls else (None, None)
-    uvicorn.run(
+    config = uvicorn.Config(
         make_superlink(host, port, token, secret, tls),
         host=host,
         port=port,
@@ -489,6 +511,10 @@ def run_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence
         ws="none",
         timeout_graceful_shutdown=2,
     )
+    config.load()
+    if config.ssl:
+        follow(config.ssl, Renewed(tls, make_context))
+    return uvicorn.Server(config)
 
 
 def make_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence[str] = ()) -> Any:
@@ -546,10 +572,14 @@ def _make_plugin(token: str) -> "ControlAuthnPlugin":
 
 
 def main(address: str, token: str, secret: str, *tls: str) -> None:
-    """Run a superlink whose credentials are in files."""
+    """Run a superlink whose credentials are in files, until a signal ends the process."""
     host, _, port = address.rpartition(":")
     credentials = Path(token).read_text(), Path(secret).read_bytes()
-    run_superlink(host.strip("[]"), int(port), *credentials, tls)
+    server = make_server(host.strip("[]"), int(port), *credentials, tls)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(3)
 
 
 if __name__ == "__main__":

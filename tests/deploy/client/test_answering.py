@@ -9,7 +9,6 @@ import pytest
 from flwr.app import Message
 
 from fedfm.config import Config, load_config
-from fedfm.deploy.agreement import agree
 from fedfm.deploy.client import answering
 from fedfm.deploy.client.answering import Answerer
 from fedfm.deploy.client.cache import Cache, stamp_files
@@ -17,6 +16,7 @@ from fedfm.deploy.client.client import Client
 from fedfm.deploy.client.site import Site, load_site
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet, encode
 from fedfm.deploy.payload import Payload, read_payload
+from fedfm.deploy.server.introductions import agree
 from tests.deploy.conftest import NODES, facts_of, write_site
 
 ROUNDS, WARM_UP = 200, 20

@@ -18,10 +18,11 @@ from fedfm.data import partition as partitions
 from fedfm.data.augment import PAPERS
 from fedfm.data.batches import plan_batches
 from fedfm.data.holdout import hold_out, hold_out_client
-from fedfm.deploy.agreement import Agreement, agree, apply_agreement, introduce
+from fedfm.deploy.agreement import Agreement, apply_agreement, introduce
 from fedfm.deploy.client.site import load_site, parse_site
 from fedfm.deploy.client.sources import CsvSource
 from fedfm.deploy.normalisation import compute_normalisation
+from fedfm.deploy.server.introductions import agree
 from tests.data.samples import pixels, png, tree
 from tests.test_docs import ROOT, blocks
 

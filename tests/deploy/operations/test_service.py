@@ -8,14 +8,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509 import load_pem_x509_certificate
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.events import CertificateExpires, Event, Finished, KeyProblem, LeftOut, listen
+from fedfm.deploy.events import (
+    CertificateExpires,
+    CertificateProblem,
+    CertificateRenewed,
+    Event,
+    Finished,
+    KeyProblem,
+    LeftOut,
+    listen,
+)
 from fedfm.deploy.operations.audit import compare_files, read_audit
+from fedfm.deploy.operations.certificates import CertificateWatcher
 from fedfm.deploy.operations.service import Operations, Watched, operate
 from fedfm.deploy.operations.status import SILENT, is_alive, is_healthy, read_status
 from fedfm.deploy.programs.certificates import make_server_files
-from fedfm.deploy.programs.keys import add_client, make_keys, revoke_client
+from fedfm.deploy.programs.keys import add_client, make_keys, renew_server, revoke_client
 from tests.cli.tools import Command
 from tests.deploy.conftest import Fault, silent
 
@@ -216,6 +228,17 @@ def test_a_key_that_cannot_be_used_is_told_once(federation, keys, tmp_path):
 # ---- certificates
 
 
+@pytest.fixture
+def look(monkeypatch) -> None:
+    """Certificates are looked at whenever they are asked for."""
+    monkeypatch.setattr("fedfm.deploy.programs.renewal.LOOK", 0.0)
+
+
+def watcher(operations: Operations) -> CertificateWatcher:
+    assert operations.certificates
+    return operations.certificates
+
+
 def keys_for(folder: Path, days: int) -> Path:
     folder.mkdir()
     for name, content in make_server_files(["localhost"], days).items():
@@ -231,7 +254,7 @@ def test_a_certificate_that_expires_soon_is_announced_every_day(federation, tmp_
     with listen(told.append):
         operations.begin()
         for hours in (1, 23, 25, 26, 50):
-            operations.check_certificates(start + timedelta(hours=hours))
+            watcher(operations).poll(start + timedelta(hours=hours))
     assert [type(event) for event in told] == [CertificateExpires] * 3
     assert "fedfm keys renew" in str(told[0])
     files = [each["file"] for each in operations.status()["certificates"]]
@@ -251,7 +274,44 @@ def test_a_server_does_not_begin_with_an_expired_certificate(federation, tmp_pat
     folder = keys_for(tmp_path / "keys", days=1)
     operations = Operations(tmp_path, federation("fedavg").config.deployment, Watched(folder))
     with pytest.raises(UserError, match="fedfm keys renew"):
-        operations.check_certificates(datetime.now(UTC) + timedelta(days=2), refuse=True)
+        watcher(operations).require_valid(datetime.now(UTC) + timedelta(days=2))
+
+
+def test_a_new_certificate_is_announced_and_in_the_status_at_once(federation, tmp_path, look):
+    make_keys(tmp_path / "keys", ["localhost"], ["a"], days=20)
+    folder, told = tmp_path / "keys/server", list[Event]()
+    operations = Operations(tmp_path, federation("fedavg").config.deployment, Watched(folder))
+    with listen(told.append):
+        operations.begin()
+        told.clear()
+        renew_server(tmp_path / "keys", [], days=300, kept=None)
+        operations.tick()
+        operations.tick()
+    (renewed,) = told
+    assert isinstance(renewed, CertificateRenewed)
+    assert renewed.names == ["localhost", "127.0.0.1"]
+    pem = (folder / "server.pem").read_bytes()
+    assert renewed.sha256 == load_pem_x509_certificate(pem).fingerprint(SHA256()).hex()
+    assert operations.status()["certificates"][1]["expires"] == renewed.expires
+
+
+def test_a_certificate_that_cannot_be_used_is_told_once(federation, tmp_path, look):
+    """The status is written as before, with the certificate that is in use."""
+    make_keys(tmp_path / "keys", ["localhost"], ["a"], days=200)
+    folder, told = tmp_path / "keys/server", list[Event]()
+    operations = Operations(tmp_path, federation("fedavg").config.deployment, Watched(folder))
+    with listen(operations), listen(told.append):
+        operations.begin()
+        before, told[:] = operations.status()["certificates"], []
+        (folder / "server.pem").write_text("half a certif")
+        for _ in range(4):
+            operations.tick()
+    (problem,) = told
+    assert isinstance(problem, CertificateProblem)
+    status = read_status(tmp_path)
+    assert status["certificates"] == before
+    assert "stays in use" in status["error"]["text"]
+    assert [e["event"] for e in read_audit(tmp_path / "audit.jsonl").entries][-1] == problem.kind
 
 
 # ---- status

@@ -58,6 +58,8 @@ class Machine:
     inside: tuple[str, ...] = ()
     """The beginning of every command, where it runs in a network of its own."""
     programs: list[Program] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=lambda: {"127.0.0.1"})
+    """The addresses at which its programs may listen."""
 
     def start(self, name: str, *command: object, **variables: str) -> Program:
         """Start a program of this name; another one of the same name writes to the same log."""
@@ -70,8 +72,8 @@ class Machine:
 def machine(tmp_path) -> Iterator[Machine]:
     """Watches over the test's processes, and ends those that it has left running.
 
-    None outlives its program; nobody but this machine can reach any; telemetry of Flower's own
-    programs is off.
+    None outlives its program; they listen at the machine's hosts, by default on loopback only;
+    telemetry of Flower's own programs is off.
     """
     found, observer = Machine(tmp_path), Observer(tmp_path)
     observer.start()
@@ -83,7 +85,7 @@ def machine(tmp_path) -> Iterator[Machine]:
         print(f"--- {program.said.name}", *program.words.splitlines()[-40:], sep="\n")
     observer.finish()
     assert left == []
-    assert observer.hosts == {"127.0.0.1"}
+    assert observer.hosts == found.hosts
     assert observer.talkative == set()
 
 

@@ -13,7 +13,7 @@ from fedfm.deploy.programs.addresses import Address
 from tests.cli.tools import sets
 from tests.deploy.processes.conftest import BIN, Machine
 from tests.deploy.processes.network import Host, connect, make_bridge, make_host
-from tests.deploy.processes.programs import Observer, Program, stop
+from tests.deploy.processes.programs import Program
 from tests.deploy.processes.test_attack import CONNECTION, find_superlink
 from tests.deploy.superlink import write_app
 
@@ -31,6 +31,11 @@ SETTINGS = (
     "deployment.timeout=200",
 )
 ASK = "import sys, urllib.request as web; print(web.urlopen(sys.argv[1]).read().decode())"
+LOOK = """
+import hashlib, ssl, sys
+pem = ssl.get_server_certificate((sys.argv[1], int(sys.argv[2])))
+print(hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest())
+"""
 ATTACK = """
 import socket, sys, time
 half = b"POST /v1/fleet/push-object HTTP/1.1\\r\\ncontent-le"
@@ -56,22 +61,6 @@ def hosts() -> Iterator[list[Host]]:
         for number, host in enumerate(made[1:], 1):
             connect(made[0], host, number)
         yield made
-
-
-@pytest.fixture
-def machine(tmp_path) -> Iterator[Machine]:
-    """Ends all programs; none may outlive them, or listen where nobody should reach it."""
-    machine, observer = Machine(tmp_path), Observer(tmp_path)
-    observer.start()
-    yield machine
-    stop(machine.programs)
-    left = observer.wait_for_the_end()
-    for program in machine.programs:
-        program.kill()
-        print(f"--- {program.said.name}", *program.words.splitlines()[-25:], sep="\n")
-    observer.finish()
-    assert left == []
-    assert observer.hosts == {"127.0.0.1", SERVER.host}
 
 
 class Operation:
@@ -117,6 +106,14 @@ class Operation:
         assert program.wait() == 0, program.words
         return program.words
 
+    def certificate(self) -> str:
+        """The SHA-256 of the certificate that the server shows to clients."""
+        number = len(self.machine.programs)
+        look = (sys.executable, "-c", LOOK, SERVER.host, SERVER.port)
+        program = self.start(self.client_hosts[0], f"look{number}", *look)
+        assert program.wait() == 0, program.words
+        return program.words.strip()
+
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The entries of the audit log of one kind."""
         path = self.out / "audit.jsonl"
@@ -132,6 +129,7 @@ class Operation:
 
 @pytest.fixture
 def operation(machine, hosts, points) -> Operation:
+    machine.hosts.add(SERVER.host)
     return Operation(machine, hosts, (*points, *SETTINGS))
 
 
@@ -160,6 +158,7 @@ def test_a_federation_in_operation(operation):
     operation.wait_for_rounds(server, 2)
     try_foreign_app(operation, server)
 
+    renew_certificate(operation, server)
     attack = (sys.executable, "-c", ATTACK, SERVER.host, SERVER.port)
     attacker = operation.start(operation.attacker, "attacker", *attack)
     attacker.wait_for("holding")
@@ -178,6 +177,16 @@ def check_page(operation: Operation) -> None:
     assert json.loads(operation.page("/status.json"))["rounds"] == 60
     assert "<html" in operation.page("/")
     assert "c0" in operation.fedfm("status", operation.out).words
+
+
+def renew_certificate(operation: Operation, server: Program) -> None:
+    """New connections see the new certificate; server and clients go on as they are."""
+    before = operation.certificate()
+    operation.fedfm("keys", "renew", operation.keys)
+    server.wait_until(lambda: bool(operation.events("certificate renewed")))
+    operation.wait_for_rounds(server, 2)
+    (renewed,) = operation.events("certificate renewed")
+    assert operation.certificate() == renewed["sha256"] != before
 
 
 def try_foreign_app(operation: Operation, server: Program) -> None:
@@ -206,6 +215,8 @@ def check_audit(operation: Operation) -> None:
     assert len(operation.events("started")) == 2
     assert len(operation.events("finished")) == 1
     rounds = operation.events("round ended")
+    assert len(operation.events("certificate renewed")) == 1
+    assert operation.events("certificate problem") == []
     taken = [{name(client) for client in entry["clients"]} for entry in rounds]
     assert taken[0] == {f"c{k}" for k in range(CLIENTS)}
     assert taken[-1] == {"c0", "c1", "c2", "c5"}

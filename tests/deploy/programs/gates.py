@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
 from fedfm.deploy.programs.addresses import LOOPBACK, Address, free_address
 from fedfm.deploy.programs.gate.callers import KEY, SIGNATURE, SIGNED, Callers
 from fedfm.deploy.programs.gate.limits import Limits
-from fedfm.deploy.programs.keys import make_keys
+from fedfm.deploy.programs.keys import load_server_keys, make_keys
 from fedfm.deploy.programs.proxy import Proxy, listen
+from fedfm.deploy.programs.renewal import Renewed, make_context
 
 CALL = "/v1/fleet/pull-messages"
 
@@ -102,8 +103,7 @@ async def gate(
     given, address = limits or Limits(), free_address()
     inside, outside = None, None
     if keys:
-        inside = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        inside.load_cert_chain(keys / "server/server.pem", keys / "server/server.key")
+        inside = Renewed(load_server_keys(keys / "server").files, make_context)
         outside = ssl.create_default_context(cafile=str(keys / "server/ca.pem"))
     superlink = httpx.AsyncClient(transport=transport or Superlink(echo), base_url="http://inside")
     with listen(address) as listener:

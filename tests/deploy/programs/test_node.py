@@ -263,7 +263,7 @@ def test_only_signed_questions_reach_the_worker(superlink, keys, tmp_path, monke
         for run in runs:
             with take_server_task(superlink, server.ca, SECRET, run, lambda: None) as grid:
                 signing = ServerGrid(
-                    grid, runs[0], lambda: None, Signer.load(server.certificate, server.key)
+                    grid, runs[0], lambda: None, lambda: Signer.load(server.certificate, server.key)
                 )
                 while not (nodes := list(grid.get_node_ids())):
                     assert thread.is_alive()

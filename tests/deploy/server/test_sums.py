@@ -9,10 +9,9 @@ from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import UserError
-from fedfm.core.trees import Tree, flatten, to_device, unflatten
+from fedfm.core.trees import flatten, unflatten
 from fedfm.deploy.errors import BadLetter, Refusal, SecureError
 from fedfm.deploy.masking import (
-    MASKING,
     Masker,
     merge_answer,
     split_answer,
@@ -22,90 +21,20 @@ from fedfm.deploy.masking import (
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.secure import Words
 from fedfm.deploy.secure import client as client_module
-from fedfm.deploy.server.sums import (
-    LOST_IN_A_ROW,
-    PlainSums,
-    SecureSums,
-    add_answers,
-    average_counters,
-    read_sum,
+from fedfm.deploy.server.masked_sum import average_counters
+from fedfm.deploy.server.secure_sums import TRIALS, SecureSums
+from fedfm.deploy.server.sums import add_answers, read_sum
+from tests.deploy.server.maskers import (
+    CLIENTS,
+    LIKE,
+    Clients,
+    answer_of,
+    assert_sum_of,
+    collected,
+    dead,
+    lines_of,
+    spoil_words,
 )
-
-CLIENTS = range(4)
-
-
-def answer_of(client: int) -> Tree:
-    """A client's answer: something of every kind."""
-    draw = torch.Generator().manual_seed(client)
-    return {
-        "change": {
-            "large": torch.randn(80, 80, generator=draw),
-            "small": torch.randn(3, generator=draw),
-        },
-        "counters": {"seen": torch.tensor(10 + client)},
-        "reports": {"count": torch.arange(3) + client, "sums": torch.randn(3, 2, generator=draw)},
-        "empty": {},
-        "weight": torch.tensor(1.5 + client, dtype=torch.float64),
-    }
-
-
-LIKE = to_device(answer_of(0), "meta")
-
-
-class Clients:
-    """Clients without a network: `spoil` may change what they say, or take it away."""
-
-    def __init__(self, spoil=lambda kind, client, packet: packet, secure=True):
-        self.maskers = {client: Masker(RecordDict()) for client in CLIENTS}
-        for masker in self.maskers.values():
-            masker.expect(minimum=2)
-        self.spoil, self.secure = spoil, secure
-        self.seen = []
-
-    def ask(self, kind, questions):
-        self.seen.append(kind)
-        said = {}
-        for client, question in questions.items():
-            packet = self.spoil(kind, client, self.say(kind, client, question))
-            if packet is not None:
-                said[client] = packet
-        return said
-
-    def say(self, kind, client, question):
-        masker = self.maskers[client]
-        if kind in MASKING:
-            return getattr(masker, MASKING[kind])(question)
-        tree = answer_of(client)
-        return masker.mask(kind, question, tree) if self.secure else Packet({}, {"sum": tree})
-
-
-def collected(clients, kinds=("train",), **settings):
-    """The last sum of a round."""
-    deployment = Deployment(secure=True, **settings)
-    collector = (
-        SecureSums(clients.ask, deployment)
-        if clients.secure
-        else PlainSums(clients.ask, lambda client, question, answer: answer)
-    )
-    questions = {client: Packet({}) for client in CLIENTS}
-    for kind in kinds:
-        found = collector.collect(kind, questions, LIKE, list(kinds))
-    return found
-
-
-def assert_sum_of(found, clients, atol=1e-6):
-    wanted = add_answers([answer_of(client) for client in clients])
-    assert found.clients == list(clients)
-    ours, theirs = flatten(found.total), flatten(wanted)
-    assert ours.keys() == theirs.keys()
-    for name in theirs.keys() - {"counters/seen"}:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=atol)
-    assert found.total["empty"] == {}
-
-
-def dead(kind, *clients):
-    return lambda k, client, packet: None if (k, client) in {(kind, c) for c in clients} else packet
-
 
 # --- both ways ------------------------------------------------------------------------------------
 
@@ -262,25 +191,7 @@ def test_facts_of_another_form_are_left_out(kind, fact, value, caplog):
 # --- masked: faults -------------------------------------------------------------------------------
 
 
-def lines_of(caplog):
-    return [record.getMessage() for record in caplog.records]
-
-
-def spoil_words(client, times):
-    """That client sends other words than it should, so many times."""
-    left = [times]
-
-    def spoil(kind, who, packet):
-        if kind != "train" or who != client or not left[0]:
-            return packet
-        left[0] -= 1
-        words = {name: leaf + 1 for name, leaf in packet.trees["words"].items()}
-        return Packet({}, {"words": words})
-
-    return spoil
-
-
-@pytest.mark.parametrize("times", [1, LOST_IN_A_ROW - 1])
+@pytest.mark.parametrize("times", [1, TRIALS - 1])
 def test_a_sum_whose_masks_do_not_cancel_is_repeated(times, caplog):
     """Nobody can be named; the reason is said, and the sum is made again with new keys."""
     clients = Clients(spoil_words(2, times))
@@ -300,7 +211,7 @@ def test_the_second_sum_of_a_round_is_repeated_alone(caplog):
 
 
 def test_sums_that_are_lost_again_and_again_end_with_the_reason():
-    with pytest.raises(SecureError, match=rf"\b{LOST_IN_A_ROW} sums in a row.*do not cancel"):
+    with pytest.raises(SecureError, match=rf"\b{TRIALS} sums in a row.*do not cancel"):
         collected(Clients(spoil_words(2, 99)))
 
 

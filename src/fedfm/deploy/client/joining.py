@@ -27,3 +27,5 @@ class Prepared(NamedTuple):
     out: Path
     result: Path
     """Where the federation's model will be."""
+    message_limit: int
+    """The bytes of the largest message that it accepts."""

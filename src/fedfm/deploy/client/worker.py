@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tomli_w
 
+from fedfm.config.deployment import MEGABYTE
 from fedfm.core.checkpoint import write_atomically
 from fedfm.deploy.client.answering import Answerer, limit_memory
 from fedfm.deploy.client.joining import JoinRequest, Prepared
@@ -32,7 +33,8 @@ class Worker:
         print("reading the data", flush=True)
         with limit_memory(client.memory_limit):
             check_data(client, config)
-        return Prepared(client.name, site, client.out, Storage(client.out).result)
+        result, limit = Storage(client.out).result, client.message_limit * MEGABYTE
+        return Prepared(client.name, site, client.out, result, limit)
 
     def open(self, site: Path, log: Path) -> None:
         """Write the files of the client, if there are any, and get ready for questions."""

@@ -67,7 +67,6 @@ class Overview:
     delta: float | None = None
     curve: dict[int, dict[str, Any]] = field(default_factory=dict)
     """What is known of each round, by number."""
-    certificates: list[dict[str, Any]] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)
     """The fingerprints of the public keys that are accepted, by name."""
 
@@ -171,7 +170,7 @@ class Overview:
                 client.state, client.reason = "revoked", "its key is not accepted any more"
 
     @apply.register
-    def _(self, event: events.KeyProblem) -> None:
+    def _(self, event: events.KeyProblem | events.CertificateProblem | events.RoundDropped) -> None:
         self.error = {"text": str(event), "time": self.changed}
 
     def _set_state(self, client: int, state: ClientState, reason: str | None) -> None:

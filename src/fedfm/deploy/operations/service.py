@@ -7,16 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedfm.config.deployment import Deployment
 from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import not_installed
-from fedfm.deploy.events import CertificateExpires, Event, Stopped, listen, tell
+from fedfm.deploy.events import Event, Stopped, listen, tell
 from fedfm.deploy.operations.audit import AUDIT, CHAIN, AuditWriter
 from fedfm.deploy.operations.keys import KeyWatcher, Registry
 from fedfm.deploy.operations.overview import now, replay
@@ -24,10 +24,12 @@ from fedfm.deploy.operations.status import BEAT, STATUS, describe_process, is_he
 from fedfm.deploy.programs.addresses import Address
 from fedfm.deploy.validation import to_one_line
 
+if TYPE_CHECKING:
+    from fedfm.deploy.operations.certificates import CertificateWatcher
+
 logger = logging.getLogger(__name__)
 POLL = 1.0
 """Seconds between two looks at the keys, and between two writings of the status."""
-DAY = timedelta(days=1)
 SLACK = 60.0
 """Seconds that a server may need between two events beyond the waiting times of the config."""
 
@@ -53,7 +55,7 @@ class Operations:
         self.watcher = KeyWatcher(keys.folder, keys.registry) if keys else None
         self.lock, self.ticking = threading.RLock(), threading.Lock()
         self.written, self.is_changed = 0.0, True
-        self.announced: datetime | None = None
+        self.certificates = _watch_certificates(keys.folder) if keys else None
 
     def __call__(self, event: Event) -> None:
         """Write an event to the audit log and take it into account."""
@@ -65,41 +67,27 @@ class Operations:
 
     def begin(self) -> None:
         """Tell which keys are accepted; refuse certificates that have expired."""
-        if self.watcher:
+        if self.watcher and self.certificates:
             self.watcher.announce(dict(self.overview.keys))
-        self.check_certificates(datetime.now(UTC), refuse=True)
+            self.certificates.require_valid(datetime.now(UTC))
+            self.certificates.poll(datetime.now(UTC))
 
     def tick(self) -> None:
         """Do what is due: keys, certificates, the status."""
         with self.ticking:
-            if self.watcher:
+            if self.watcher and self.certificates:
                 self.watcher.poll()
-            self.check_certificates(datetime.now(UTC))
+                self.certificates.poll(datetime.now(UTC))
             if self.is_changed or time.monotonic() - self.written > BEAT:
                 self.write_status()
-
-    def check_certificates(self, moment: datetime, refuse: bool = False) -> None:
-        """Announce certificates that expire soon, once a day."""
-        if self.keys is None or (self.announced and moment - self.announced < DAY):
-            return
-        from fedfm.deploy.programs.certificates import list_expiries
-
-        self.announced, expiries = moment, list_expiries(self.keys.folder)
-        self.overview.certificates = [
-            {"file": each.file.name, "expires": each.expires.isoformat()} for each in expiries
-        ]
-        for each in expiries:
-            if refuse:
-                each.require_valid(moment)
-            if each.is_due(moment):
-                tell(CertificateExpires(str(each.file), each.expires.isoformat(), each.remedy))
 
     def status(self) -> dict[str, Any]:
         """Return what status.json and the live page show."""
         with self.lock:
             audit = {"entries": self.audit.count, "hash": self.audit.hash}
+            certificates = self.certificates.describe() if self.certificates else []
             process = describe_process() | {"run": str(self.run), "beat": now(), "audit": audit}
-            values = self.overview.as_dict() | process
+            values = self.overview.as_dict() | process | {"certificates": certificates}
         return values | {"healthy": is_healthy(values, self.patience, datetime.now(UTC))}
 
     def write_status(self) -> None:
@@ -128,6 +116,12 @@ def operate(
             stack.enter_context(_import_web().serve_web(operations, metrics))
         stack.enter_context(_repeat(operations))
         yield operations
+
+
+def _watch_certificates(folder: Path) -> "CertificateWatcher":
+    from fedfm.deploy.operations.certificates import CertificateWatcher
+
+    return CertificateWatcher(folder)
 
 
 def _import_web() -> ModuleType:

@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as to
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from fedfm.core.errors import UserError, require
 
@@ -23,6 +24,10 @@ BACKDATED = timedelta(hours=1)
 """Certificates are valid from this long before they are made, because clocks differ."""
 SOON = timedelta(days=30)
 """A certificate that expires within this time is announced."""
+
+
+SHA256 = hashes.SHA256()
+_LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 
 
 class Authority(NamedTuple):
@@ -97,6 +102,31 @@ def read_names(certificate: Path) -> list[str]:
     return [*names.get_values_for_type(x509.DNSName), *addresses]
 
 
+def read_fingerprint(certificate: Path) -> str:
+    """Return the SHA-256 of a certificate, as `openssl x509 -fingerprint` computes it."""
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(SHA256).hex()
+
+
+def check_server_files(certificate: Path, key: Path, authorities: bytes) -> None:
+    """Refuse a server's certificate that would end its connections.
+
+    It must fit its key, be valid now, and be of one of the authorities, also for loopback, where
+    the server's own processes use it.
+    """
+    try:
+        chain = x509.load_pem_x509_certificates(certificate.read_bytes())
+        private = to.load_pem_private_key(key.read_bytes(), None)
+        policy = PolicyBuilder().store(Store(x509.load_pem_x509_certificates(authorities)))
+        policy.build_server_verifier(_LOOPBACK).verify(chain[0], chain[1:])
+    except (ValueError, TypeError, VerificationError) as problem:
+        raise UserError(
+            "it is damaged, not valid now, not of the authority in ca.pem, or not for "
+            f"{_LOOPBACK.value} ({problem})"
+        ) from problem
+    fits = private.public_key() == chain[0].public_key()
+    require(fits, f"{key.name} is not its key: copy both files")
+
+
 class Expiry(NamedTuple):
     """When a certificate expires, and what to do about it."""
 
@@ -129,8 +159,8 @@ def list_expiries(folder: Path) -> list[Expiry]:
         Expiry(
             folder / "server.pem",
             server.not_valid_after_utc,
-            f"run `fedfm keys renew {folder}`, or get a new one from your authority, and restart "
-            "the server with --resume",
+            f"run `fedfm keys renew {folder}`, or get a new one from your authority; a running "
+            "server takes it into use",
         ),
     ]
 

@@ -46,7 +46,7 @@ def join(joining: Joining) -> None:
         log.unlink(missing_ok=True)
         stack.enter_context(show_log(log))
         worker.open(prepared.site, log)
-        node = Node(str(joining.superlink), worker, prepared.result)
+        node = Node(str(joining.superlink), worker, prepared.result, limit=prepared.message_limit)
         if keys:
             node.ca, node.key = keys.ca, keys.key
             node.verifier = Verifier(keys.ca.read_bytes(), joining.superlink.host)

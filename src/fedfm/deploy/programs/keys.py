@@ -33,6 +33,11 @@ class ServerKeys:
     clients: dict[str, Path]
     """The public keys of the clients that may join, by name."""
 
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """The authority, the certificate and its key."""
+        return self.ca, self.certificate, self.key
+
 
 @dataclass(frozen=True)
 class ClientKeys:

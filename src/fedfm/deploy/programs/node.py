@@ -80,6 +80,8 @@ class Node:
     ca: Path | None = None
     key: Path | None = None
     verifier: Verifier | None = None
+    limit: int = 2**30
+    """The bytes of the largest message that it fetches."""
     failures: int = 0
     """Attempts to reach the server since its last answer."""
     refused_since: float | None = None
@@ -101,7 +103,8 @@ class Node:
     def _connect(self) -> None:
         """Sign on and answer questions, until the superlink does not know this node any more."""
         try:
-            with self._persist(lambda: Fleet(self.address, self.ca, self.key)) as fleet:
+            fleet = self._persist(lambda: Fleet(self.address, self.ca, self.key, self.limit))
+            with fleet:
                 self.refused_since = None
                 logger.info("connected to %s as node %d", self.address, fleet.node)
                 try:
@@ -193,6 +196,8 @@ class Node:
             return f"its worker died ({problem}) and was replaced"
 
     def _read(self, question: Question, node: int) -> Payload:
+        if question.refusal:
+            raise Refusal(question.refusal)
         try:
             payload = read_payload(question.content)
             signature = read_signature(question.content)

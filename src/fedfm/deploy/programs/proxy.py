@@ -18,7 +18,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,9 +31,11 @@ from fedfm.deploy.programs.gate.calls import Call, Refused, read_call
 from fedfm.deploy.programs.gate.door import Connection, Door
 from fedfm.deploy.programs.gate.limits import Limits, Messages, Room
 from fedfm.deploy.programs.gate.wire import Wire
+from fedfm.deploy.programs.renewal import Renewed, make_context
 from fedfm.deploy.run_files import MESSAGE_LIMIT
 
 logger = logging.getLogger(__name__)
+Tls = Callable[[], ssl.SSLContext]
 _HOP_HEADERS = frozenset({"host", "transfer-encoding", "connection", "accept-encoding"})
 """Headers of one connection, which are not forwarded."""
 SWEEP = 64
@@ -58,8 +60,8 @@ class Proxy:
         self.working = asyncio.Semaphore(limits.requests)
         self.ended = 0
 
-    async def serve(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections until the task is cancelled."""
+    async def serve(self, listener: socket.socket, tls: Tls | None = None) -> None:
+        """Accept connections until the task is cancelled; `tls` returns the context to use."""
         loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         try:
             while True:
@@ -75,16 +77,14 @@ class Proxy:
             for task in tasks:
                 task.cancel()
 
-    async def _welcome(
-        self, caller: socket.socket, address: str, tls: ssl.SSLContext | None
-    ) -> None:
+    async def _welcome(self, caller: socket.socket, address: str, tls: Tls | None) -> None:
         """Serve one connection until either side ends it."""
         task = asyncio.current_task()
         assert task is not None
         connection, wire = Connection(address, task), None
         try:
             if self.door.enter(connection):
-                wire = await Wire.open(caller, tls, self.limits)
+                wire = await Wire.open(caller, tls and tls(), self.limits)
                 while await self._answer(wire, connection):
                     pass
         except _GONE:
@@ -186,11 +186,8 @@ def connect(inside: str, ca: str | None, limits: Limits) -> httpx.AsyncClient:
 
 async def run(outside: str, inside: str, out: str, *tls: str) -> None:
     """Serve until a signal ends the process."""
-    ca, certificate, key = tls or (None, None, None)
-    limits, context = Limits(), None
-    if certificate:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate, key)
+    ca, certificate, _ = tls or (None, None, None)
+    limits, context = Limits(), Renewed(tls, make_context) if tls else None
     folder = Path(certificate).parent if certificate else None
     gc.freeze()
     with listen(Address.parse(outside)) as listener:

@@ -25,6 +25,7 @@ from fedfm.deploy.programs.addresses import (
 from fedfm.deploy.programs.keys import ServerKeys
 from fedfm.deploy.programs.logs import show_log
 from fedfm.deploy.programs.processes import FlowerError, Processes, hold, supervise
+from fedfm.deploy.programs.renewal import Renewed
 from fedfm.deploy.server.grid import ServerGrid
 from fedfm.deploy.server_app import FLOWER, run_federation
 from fedfm.deploy.signatures import Signer
@@ -100,7 +101,7 @@ def serve(serving: Serving, services: Sequence[Service] = ()) -> None:
 def run_server(running: Running) -> None:
     """Start a run, and be its server."""
     serving, check = running.serving, running.processes.check
-    signer = Signer.load(serving.keys.certificate, serving.keys.key) if serving.keys else None
+    signer = Renewed(serving.keys.files, Signer.load) if serving.keys else None
     app = serving.out.resolve() / "app"
     _write_toml(app / "pyproject.toml", _describe_app(serving.config.as_toml()))
     try:
@@ -151,7 +152,7 @@ def proxy_command(serving: Serving, inside: Address) -> list[str]:
 
 
 def _tls(keys: ServerKeys | None) -> list[str]:
-    return [str(keys.ca), str(keys.certificate), str(keys.key)] if keys else []
+    return [*map(str, keys.files)] if keys else []
 
 
 def _write_credentials(folder: Path) -> tuple[str, bytes]:

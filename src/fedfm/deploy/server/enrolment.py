@@ -19,7 +19,8 @@ from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
 from fedfm.deploy.run_files import MESSAGE_LIMIT
 from fedfm.deploy.server.members import Members
 from fedfm.deploy.server.messaging import Messenger
-from fedfm.deploy.server.sums import Collector, Questions
+from fedfm.deploy.server.secure_sums import Collector
+from fedfm.deploy.server.sums import Questions
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,16 @@ from fedfm.deploy.signatures import Digests, Signer, attach_signature, digest
 class ServerGrid(Grid):
     """Passes calls on to Flower's grid.
 
-    `watch` is called before each of them and may raise. With a `signer` every question is signed
-    for its node; a tree that several questions share is hashed once.
+    `watch` is called before each of them and may raise. With a `signer`, which returns the one to
+    use, every question is signed for its node; a tree that several questions share is hashed once.
     """
 
     def __init__(
-        self, grid: Grid, run: int, watch: Callable[[], None], signer: Signer | None = None
+        self,
+        grid: Grid,
+        run: int,
+        watch: Callable[[], None],
+        signer: Callable[[], Signer] | None = None,
     ) -> None:
         self.grid, self.run_id, self.watch, self.signer = grid, run, watch, signer
 
@@ -49,7 +53,7 @@ class ServerGrid(Grid):
         self.watch()
         questions = [*messages]
         if self.signer:
-            self._sign(self.signer, questions)
+            self._sign(self.signer(), questions)
         return self.grid.push_messages(questions)
 
     def _sign(self, signer: Signer, questions: Iterable[Message]) -> None:

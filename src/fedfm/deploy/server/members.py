@@ -15,8 +15,9 @@ from typing import Any
 
 from fedfm.core.checkpoint import Damaged, write_atomically
 from fedfm.core.errors import UserError, require
-from fedfm.deploy.agreement import Agreement, Introduction, agree, explain_misfit
+from fedfm.deploy.agreement import Agreement, Introduction
 from fedfm.deploy.events import Disconnected, Joined, Refused, tell
+from fedfm.deploy.server.introductions import agree, explain_misfit
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,6 @@
 """Scores of a model, measured by the clients or on the server's data."""
 
+import logging
 from collections.abc import Callable
 
 from fedfm.config import Config
@@ -8,6 +9,8 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.inputs import input_shape
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement, apply_agreement
+from fedfm.deploy.events import tell
+from fedfm.deploy.server.descriptions import describe_score
 from fedfm.deploy.server.sums import Collected
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import LoopExecutor
@@ -16,9 +19,11 @@ from fedfm.metrics import Accuracy
 from fedfm.metrics.measures import Measures, to_plain_values
 from fedfm.run.client_results import ClientResults
 from fedfm.run.prepare import build_model, load_data
-from fedfm.run.records import Score
-from fedfm.run.scores import join_metrics, list_lower, score_evaluation
+from fedfm.run.records import Best, Progress, Score
+from fedfm.run.scores import join_metrics, list_lower, make_selection, score_evaluation
 from fedfm.run.simulation import device_data
+
+logger = logging.getLogger(__name__)
 
 
 def make_score(collected: Collected, measures: Measures) -> Score:
@@ -79,3 +84,36 @@ def _load_server_data(config: Config, agreement: Agreement) -> Dataset:
             f"which must have the clients' classes and shape: {problem}"
         ) from problem
     return data
+
+
+class Judge:
+    """Decides which round's model is the result."""
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.selection = config, make_selection(config)
+        evaluates = config.deployment.evaluate == "server"
+        self.last_counts = evaluates or config.composed.keeps_models
+        """With the server's scores the last model counts: the server has only one split and cannot
+        both choose a round and measure the choice on it. It also counts where clients have models
+        of their own, because they keep only the last."""
+
+    def add_score(self, progress: Progress, score: Score) -> Progress:
+        """Return the progress with the record of the round that waited for its score."""
+        best, chosen = progress.best, self.selection
+        if not chosen.last and chosen.find(score.validation, score.metrics) is None:
+            message = "no client has a value of %s on its validation samples: use another select_by"
+            logger.warning(message, chosen.metric)
+        better = best is None or self.last_counts or self._is_better(score, best)
+        progress = progress.add_score(score, better)
+        tell(describe_score(progress.records[-1]))
+        return progress
+
+    def _is_better(self, score: Score, best: Best) -> bool:
+        """Return whether a model replaces the best one.
+
+        It does so too if other clients measured it, because such scores cannot be compared: a score
+        may rise only because a low-scoring client was absent. With partial participation clients
+        differ by design, and scores are compared.
+        """
+        comparable = self.config.training.participation < 1 or score.judges == best.judges
+        return not comparable or self.selection.prefers(score, best)
