@@ -95,9 +95,10 @@ def proximal_term(local: nn.Module, received: Mapping[str, Tensor], mu: float) -
 class FedAvg:
     """FedAvg: local SGD from x; x+ = sum_i p_i y_i.
 
-    The other methods override what is theirs: ``start_round`` (before local training), ``penalty``
-    (a term of the local loss), ``correct_gradients`` (between the backward pass and the optimiser's
-    step) and ``server`` (from the y_i to x+, and all states).
+    The other methods override what is theirs: ``start_round`` (before local training),
+    ``data_loss`` (cross-entropy), ``penalty`` (a term of the local loss), ``backward`` (the
+    gradients of a step), ``correct_gradients`` (between the backward pass and the optimiser's step)
+    and ``server`` (from the y_i to x+, and all states).
 
     ``lr`` is eta of the present round; every round multiplies it by ``lr_gamma``. Where
     ``clip_norm`` is above 0, the whole gradient is clipped to that norm: after its correction and
@@ -130,14 +131,9 @@ class FedAvg:
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )
-        for x, y in client["batches"]:
+        for batch in client["batches"]:
             optimiser.zero_grad()
-            features, logits = local(x)
-            loss = nn.functional.cross_entropy(logits, y)
-            loss = loss + self.penalty(local, client, (x, y), features)
-            if self.extra_loss is not None:
-                loss = loss + self.extra_loss(features, y)
-            torch.autograd.backward(loss)
+            self.backward(local, client, batch)
             if self.clip_first:
                 self.clip_gradients(local)
             self.correct_gradients(local, client)
@@ -145,6 +141,27 @@ class FedAvg:
                 self.clip_gradients(local)
             optimiser.step()
         return local
+
+    def backward(self, local: nn.Module, client: Client, batch: Batch) -> None:
+        """Gradients of a step, into ``grad``; FedAvg: those of the local loss at w."""
+        torch.autograd.backward(self.local_loss(local, client, batch))
+
+    def local_loss(self, local: nn.Module, client: Client, batch: Batch) -> Tensor:
+        """Local loss on a batch: loss of the data, penalty and extra loss, by the model ``local``.
+
+        In training mode the running statistics of batch norm move with every call.
+        """
+        x, y = batch
+        features, logits = local(x)
+        loss = self.data_loss(client, batch, features, logits)
+        loss = loss + self.penalty(local, client, batch, features)
+        if self.extra_loss is not None:
+            loss = loss + self.extra_loss(features, y)
+        return loss
+
+    def data_loss(self, client: Client, batch: Batch, features: Tensor, logits: Tensor) -> Tensor:
+        """Loss of the data; FedAvg: cross-entropy, the mean over the batch."""
+        return nn.functional.cross_entropy(logits, batch[1])
 
     def clip_gradients(self, local: nn.Module) -> None:
         """Clipping: g <- g min(1, clip / ||g||), the norm over all parameters."""
@@ -410,7 +427,9 @@ class FedProto(FedAvg):
 class FedFM:
     """FedFM on any method: A+ from the received x; the method's round + lambda Q(.; A+).
 
-    The first ``wait`` rounds (those before T_s) are the method's own.
+    The first ``wait`` rounds (those before T_s) are the method's own. With ``warm_up`` rounds W,
+    lambda is multiplied by min(1, (t - T_s + 1) / W) in round t: 1 / W in round T_s, 1 in the W-th
+    round.
     """
 
     method: FedAvg
@@ -419,6 +438,7 @@ class FedFM:
     aggregation: str
     temperature: float
     wait: int = 0
+    warm_up: int = 0
     played: int = 0
     anchors: Anchors = field(default_factory=dict, init=False)
 
@@ -437,11 +457,17 @@ class FedFM:
         self.played += 1
 
     def match(self) -> None:
-        """The method's extra loss becomes lambda Q(.; A), if there are anchors."""
+        """The method's extra loss becomes the round's lambda Q(.; A), if there are anchors."""
         if self.anchors:
             self.method.extra_loss = matching_loss(
-                self.anchors, self.strength, self.guide, self.temperature
+                self.anchors, self.strength_now(), self.guide, self.temperature
             )
+
+    def strength_now(self) -> float:
+        """Lambda of the round that begins: strength min(1, (t - T_s + 1) / W)."""
+        if self.warm_up == 0:
+            return self.strength
+        return self.strength * min(1.0, (self.played - self.wait + 1) / self.warm_up)
 
 
 @dataclass(kw_only=True)
