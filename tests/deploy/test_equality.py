@@ -12,7 +12,7 @@ from fedfm.rounds.group import personal_models
 from fedfm.run.prepare import load_data
 from tests.deploy.conftest import CLIENTS, Fault, assert_same, facts_of, silent, tensors_of
 
-COMPOSED = ("fedprox", "fednova", "moon", "fedavgm", "scaffold", "feddyn")
+COMPOSED = ("fedprox", "fednova", "moon", "fedavgm", "scaffold", "feddyn", "fedacg")
 KINDS = {name: compose(piece()) for name, piece in PIECES.items()}
 PERSONAL = [name for name, method in KINDS.items() if method.keeps_models]
 GLOBAL = [n for n, method in KINDS.items() if n not in PERSONAL and not method.pools_data]
@@ -182,7 +182,7 @@ def test_lite_with_models_every_second_round(federation):
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", "scaffold", "feddyn", "moon", "fedfm", "fedfm-lite,fedprox"]
+    "method", ["fedavg", "scaffold", "feddyn", "fedacg", "moon", "fedfm", "fedfm-lite,fedprox"]
 )
 def test_two_of_three_clients_in_a_round(federation, method):
     """Rounds are judged by those who are asked in the next one, the last one by everybody."""
@@ -205,7 +205,10 @@ def test_convolutions_on_digits(federation, method):
     assert_equal_runs(federation(method, *images, "training.rounds=2"))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedfm", "fedfm-lite", "scaffold", "fednova"])
+SECURE = ("fedavg", "fedfm", "fedfm-lite", "scaffold", "fednova", "fedadam", "fedacg,fedfm")
+
+
+@pytest.mark.parametrize("method", SECURE)
 def test_a_secure_sum_gives_the_same_to_its_step(federation, method):
     run = federation(method, "deployment.secure=true")
     result, wanted = run.run(), run.simulated()

@@ -12,7 +12,7 @@ from fedfm.engine.corrections import Linear, find_linear_correction
 from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
 from fedfm.engine.update import Clock, update
-from fedfm.methods import FedAvg, FedDyn, FedFM, FedProx, Piece, Scaffold
+from fedfm.methods import FedAvg, FedCM, FedDyn, FedFM, FedProx, Piece, Scaffold
 from fedfm.optim import Sgd
 from fedfm.rounds.round import open_round
 from fedfm.verify import worlds
@@ -38,30 +38,10 @@ def job(*pieces: Piece) -> tuple[Objective, Tree]:
     return Objective(objective.pieces, random(objective.held)), random(params)
 
 
-@pytest.mark.parametrize(
-    "pieces",
-    [(Scaffold(),), (FedProx(mu=0.5),), (FedDyn(alpha=0.3),), (FedProx(mu=0.5), Scaffold())],
-    ids=lambda pieces: "+".join(piece.name for piece in pieces),
-)
-def test_one_pass_is_the_corrections_and_the_update(pieces):
-    objective, ours = job(*pieces)
-    theirs = trees.tree_map(copy_arranged, ours)
-    momenta, velocities = ({"momentum": trees.tree_map(torch.zeros_like, ours)} for _ in range(2))
-    clock = Clock(SGD, (), torch.device("cpu"))
-    correction = find_linear_correction(objective, ours)
-    assert correction
-    for _ in range(3):
-        grads = random(ours)
-        update(ours, grads, momenta, {}, correction.into(SGD), clock, correction.constants)
-        update(theirs, objective.correct(grads, theirs), velocities, {}, SGD, clock)
-    for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name])
-
-
 def test_without_corrections_nothing_is_added():
     correction = find_linear_correction(*job(FedAvg(), FedFM(start_round=0)))
     assert correction is not None
-    assert (correction.decay, correction.constants) == (0.0, {})
+    assert (correction.decay, correction.constants, correction.factor) == (0.0, {}, 1.0)
 
 
 @dataclass(frozen=True)
@@ -76,10 +56,18 @@ class Clipped(Piece):
 
 @dataclass(frozen=True)
 class Halved(Clipped):
-    """Linear, but not the gradient and something."""
+    """A factor on the gradient, and a decay."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
-        return trees.tree_map(lambda g: g / 2, grads)
+        return trees.tree_map(lambda g, p: g / 2 + 3 * p, grads, params)
+
+
+@dataclass(frozen=True)
+class Halves(Clipped):
+    """Another factor for every leaf."""
+
+    def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
+        return {name: g / (2 + i) for i, (name, g) in enumerate(grads.items())}
 
 
 @dataclass(frozen=True)
@@ -98,8 +86,36 @@ class Forgetful(Clipped):
         return dict.fromkeys(grads, 0.0)
 
 
-@pytest.mark.parametrize("piece", [Clipped(), Halved(), Uneven(), Forgetful()])
-def test_what_is_not_the_gradient_and_a_decay_and_a_constant_is_left_alone(piece):
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (Scaffold(),),
+        (FedProx(mu=0.5),),
+        (FedDyn(alpha=0.3),),
+        (FedProx(mu=0.5), Scaffold()),
+        (Halved(), Scaffold()),
+        (FedCM(alpha=0.3),),
+    ],
+    ids=lambda pieces: "+".join(piece.name for piece in pieces),
+)
+def test_one_pass_is_the_corrections_and_the_update(pieces):
+    objective, ours = job(*pieces)
+    theirs = trees.tree_map(copy_arranged, ours)
+    momenta, velocities = ({"momentum": trees.tree_map(torch.zeros_like, ours)} for _ in range(2))
+    clock = Clock(SGD, (), torch.device("cpu"))
+    correction = find_linear_correction(objective, ours)
+    assert correction
+    for _ in range(3):
+        grads = random(ours)
+        how = correction.into(SGD), clock, correction.constants, correction.factor
+        update(ours, grads, momenta, {}, *how)
+        update(theirs, objective.correct(grads, theirs), velocities, {}, SGD, clock)
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name])
+
+
+@pytest.mark.parametrize("piece", [Clipped(), Halves(), Uneven(), Forgetful()])
+def test_what_is_not_a_factor_a_decay_and_a_constant_is_left_alone(piece):
     assert find_linear_correction(*job(piece)) is None
 
 

@@ -1,10 +1,11 @@
 """Fuse corrections of the gradient into the optimizer's step.
 
 On a GPU, a piece's few operations on every parameter take as long as half a training step. But most
-corrections are linear: gradient + a params + c, with a number a and tensors c that are constant in
-a round. To find out, a correction is called with `Linear` objects instead of tensors. If it is
-linear, a becomes a weight decay, and c is added in the optimizer's one pass over memory. That holds
-for SGD, unless the gradient is clipped after its correction (`GraphCohort.folds_corrections`).
+corrections are linear: b gradient + a params + c, with numbers a and b and tensors c that are
+constant in a round. To find out, a correction is called with `Linear` objects instead of tensors.
+If it is linear, a becomes a weight decay, and b and c are applied in the optimizer's one pass over
+memory. That holds for SGD, unless the gradient is clipped after its correction
+(`GraphCohort.folds_corrections`).
 """
 
 import operator
@@ -88,14 +89,16 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Correction:
-    """gradient + decay params + constants; [S, ...] for the leaves that have a constant."""
+    """factor gradient + decay params + constants; [S, ...] for the leaves that have a constant."""
 
     decay: float
     constants: Tree
+    factor: float = 1.0
 
     def like(self, other: "Correction") -> bool:
         """Return whether the two differ only in the values of the constants."""
-        return (self.decay, self.constants.keys()) == (other.decay, other.constants.keys())
+        ours, theirs = ((c.decay, c.factor, c.constants.keys()) for c in (self, other))
+        return ours == theirs
 
     def into(self, sgd: Sgd) -> Sgd:
         """Return SGD with this decay added to its own."""
@@ -120,4 +123,4 @@ def find_linear_correction(objective: Objective, params: Tree) -> Correction | N
         for name, g in grads.items()
         if isinstance(g.constant, Tensor) or g.constant != 0
     }
-    return Correction(decay, constants) if gradient == 1 else None
+    return Correction(decay, constants, gradient) if gradient else None

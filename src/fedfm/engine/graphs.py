@@ -108,7 +108,8 @@ class GraphCohort(Cohort):
         with phase("optimizer"):
             grads = self.keep_trained(grads)
             grads = self.clipping(grads) if self.clipping else grads
-            update(part.trained_params, grads, moments, part.low_params, sgd, self.clock, constants)
+            params, low, factor = part.trained_params, part.low_params, self.correction.factor
+            update(params, grads, moments, low, sgd, self.clock, constants, factor)
 
     def _set_correction(self, correction: Correction | None) -> None:
         """Set this round's correction; one of another kind makes captured steps invalid."""

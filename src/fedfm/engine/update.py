@@ -64,17 +64,19 @@ def update(
     optimizer: Optimizer,
     clock: Clock,
     constants: Tree | None = None,
+    factor: float = 1.0,
 ) -> None:
     """Take one step on leaves [S, ...], and update the copies `low_params`.
 
-    `moments` has a tree like the parameters for each name in `optimizer.moments`. `constants` are
-    added to the gradients. All tensors must have the layout of engine/layout.py, which fused
-    kernels require.
+    `moments` has a tree like the parameters for each name in `optimizer.moments`. The gradients are
+    multiplied by `factor`, then `constants` are added. All tensors must have the layout of
+    engine/layout.py, which fused kernels require.
     """
     added = constants or {}
     if not isinstance(optimizer, Sgd):
         full = {name: grads[name].to(params[name].dtype) for name in low_params}
-        _update_together([*params], params, grads | full, moments, optimizer, clock, added)
+        grads = grads | full
+        _update_together([*params], params, grads, moments, optimizer, clock, added, factor)
         for name, low in low_params.items():
             low.copy_(params[name])
         return
@@ -82,11 +84,11 @@ def update(
     for name, param in params.items():
         single = param.is_cuda and param.dtype == torch.float32 and param.numel() >= LARGE
         if single or name in low_params:
-            _update_alone(name, params, grads, moments, low_params, optimizer, clock, added)
+            _update_alone(name, params, grads, moments, low_params, optimizer, clock, added, factor)
         else:
             rest.append(name)
     if rest:
-        _update_together(rest, params, grads, moments, optimizer, clock, added)
+        _update_together(rest, params, grads, moments, optimizer, clock, added, factor)
 
 
 def _update_alone(
@@ -98,6 +100,7 @@ def _update_alone(
     sgd: Sgd,
     clock: Clock,
     added: Tree,
+    factor: float,
 ) -> None:
     from fedfm.engine.kernels.update import sgd_step
 
@@ -106,12 +109,14 @@ def _update_alone(
     )
     param, momentum = memory_view(params[name]), memory_view(moments["momentum"][name])
     grad = memory_view(arrange(grads[name]))
-    sgd_step(param, grad, momentum, low, sgd, constant, clock.rate)
+    sgd_step(param, grad, momentum, low, sgd, constant, clock.rate, factor)
 
 
-def _add_constants(names: list[str], grads: Tree, added: Tree) -> list[Tensor]:
-    """Return the gradients plus the constants that some of them have, by one kernel."""
+def _correct(names: list[str], grads: Tree, added: Tree, factor: float) -> list[Tensor]:
+    """Return the gradients times a factor plus the constants that some have, by a kernel each."""
     views = {name: memory_view(arrange(grads[name])) for name in names}
+    if factor != 1:
+        views = dict(zip(names, torch._foreach_mul([*views.values()], factor), strict=True))
     if some := [name for name in names if name in added]:
         sums = torch._foreach_add([views[n] for n in some], [memory_view(added[n]) for n in some])
         views |= dict(zip(some, sums, strict=True))
@@ -126,10 +131,11 @@ def _update_together(
     optimizer: Optimizer,
     clock: Clock,
     added: Tree,
+    factor: float,
 ) -> None:
     optimizer.step(
         [memory_view(params[name]) for name in names],
-        _add_constants(names, grads, added),
+        _correct(names, grads, added, factor),
         {key: [memory_view(tree[name]) for name in names] for key, tree in moments.items()},
         clock.rate,
         clock.count,

@@ -7,12 +7,15 @@ from fedfm.methods.alone import Centralised, Local
 from fedfm.methods.base import Batch, LocalRun, Model, Piece, Stage, Task, Turnout
 from fedfm.methods.composition import Method, compose
 from fedfm.methods.ditto import Ditto
+from fedfm.methods.fedacg import FedACG
 from fedfm.methods.fedavg import FedAvg
 from fedfm.methods.fedavgm import FedAvgM
 from fedfm.methods.fedbn import FedBN
+from fedfm.methods.fedcm import FedCM
 from fedfm.methods.feddyn import FedDyn
 from fedfm.methods.fedfm import FedFM, FedFMLite
 from fedfm.methods.fednova import FedNova
+from fedfm.methods.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedfm.methods.fedper import FedPer
 from fedfm.methods.fedproto import FedProto
 from fedfm.methods.fedprox import FedProx
@@ -25,8 +28,13 @@ PIECES: dict[str, type[Piece]] = {
     for piece in (
         FedAvg,
         FedAvgM,
+        FedAdagrad,
+        FedAdam,
+        FedYogi,
+        FedACG,
         FedProx,
         Scaffold,
+        FedCM,
         FedDyn,
         FedNova,
         Moon,
@@ -73,9 +81,13 @@ __all__ = [
     "Batch",
     "Centralised",
     "Ditto",
+    "FedACG",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
     "FedAvgM",
     "FedBN",
+    "FedCM",
     "FedDyn",
     "FedFM",
     "FedFMLite",
@@ -84,6 +96,7 @@ __all__ = [
     "FedProto",
     "FedProx",
     "FedRep",
+    "FedYogi",
     "Local",
     "LocalRun",
     "Method",

@@ -323,6 +323,14 @@ class Piece:
         """Return the server's state after `total`, the sum of the reports of `clients` clients."""
         return server
 
+    def start(self, server: Tree, params: Tree) -> Tree:
+        """Return the parameters [...] that clients receive and start from, given the server's x.
+
+        They are sent in place of x. Changes are counted from them, statistics before training are
+        taken with them, and the step is still added to x, which is evaluated and saved.
+        """
+        return params
+
     def download(self, server: Tree) -> Tree:
         """Return the message to every client; leaves [...]."""
         return {}
@@ -373,6 +381,7 @@ class Piece:
     def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
         """Return the server's new state and its step [...].
 
-        `delta` is sum_i u_i (y_i - x) / sum_i u_i [...]; `total` is the sum of what was sent [...].
+        `delta` is sum_i u_i (y_i - x) / sum_i u_i [...], where x are the parameters that the
+        clients received; `total` is the sum of what was sent [...].
         """
         return server, delta

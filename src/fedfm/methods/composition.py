@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from fedfm.core.errors import require
 from fedfm.methods.base import Piece, Stage, Task
-from fedfm.methods.contract import check_piece, check_piece_name
+from fedfm.methods.contract import check_piece, check_piece_name, overrides
+
+SINGLE = {"start": "set where clients start"}
+"""Hooks that only one piece of a method may have, and what they do."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class Method:
     def keeps_models(self) -> bool:
         """Whether clients have models of their own: a part of the model, or a second one."""
         return any(map(has_own_part, self.pieces)) or any(stage.second for stage in self.stages)
+
+    @property
+    def moves_start(self) -> bool:
+        """Whether clients receive and start from other parameters than the server's."""
+        return any(overrides(piece, "start") for piece in self.pieces)
 
     @property
     def pools_data(self) -> bool:
@@ -112,8 +120,11 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
             )
             claimed[claim] = piece.name
     method = Method(chosen)
+    for hook, what in SINGLE.items():
+        having = [piece.name for piece in chosen if overrides(piece, hook)]
+        require(len(having) < 2, f"{' and '.join(having[:2])} cannot be combined: both {what}")
     for piece in chosen:
-        keeps = type(piece).client_state is not Piece.client_state or method.keeps_models
+        keeps = overrides(piece, "client_state") or method.keeps_models or method.moves_start
         require(
             method.share_every == 1 or not (piece.shares_every_round or keeps),
             f"{piece.name} needs models to be exchanged in every round, but this method exchanges "
@@ -130,4 +141,4 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
 
 def has_own_part(piece: Piece) -> bool:
     """Return whether a part of the model stays at the clients."""
-    return type(piece).personal is not Piece.personal
+    return overrides(piece, "personal")

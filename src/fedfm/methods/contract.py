@@ -29,6 +29,11 @@ def check_piece(kind: Any) -> None:
                 require(not misspelt, f"{title}.{name} is not a hook: did you mean '{near}'?")
 
 
+def overrides(piece: Piece, hook: str) -> bool:
+    """Return whether a piece has a hook of its own."""
+    return getattr(type(piece), hook) is not getattr(Piece, hook)
+
+
 def _hooks() -> dict[str, FunctionType]:
     return {name: value for name, value in vars(Piece).items() if isinstance(value, FunctionType)}
 

@@ -5,6 +5,7 @@ Federated Visual Classification. 2019 (Sec. 3.1).
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -25,6 +26,7 @@ class FedAvgM(Piece):
     """
 
     name = "fedavgm"
+    claims: ClassVar[frozenset[str]] = frozenset({"server optimizer"})
 
     beta: float = 0.9
     """The server's momentum; the paper tries {0, 0.7, 0.9, 0.97, 0.99, 0.997}."""

@@ -21,7 +21,7 @@ class Request(NamedTuple):
     round: int
     cohort: list[int]
     model: Model
-    """The global model, leaves [...]."""
+    """The global model, leaves [...], or the one that the method lets clients start from."""
     newcomers: list[int]
     """The clients that need the global model: those that do not continue from their own."""
     first: list[int]

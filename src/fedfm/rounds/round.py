@@ -27,7 +27,13 @@ from fedfm.rounds.clients import answer_measure, answer_train, to_message
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import ClientGroup, prepare_group
-from fedfm.rounds.server import Diverged, absorb_reports, aggregate, describe_divergence
+from fedfm.rounds.server import (
+    Diverged,
+    absorb_reports,
+    aggregate,
+    describe_divergence,
+    start_model,
+)
 from fedfm.rounds.stages import LocalTrainings, Trained, send, train_stages
 from fedfm.rounds.state import State
 
@@ -88,10 +94,11 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     newcomers = [client for client in cohort if client not in owners]
     first = [client for client in newcomers if client not in state.received]
     sharing = (state.round + 1) % method.share_every == 0
+    sent = start_model(pieces, server, state.model)
     request = Request(
-        "train", state.round, cohort, state.model, newcomers, first, {}, state.clients, sharing
+        "train", state.round, cohort, sent, newcomers, first, {}, state.clients, sharing
     )
-    once, always = state.model.split(method.sent_once(rules.task))
+    once, always = sent.split(method.sent_once(rules.task))
     ledger.record_download(to_message(always), len(newcomers))
     ledger.record_download(to_message(once), len(first))
     if any(piece.measures == "before" for piece in pieces):

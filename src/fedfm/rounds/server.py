@@ -44,6 +44,15 @@ def absorb_reports(
     return server
 
 
+def start_model(pieces: Sequence[Piece], server: Tree, model: Model) -> Model:
+    """Return the model that clients receive and start from."""
+    params = model.params
+    for piece in pieces:
+        moved = piece.start(server[piece.name], params)
+        params = check_alike(piece, "start", moved, params, "the parameters that are sent")
+    return model._replace(params=params)
+
+
 def aggregate(
     pieces: Sequence[Piece], server: Tree, old: Model, total: Tree, turnout: Turnout
 ) -> tuple[Tree, Model]:

@@ -149,8 +149,13 @@ def strengths(piece: Piece) -> list[str]:
 
 
 def can_be_off(pieces: Pieces) -> bool:
-    """Return whether this is one piece that shares models in every round and has a strength."""
-    return len(pieces) == 1 and compose(pieces).share_every == 1 and bool(strengths(pieces[0]))
+    """Return whether this is one piece that shares models in every round and has a strength.
+
+    A piece that moves the start changes more than its strength says.
+    """
+    method = compose(pieces)
+    quiet = method.share_every == 1 and not method.moves_start
+    return len(pieces) == 1 and quiet and bool(strengths(pieces[0]))
 
 
 @check("zero strength", "at strength 0 (mu, lambda, beta) it equals FedAvg, bit by bit", can_be_off)

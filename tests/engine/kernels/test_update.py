@@ -39,6 +39,18 @@ def test_the_same_steps_as_torch(shape, corrected, dtype, lowered, sgd):
         torch.testing.assert_close(low.float(), param, rtol=2**-7, atol=0)
 
 
+@pytest.mark.parametrize("corrected", [False, True])
+def test_the_gradient_may_have_a_factor(corrected):
+    torch.manual_seed(0)
+    param, grad, constant = (torch.randn(2 * BLOCK + 7) for _ in range(3))
+    added = constant if corrected else None
+    expected, momentum = param.clone(), torch.zeros_like(param)
+    sgd_step(param, grad, momentum, None, SGD[3], added, factor=0.3)
+    scaled = 0.3 * grad + (constant if corrected else 0)
+    sgd_step(expected, scaled, torch.zeros_like(param), None, SGD[3])
+    torch.testing.assert_close(param, expected, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("sgd", [SGD[3], NESTEROV])
 @pytest.mark.parametrize("held", [False, True])
 def test_the_rate_may_change_from_step_to_step(held, sgd):

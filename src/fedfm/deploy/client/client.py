@@ -215,7 +215,8 @@ class Client:
         self._record_privacy(question, runtime, request, total)
         if question.facts["evaluate"]:
             _refuse_private(runtime.config, "accuracies")
-            total = total | {"scores": runtime.evaluate(_own_model(request, runtime))}
+            scored = request._replace(model=_scored_model(question, request, runtime))
+            total = total | {"scores": runtime.evaluate(_own_model(scored, runtime))}
         return self._send(request.kind, question, runtime.config, total)
 
     def _record_privacy(
@@ -232,6 +233,14 @@ class Client:
             tree = _limit_own_update(tree, config)
             return self.masker.mask(purpose, question, tree)
         return Packet({}, {"sum": tree})
+
+
+def _scored_model(question: Packet, request: Request, runtime: Runtime) -> Model:
+    """Return the server's model, which need not be the one that clients start from."""
+    params = question.trees.get("scored")
+    if params is None:
+        return request.model
+    return to_model({**request.model._asdict(), "params": params}, runtime.start)
 
 
 def _own_model(request: Request, runtime: Runtime) -> Model:

@@ -132,7 +132,8 @@ class Server:
         purposes = [request.kind] if request.kind == "train" else ["measure", "train"]
         while True:
             clients_score = progress.pending is not None and self.scorer is None
-            sums, score = self._ask_cohort(request, purposes, clients_score)
+            scored = progress.state.model if clients_score else None
+            sums, score = self._ask_cohort(request, purposes, scored)
             if score:
                 progress = self._add_score(progress, score)
             try:
@@ -146,24 +147,24 @@ class Server:
                 return progress
 
     def _ask_cohort(
-        self, request: Request, purposes: Sequence[str], evaluate: bool
+        self, request: Request, purposes: Sequence[str], scored: Model | None
     ) -> tuple[Sums, Score | None]:
-        """Return the sums of the cohort's answers and, with `evaluate`, the model's score."""
+        """Return the sums of the cohort's answers and, if there is one, the score of `scored`."""
         like = expect_answer(request, self.method, self.task, self.guard)
-        wanted = like.total | ({"scores": self.scores} if evaluate else {})
+        wanted = like.total | ({"scores": self.scores} if scored else {})
         whole, part = self._split_model(request.model)
         models = {
             client: whole if client in request.first else part for client in request.newcomers
         }
         questions = {
-            client: self._question(request, client, evaluate, models.get(client))
+            client: self._question(request, client, scored, models.get(client))
             for client in request.cohort
         }
         collected = self._collect(request.kind, questions, wanted, purposes)
         total, clients, extra, _ = collected
         kept = self._update_kept(request, like, clients)
         traffic = sum([like.traffic] * len(clients), extra)
-        score = make_score(collected, self.measures) if evaluate else None
+        score = make_score(collected, self.measures) if scored else None
         total.pop("scores", None)
         sums = total["reports"] if request.kind == "measure" else total
         if "weight" in total:
@@ -190,13 +191,16 @@ class Server:
         return whole, model.split(once)[1]._asdict() if once else whole
 
     def _question(
-        self, request: Request, client: int, evaluate: bool, model: Tree | None
+        self, request: Request, client: int, scored: Model | None, model: Tree | None
     ) -> Packet:
+        """Return a question; the model to score is sent only if clients start from another."""
         facts = self._facts(request.round, request.kept, client) | {
             "sharing": request.sharing,
-            "evaluate": evaluate,
+            "evaluate": scored is not None,
         }
         sent = {"down": request.down} if request.down else {}
+        if scored is not None and self.method.moves_start:
+            sent["scored"] = scored.params
         if model is not None:
             sent["model"] = model
         return Packet(facts, sent)

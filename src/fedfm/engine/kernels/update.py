@@ -20,8 +20,9 @@ def sgd_step(
     sgd: Sgd,
     constant: Tensor | None = None,
     rate: float | Tensor | None = None,
+    factor: float = 1.0,
 ) -> None:
-    """Take a step of SGD in place: m = rho m + grad + constant + decay p, then p -= eta m.
+    """Take a step of SGD in place: m = rho m + factor grad + constant + decay p, then p -= eta m.
 
     Nothing waits for the device, so a CUDA graph can capture it.
 
@@ -33,6 +34,7 @@ def sgd_step(
         sgd: eta, rho, the weight decay, and whether the momentum is Nesterov's.
         constant: float32; what is added to the gradient, or None.
         rate: replaces eta; a captured step reads a tensor [] anew in every replay.
+        factor: what the gradient is multiplied with; 1 costs nothing.
     """
     together = [tensor for tensor in (param, grad, momentum, low, constant) if tensor is not None]
     if not all(tensor.is_contiguous() for tensor in together):
@@ -40,21 +42,24 @@ def sgd_step(
     eta = sgd.lr if rate is None else rate
     _update[(triton.cdiv(param.numel(), BLOCK),)](
         param, grad, momentum if sgd.momentum else None, low, constant, param.numel(),
-        eta, sgd.momentum, sgd.weight_decay, NESTEROV=sgd.nesterov,
+        eta, sgd.momentum, sgd.weight_decay, None if factor == 1 else factor, NESTEROV=sgd.nesterov,
         LOAD_RATE=isinstance(eta, Tensor), BLOCK=BLOCK, num_warps=8,
     )  # fmt: skip
 
 
 @triton.jit
 def _update(
-    p, g, m, low, c, size, lr, momentum, weight_decay,
+    p, g, m, low, c, size, lr, momentum, weight_decay, factor,
     NESTEROV: tl.constexpr, LOAD_RATE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Update a block of one parameter; `m`, `low` and `c` may be None; `lr` may be a pointer."""
+    """Update a block of one parameter; `m`, `low`, `c`, `factor` may be None, `lr` a pointer."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = at < size
     param = tl.load(p + at, mask=valid)
-    step = tl.load(g + at, mask=valid).to(tl.float32) + weight_decay * param
+    grad = tl.load(g + at, mask=valid).to(tl.float32)
+    if factor is not None:
+        grad *= factor
+    step = grad + weight_decay * param
     if c is not None:
         step += tl.load(c + at, mask=valid)
     if m is not None:
