@@ -97,7 +97,7 @@ def test_the_worked_example_of_a_method_runs_and_is_registered(capsys):
         )
         assert (one.rounds[1].train_loss or 0) > (other.rounds[1].train_loss or 0)
     finally:
-        for name in ("gentleprox", "growingfm", "owninput"):
+        for name in ("gentleprox", "growingfm", "owninput", "prior"):
             PIECES.pop(name, None)
 
 

@@ -40,6 +40,8 @@ def cross_entropy(
     chosen = weights.expand(len(labels), -1).gather(1, labels)
     surprise = -F.log_softmax(logits, dim=-1)
     own = chosen * surprise.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    if not smoothing:
+        return own.sum(1) / chosen.sum(1)  # also where a class with the logit -inf has no surprise
     spread = (weights.unsqueeze(1) * surprise).mean(-1)
     return ((1 - smoothing) * own + smoothing * spread).sum(1) / chosen.sum(1)
 

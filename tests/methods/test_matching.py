@@ -1,12 +1,21 @@
 """The matching losses and anchors, against their formulas and at their edges."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from fedfm import Training, simulate
 from fedfm.core.errors import UserError
 from fedfm.methods import Batch, FedAvg, FedFM, FedFMLite, compose
-from fedfm.verify import textbook
+from fedfm.rounds.round import run_round
+from fedfm.verify import textbook, worlds
+from fedfm.verify.checks import same_model
+from fedfm.verify.suite import verify
+from fedfm.verify.worlds import World, start
+from tests.methods.test_personal import TwoOutputs
 
 CLASSES, WIDTH = 5, 7
 
@@ -129,6 +138,11 @@ def test_uniform_anchors_send_no_counts():
         (FedFM, {"guide": "cosine"}),
         (FedFM, {"anchors": "median"}),
         (FedFM, {"start_round": -1}),
+        (FedFM, {"warm_up": -1}),
+        (FedFM, {"moving_average": 1.0}),
+        (FedFM, {"margin": -0.1}),
+        (FedFM, {"margin": 0.1, "guide": "l2"}),
+        (FedFM, {"calibration": -1.0}),
         (FedFMLite, {"models_every": 0}),
         (FedFMLite, {"strength": -1.0}),
     ],
@@ -153,3 +167,141 @@ def test_steady_rounds_start_a_cycle_after_every_piece_is_at_work():
     assert compose(FedFM(start_round=20)).steady_round == 20
     assert compose(FedFMLite(start_round=20, models_every=5)).steady_round == 20
     assert compose(FedFMLite(start_round=12, models_every=5)).steady_round == 15
+
+
+def with_options(**options) -> FedFM:
+    return FedFM(strength=2.0, start_round=0, **options)
+
+
+def test_a_margin_is_taken_from_the_own_similarity_alone():
+    given, (_, state) = batch(), anchors({0, 1, 2, 4})
+    loss, _ = losses_and_gradients(with_options(temperature=0.2, margin=0.3), given, state)
+    cosines = F.normalize(given.features, dim=-1) @ F.normalize(state["anchors"], dim=-1).T
+    for k in range(2):
+        each = []
+        for cosine, label in zip(cosines[k].detach(), given.labels[k].tolist(), strict=True):
+            if label == 3:
+                continue
+            cosine[label] -= 0.3
+            each.append(-(cosine[[0, 1, 2, 4]] / 0.2).log_softmax(0)[[0, 1, 2, 9, 3][label]])
+        torch.testing.assert_close(loss[k].detach(), 2 * torch.stack(each).mean())
+
+
+def test_a_warm_up_grows_to_the_whole_strength():
+    piece, fed = with_options(warm_up=4), World().make_federation((with_options(warm_up=4),))
+    given, (_, state) = batch(), anchors({0, 1, 2, 3, 4})
+    whole = losses_and_gradients(with_options(), given, state)[0]
+    server = piece.server_state(fed.task)
+    for share in (0.25, 0.5, 0.75, 1.0, 1.0):
+        counts = {"sum": torch.zeros(CLASSES, fed.task.features), "count": torch.zeros(CLASSES)}
+        server = piece.absorb(server, counts, 2)
+        rounds = server["rounds"].unsqueeze(0)
+        down = {name: value.unsqueeze(0) for name, value in state.items()}
+        held = piece.prepare({}, fed.task.model, down | {"rounds": rounds})
+        torch.testing.assert_close(piece.loss(given, held), share * whole)
+
+
+@pytest.mark.parametrize("kind", [FedFM, FedFMLite])
+def test_the_first_round_of_matching_has_the_first_share(kind):
+    """FedFM-Lite takes its anchors a round earlier, and no share of the strength with them."""
+    terms = []
+    for warm_up in (0, 2):
+        piece = kind(strength=1.0, start_round=1, warm_up=warm_up)
+        fed = World().make_federation((piece,))
+        state, logs = start(fed), []
+        for _ in range(2):
+            state, log = run_round(state, fed)
+            logs.append(log)
+        terms.append(logs[1].terms[piece.name])
+    assert terms[1] < 0.75 * terms[0]
+
+
+def test_moving_averages_begin_with_the_first_mean():
+    piece = with_options(moving_average=0.75)
+    state = {"anchors": torch.zeros(3, 1), "seen": torch.tensor([True, False, True])}
+    state["anchors"][:] = torch.tensor([[4.0], [0.0], [5.0]])
+    total = {"sum": torch.tensor([[16.0], [6.0], [0.0]]), "count": torch.tensor([2, 3, 0])}
+    new = piece.absorb(state, total, 1)
+    assert new["anchors"].flatten().tolist() == [5.0, 2.0, 5.0]
+    assert new["seen"].tolist() == [True, True, True]
+
+
+def test_calibration_is_the_heads_cross_entropy_on_anchors():
+    given, (_, state) = batch(), anchors({0, 2})
+    weights = torch.randn(2, CLASSES, WIDTH, dtype=torch.float64, requires_grad=True)
+    given = given._replace(classify=lambda features: features @ weights.mT)
+    plain, _ = losses_and_gradients(with_options(), given, state)
+    loss, _ = losses_and_gradients(with_options(calibration=0.5), given, state)
+    for k in range(2):
+        logits = state["anchors"][[0, 2]] @ weights[k].T
+        expected = 0.5 * F.cross_entropy(logits, torch.tensor([0, 2]))
+        torch.testing.assert_close(loss[k] - plain[k], expected)
+    slope = torch.autograd.grad(loss[0], weights)[0]
+    assert slope[0].abs().sum() > 0
+    assert torch.equal(slope[1], torch.zeros_like(slope[1]))
+
+
+@dataclass(frozen=True)
+class MyFM(FedFM):
+    """Under a name of its own, for which the textbook, which lacks the options, is not asked."""
+
+    name = "myfm"
+
+
+@dataclass(frozen=True)
+class MyLite(FedFMLite):
+    """The same of FedFM-Lite."""
+
+    name = "mylite"
+
+
+class Scaled(nn.Module):
+    """A network with a free parameter, which is mapped over clients."""
+
+    head_name = "head"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 6), nn.Linear(6, worlds.CLASSES)
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = self.body(x.flatten(1)).tanh() * self.scale
+        return features, self.head(features)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"warm_up": 3},
+        {"moving_average": 0.9, "anchors": "uniform"},
+        {"margin": 0.2},
+        {"calibration": 0.5},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [MyFM, MyLite])
+def test_options_pass_the_suite(kind, options):
+    """A calibrated head has a loss of its own, which a strength of 0 does not switch off."""
+    report = verify(kind(strength=1.0, start_round=1, **options))
+    failed = {row.check for row in report.failures}
+    assert failed == ({"zero strength"} if "calibration" in options else set()), report
+
+
+@pytest.mark.parametrize("network", [lambda: worlds.make_network("mlp"), Scaled])
+def test_the_head_is_the_same_in_every_executor(network):
+    """Whether the network is stacked by its layers or mapped over clients."""
+    module, piece = network().double(), with_options(calibration=3.0)
+    ends = []
+    for executor in ("loop", "stacked"):
+        data = worlds.make_images(dtype=torch.float64)
+        fed = worlds.make_federation(module, data, piece, executor=executor)
+        ends.append(worlds.play_rounds(start(fed), fed, 2).model)
+    same_model(ends[0], ends[1], 1e-9)
+
+
+def test_calibration_needs_a_head():
+    headless = torch.nn.Sequential(torch.nn.Flatten(), TwoOutputs())
+    few = Training(clients=3, rounds=1, epochs=1)
+    with pytest.raises(UserError, match=r"calibration.*head"):
+        simulate(headless, "digits", with_options(calibration=1.0), training=few)

@@ -24,7 +24,7 @@ def methods(format: Format = "text") -> None:
     """
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from fedfm.methods import PIECES
 
@@ -33,11 +33,12 @@ def methods(format: Format = "text") -> None:
     if format == "json":
         print(json.dumps(rows))
         return
-    table = Table("method", "what it does", "settings", "stores and sends")
+    settings = Column("settings", no_wrap=True)
+    table = Table("method", "what it does", settings, "stores and sends")
     for row in rows:
-        settings = "\n".join(f"{key} = {value}" for key, value in row["defaults"].items())
+        defaults = "\n".join(f"{key} = {value}" for key, value in row["defaults"].items())
         costs = "\n".join(f"{key}: {value}" for key, value in row["costs"].items() if value)
-        table.add_row(row["name"], escape(row["what"]), settings, costs)
+        table.add_row(row["name"], escape(row["what"]), defaults, costs)
     Console().print(table)
 
 

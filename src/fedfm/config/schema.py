@@ -195,6 +195,13 @@ class Config(BaseModel):
             f"class_weights and label_smoothing are settings of cross_entropy, not of {name}: "
             "leave them out",
         )
+        plain = self.task_loss.function is cross_entropy and not training.label_smoothing
+        dropping = [piece.name for piece in self.composed.pieces if piece.drops_classes]
+        require(
+            plain or not dropping,
+            f"{', '.join(dropping)} leaves out the classes that a client lacks, which only "
+            "cross_entropy without label_smoothing allows: leave the setting out",
+        )
 
     @property
     def task_loss(self) -> TaskLoss:

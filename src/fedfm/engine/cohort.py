@@ -15,7 +15,7 @@ from fedfm.data.batches import BatchPlan
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.layout import arrange, copy_arranged, repeat_arranged
 from fedfm.engine.networks import BoundNetwork
-from fedfm.engine.objective import Objective
+from fedfm.engine.objective import Objective, Views
 from fedfm.engine.profile import phase
 from fedfm.engine.randomness import KeyedDraws
 from fedfm.engine.schedule import Block, make_blocks
@@ -190,8 +190,9 @@ class CohortPart:
         with phase("forward and backward"):
             with self.net.draw_from(self.draws):
                 features, logits = self._forward(inputs, indices)
-                views = self._view_features(inputs)
-            batch = Batch(features, logits, labels, torch.ones_like(labels, dtype=torch.bool))
+                views = self._run_views(inputs)
+            mask = torch.ones_like(labels, dtype=torch.bool)
+            batch = Batch(features, logits, labels, mask, classify=self._classify)
             loss, terms = self.objective.loss(batch, views)
             grads = self._gradients(loss)
         with torch.no_grad():
@@ -210,11 +211,15 @@ class CohortPart:
         )
         return self.net.gradient_tree(grads)
 
-    def _view_features(self, inputs: InputTree) -> dict[str, dict[str, Tensor]]:
-        """Return the features [s, B, d] of the further models, by piece and name."""
+    def _classify(self, features: Tensor) -> Tensor:
+        """Map features [s or 1, M, d] to logits [s, M, C] by the clients' heads."""
+        return self.net.classify(features.expand(len(self.losses), -1, -1))
+
+    def _run_views(self, inputs: InputTree) -> Views:
+        """Return the outputs of the further models."""
         with torch.no_grad():
             return {
-                piece: {name: net(inputs)[0] for name, net in nets.items()}
+                piece: {name: net(inputs) for name, net in nets.items()}
                 for piece, nets in self.frozen.items()
             }
 

@@ -7,10 +7,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fedfm.core.errors import require
 from fedfm.core.inputs import InputTree, call, input_leaves, map_inputs
 from fedfm.core.trees import Tree
 from fedfm.engine.randomness import KeyedDraws
 from fedfm.methods.base import Model, Task
+
+NO_HEAD = (
+    "the network does not say which layer is its head: wrap it by WithFeatures(network, head=...), "
+    "or give its class an attribute head_name"
+)
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, Tensor]:
@@ -177,6 +183,19 @@ class BoundNetwork:
         with torch.autocast(first.device.type, self.low_dtype, enabled, cache_enabled=False):
             features, logits = call(self.module, map_inputs(lambda x: x.flatten(0, 1), inputs))
         return self._results(len(first), features, logits)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Map features [S, M, d] to logits [S, M, C] by the head of the same weights."""
+        name, enabled = getattr(self.module, "head_name", ""), self.low_dtype is not None
+        require(bool(name), NO_HEAD)
+        head = self.module.get_submodule(name)
+        with torch.autocast(features.device.type, self.low_dtype, enabled, cache_enabled=False):
+            logits = self._call_head(head, features.flatten(0, 1))
+        return torch.unflatten(logits, 0, (len(features), -1)).to(self.dtype)
+
+    def _call_head(self, head: nn.Module, features: Tensor) -> Tensor:
+        logits: Tensor = head(features)
+        return logits
 
     def _keep_buffers(self) -> None:
         """Copy buffers that the module replaced back into the bound memory."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedfm.core.errors import require
 from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, map_inputs
 from fedfm.core.trees import Tree, share, stack
 from fedfm.engine.layout import to_low_precision
@@ -142,6 +143,16 @@ class MappedNetwork(StackedNetwork):
                 return self.map(inputs)
         except ClientsDisagree:
             return self._run_one_by_one(inputs)
+
+    def _call_head(self, head: nn.Module, features: Tensor) -> Tensor:
+        """Call the stacked head outside of the map, which its own `forward` would leave."""
+        require(
+            head in [self.module.get_submodule(name) for name in self.folded],
+            f"the head ({type(head).__name__}) of a network that is mapped over clients must be a "
+            "linear layer: set executor = 'loop'",
+        )
+        logits: Tensor = type(head).forward(head, features)
+        return logits
 
     def _run_one_by_one(self, inputs: InputTree) -> tuple[Tensor, Tensor]:
         """Compute a batch as a loop over clients would."""

@@ -4,6 +4,7 @@ import re
 
 from fedfm.core.errors import UserError, unknown
 from fedfm.methods.alone import Centralised, Local
+from fedfm.methods.balanced_softmax import BalancedSoftmax
 from fedfm.methods.base import Batch, LocalRun, Model, Piece, Stage, Task, Turnout
 from fedfm.methods.composition import Method, compose
 from fedfm.methods.ditto import Ditto
@@ -12,14 +13,19 @@ from fedfm.methods.fedavg import FedAvg
 from fedfm.methods.fedavgm import FedAvgM
 from fedfm.methods.fedbn import FedBN
 from fedfm.methods.fedcm import FedCM
+from fedfm.methods.feddecorr import FedDecorr
 from fedfm.methods.feddyn import FedDyn
 from fedfm.methods.fedfm import FedFM, FedFMLite
+from fedfm.methods.fedlc import FedLC
 from fedfm.methods.fednova import FedNova
+from fedfm.methods.fedntd import FedNTD
 from fedfm.methods.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedfm.methods.fedper import FedPer
 from fedfm.methods.fedproto import FedProto
 from fedfm.methods.fedprox import FedProx
 from fedfm.methods.fedrep import FedRep
+from fedfm.methods.fedrs import FedRS
+from fedfm.methods.feduv import FedUV
 from fedfm.methods.moon import Moon
 from fedfm.methods.scaffold import Scaffold
 
@@ -41,6 +47,12 @@ PIECES: dict[str, type[Piece]] = {
         FedProto,
         FedFM,
         FedFMLite,
+        FedNTD,
+        FedLC,
+        FedRS,
+        BalancedSoftmax,
+        FedDecorr,
+        FedUV,
         FedBN,
         FedPer,
         FedRep,
@@ -78,6 +90,7 @@ def piece_class(name: str) -> type[Piece]:
 
 __all__ = [
     "PIECES",
+    "BalancedSoftmax",
     "Batch",
     "Centralised",
     "Ditto",
@@ -88,14 +101,19 @@ __all__ = [
     "FedAvgM",
     "FedBN",
     "FedCM",
+    "FedDecorr",
     "FedDyn",
     "FedFM",
     "FedFMLite",
+    "FedLC",
+    "FedNTD",
     "FedNova",
     "FedPer",
     "FedProto",
     "FedProx",
+    "FedRS",
     "FedRep",
+    "FedUV",
     "FedYogi",
     "Local",
     "LocalRun",

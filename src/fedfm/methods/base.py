@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core import trees
-from fedfm.core.errors import require_numbers
+from fedfm.core.errors import UserError, require_numbers
 from fedfm.core.trees import Tree
 from fedfm.optim import Optimizer
 
@@ -108,6 +108,11 @@ class Stage:
     """Train the client's second model instead, on the same batches, with this piece alone."""
 
 
+def refuse_head(features: Tensor) -> Tensor:
+    """Refuse to classify features where no network is bound."""
+    raise UserError("there is no network whose head could classify features")
+
+
 class Batch(NamedTuple):
     """The output of the network for a batch of each client.
 
@@ -130,6 +135,10 @@ class Batch(NamedTuple):
     """[S, B], False where a sample is padding; there is no padding in training."""
     views: Mapping[str, Tensor] = MappingProxyType({})
     """Features [S, B, d] of the further models that the piece asked for."""
+    view_logits: Mapping[str, Tensor] = MappingProxyType({})
+    """Logits [S, B, C] of these models."""
+    classify: Callable[[Tensor], Tensor] = refuse_head
+    """Maps features [S, M, d] or [1, M, d] to logits [S, M, C] by the clients' present heads."""
 
 
 class LocalRun(NamedTuple):
@@ -260,6 +269,8 @@ class Piece:
     """Whether its maths needs every parameter to be shared and trained in every step."""
     pools_data: ClassVar[bool] = False
     """Whether one client trains on the samples of all, as no federation would."""
+    drops_classes: ClassVar[bool] = False
+    """Whether it gives the logit -inf to classes that a client lacks, see `adjust_logits`."""
 
     counted: ClassVar[frozenset[str]] = frozenset()
     """Leaves of its reports that are counts; under noise, small counts are dropped."""
@@ -346,13 +357,25 @@ class Piece:
     def use_counts(self, counts: Tensor) -> Tree:
         """Return what clients hold that follows from their class counts [S, C], [S, ...].
 
-        It is added to what `prepare` returned. The counts stay at the clients.
+        It is added to what `prepare` returned. The counts have the model's precision, are those of
+        the client's own training samples, and stay at the clients.
         """
         return {}
 
     def views(self, held: Tree) -> dict[str, Model]:
-        """Return further frozen models [S, ...] or [1, ...] whose features the loss needs."""
+        """Return further models [S, ...] or [1, ...] whose features or logits the loss needs.
+
+        They are frozen and run in evaluation mode.
+        """
         return {}
+
+    def adjust_logits(self, batch: Batch, held: Tree) -> Tensor:
+        """Return the logits [S, B, C] that the task's loss is computed from, in training only.
+
+        A class with the logit -inf takes no part; a piece that does this says `drops_classes`. The
+        terms of pieces see the network's own logits.
+        """
+        return batch.logits
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
         """Return a term [S] of each client's local loss, or None."""

@@ -142,3 +142,8 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
 def has_own_part(piece: Piece) -> bool:
     """Return whether a part of the model stays at the clients."""
     return overrides(piece, "personal")
+
+
+def uses_counts(piece: Piece) -> bool:
+    """Return whether a piece needs the class counts of clients."""
+    return overrides(piece, "use_counts")

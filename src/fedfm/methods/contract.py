@@ -65,6 +65,19 @@ def check_one_each(piece: Piece, hook: str, result: Any, clients: int) -> Tensor
     )
 
 
+def check_logits(piece: Piece, result: Any, logits: Tensor) -> None:
+    """Refuse adjusted logits that are not a tensor like the network's own [S, B, C]."""
+    if result is logits:
+        return
+    fits = isinstance(result, Tensor) and result.shape == logits.shape
+    require(
+        fits and result.dtype == logits.dtype,
+        f"{_title(piece, 'adjust_logits')} must return a tensor {list(logits.shape)} of "
+        f"{logits.dtype}, but returned {_describe(result)}"
+        + (f" of {result.dtype}" if fits else ""),
+    )
+
+
 def check_pair(piece: Piece, hook: str, result: Any, what: str) -> tuple[Tree, Tree]:
     """Return the result of a hook; refuse anything but two trees."""
     if isinstance(result, tuple | list) and [isinstance(r, dict) for r in result] == [True] * 2:

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from fedfm.config.training import Training, cohort_size
+from fedfm.core.errors import require
 from fedfm.core.rng import generator
+from fedfm.core.trees import leaves
 from fedfm.data.augment import Augmentation
 from fedfm.data.batches import BatchPlan, batch_sizes, plan_batches
 from fedfm.engine.executors import Executor
 from fedfm.losses import DEFAULT_LOSS, TaskLoss
 from fedfm.methods.base import Stage, Task
-from fedfm.methods.composition import Method
+from fedfm.methods.composition import Method, uses_counts
 from fedfm.optim import Clipping, Optimizer, Schedule
 from fedfm.optim.schedules import CONSTANT
 from fedfm.privacy.guard import Guard
@@ -65,12 +67,18 @@ class Federation:
     class_weights: Tensor | None = None
     """The classes' weights in the loss, for every client [N, C] or for all of them [1, C]."""
     labels: Tensor | None = None
-    """The labels [n] of the data; only pieces that use class counts need them."""
+    """The labels [n] of the data; pieces that use class counts need them."""
 
     def __post_init__(self) -> None:
-        """Refuse a method that does not work with privacy; pool samples if the method does."""
+        """Refuse a method that does not work with privacy or the data; pool samples if it does."""
         if self.guard:
             self.guard.check(self.method)
+        counting = [piece.name for piece in self.method.pieces if uses_counts(piece)]
+        require(
+            not counting or self.labels is not None or self.task.device.type == "meta",
+            f"{', '.join(counting)} needs each client's class counts, but the data have no labels: "
+            "choose another method",
+        )
         if self.method.pools_data and len(self.samples) > 1:
             object.__setattr__(self, "samples", [torch.cat([*self.samples]).sort().values])
 
@@ -88,12 +96,12 @@ class Federation:
 
     def count_classes(self, cohort: Sequence[int]) -> Tensor:
         """Return how many training samples of each class the clients have [S, C]."""
-        device, classes = self.task.device, self.task.classes
+        classes, like = self.task.classes, next(leaves(self.task.params))
         if self.labels is None:
-            return torch.zeros(len(cohort), classes, dtype=torch.int64, device=device)
+            return like.new_zeros(len(cohort), classes)
         labels = self.labels.cpu()
         counts = [labels[self.samples[k]].bincount(minlength=classes) for k in cohort]
-        return torch.stack(counts).to(device)
+        return torch.stack(counts).to(like)
 
     def plan_stages(
         self, round: int, cohort: Sequence[int]

@@ -15,6 +15,7 @@ from fedfm.data.batches import BatchPlan
 from fedfm.engine.cohort import TrainingJob, TrainingResult
 from fedfm.engine.objective import TASK_HELD, Objective
 from fedfm.methods.base import Model, Piece, Stage
+from fedfm.methods.composition import uses_counts
 from fedfm.rounds.exchange import Request
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import SECOND, ClientGroup
@@ -90,7 +91,7 @@ def make_objective(group: ClientGroup, fed: Federation, request: Request) -> Obj
         for piece in group.pieces
     }
     for piece in group.pieces:
-        if type(piece).use_counts is not Piece.use_counts:
+        if uses_counts(piece):
             held[piece.name] = held[piece.name] | piece.use_counts(fed.count_classes(group.cohort))
     return Objective(group.pieces, held | hold_class_weights(group, fed), fed.task_loss)
 

@@ -9,7 +9,18 @@ from torch import Tensor
 
 from fedfm.methods import Piece
 
-HOOKS = ("statistic", "report", "prepare", "views", "loss", "correct", "finish", "weights")
+HOOKS = (
+    "statistic",
+    "report",
+    "prepare",
+    "use_counts",
+    "views",
+    "adjust_logits",
+    "loss",
+    "correct",
+    "finish",
+    "weights",
+)
 """The hooks that see a cohort."""
 
 
