@@ -165,8 +165,8 @@ def test_resnet_starts_as_torchvision_does() -> None:
             assert bool((part.weight == 1).all())
             assert bool((part.bias == 0).all())
     bound = 1 / math.sqrt(512)
-    assert 0.99 * bound < model.fc.weight.abs().max().item() <= bound
-    assert 0 < model.fc.bias.abs().max().item() <= bound
+    assert 0.99 * bound < model.get_parameter("fc.weight").abs().max().item() <= bound
+    assert 0 < model.get_parameter("fc.bias").abs().max().item() <= bound
 
 
 @pytest.mark.parametrize(("name", "shape", "options"), EVERY)

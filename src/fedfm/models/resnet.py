@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedfm.models.simplex import make_head
 from fedfm.models.small import check_choice, check_positive, image_shape, norm_layer
+from fedfm.models.standardised import standardise_convolutions
 
 Norm = Callable[[int], nn.Module]
 """Makes a normalisation layer for a number of channels."""
@@ -94,6 +96,8 @@ class ResNet(nn.Module):
         norm: "batch" or "group", under the same parameter names.
         groups: The number of groups of group norm.
         width: The number of channels of the first stage.
+        standardise: rho of weight-standardised convolutions (FedWS); 0: plain convolutions.
+        head: "linear", or "simplex" for fixed class directions (FedETF).
 
     Examples:
         >>> small = ResNet18((1, 28, 28), 10, stem="cifar", norm="group", groups=8, width=8)
@@ -116,6 +120,8 @@ class ResNet(nn.Module):
         norm: str = "batch",
         groups: int = 32,
         width: int = 64,
+        standardise: float = 0.0,
+        head: str = "linear",
     ) -> None:
         stem = stem or self.default_stem
         check_choice("stem", stem, ("imagenet", "cifar"))
@@ -131,8 +137,9 @@ class ResNet(nn.Module):
         self.layer3 = self._stage(2, width * 2 * self.block.expansion, width * 4, make_norm)
         self.layer4 = self._stage(3, width * 4 * self.block.expansion, width * 8, make_norm)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(width * 8 * self.block.expansion, classes)
+        self.fc = make_head(head, width * 8 * self.block.expansion, classes)
         self._initialise()
+        standardise_convolutions(self, standardise, norm)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return images [B, C, H, W] -> (features [B, d], logits [B, classes])."""

@@ -7,6 +7,8 @@ from torch import nn
 
 from fedfm.core.errors import require, unknown
 from fedfm.models.adapter import BodyAndHead
+from fedfm.models.simplex import make_head
+from fedfm.models.standardised import standardise_convolutions
 
 
 class SmallCNN(BodyAndHead):
@@ -21,6 +23,8 @@ class SmallCNN(BodyAndHead):
         features: d, the width of the hidden layer.
         norm: "none", "batch" or "group".
         groups: The number of groups of group norm.
+        standardise: rho of weight-standardised convolutions (FedWS); 0: plain convolutions.
+        head: "linear", or "simplex" for fixed class directions (FedETF).
 
     Examples:
         >>> import torch
@@ -38,6 +42,8 @@ class SmallCNN(BodyAndHead):
         features: int = 64,
         norm: str = "none",
         groups: int = 8,
+        standardise: float = 0.0,
+        head: str = "linear",
     ) -> None:
         inside, height, width = image_shape(shape)
         check_choice("norm", norm, ("none", "batch", "group"))
@@ -51,7 +57,8 @@ class SmallCNN(BodyAndHead):
                 height, width = height // 2, width // 2
             inside = outside
         layers += [nn.Flatten(), nn.Linear(inside * height * width, features), nn.ReLU()]
-        super().__init__(nn.Sequential(*layers), nn.Linear(features, classes))
+        super().__init__(nn.Sequential(*layers), make_head(head, features, classes))
+        standardise_convolutions(self, standardise, norm)
 
 
 class MLP(BodyAndHead):
@@ -65,6 +72,7 @@ class MLP(BodyAndHead):
         classes: The number of classes.
         hidden: The widths of the hidden layers.
         norm: "none" or "batch".
+        head: "linear", or "simplex" for fixed class directions (FedETF).
 
     Examples:
         >>> import torch
@@ -80,6 +88,7 @@ class MLP(BodyAndHead):
         *,
         hidden: Sequence[int] = (128, 64),
         norm: str = "none",
+        head: str = "linear",
     ) -> None:
         check_choice("norm", norm, ("none", "batch"))
         check_positive(classes=classes)
@@ -91,7 +100,7 @@ class MLP(BodyAndHead):
             layers += [nn.BatchNorm1d(outside)] if norm == "batch" else []
             layers.append(nn.ReLU())
             inside = outside
-        super().__init__(nn.Sequential(*layers), nn.Linear(inside, classes))
+        super().__init__(nn.Sequential(*layers), make_head(head, inside, classes))
 
 
 def conv_block(inside: int, outside: int, norm: str, groups: int) -> list[nn.Module]:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm.core.errors import require
+from fedfm.models.simplex import make_head
 from fedfm.models.small import check_positive, check_sizes
 
 PADDING = 0
@@ -27,6 +28,7 @@ class Transformer(nn.Module):
         layers: The number of layers.
         heads: The number of attention heads, which divide the width.
         dropout: The share of activations that are dropped in training.
+        head: "linear", or "simplex" for fixed class directions (FedETF).
 
     Examples:
         >>> import torch
@@ -49,6 +51,7 @@ class Transformer(nn.Module):
         layers: int = 2,
         heads: int = 4,
         dropout: float = 0.1,
+        head: str = "linear",
     ) -> None:
         super().__init__()
         self._check(shape, vocabulary, dropout)
@@ -61,7 +64,7 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(EncoderLayer(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, classes)
+        self.head = make_head(head, width, classes)
 
     @staticmethod
     def _check(shape: Sequence[int], vocabulary: int, dropout: float) -> None:

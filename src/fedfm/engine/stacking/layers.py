@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from fedfm.engine.stacking.pooling import StackedMaxPool2d
 from fedfm.models.resnet import add_relu
+from fedfm.models.simplex import Simplex
+from fedfm.models.standardised import StandardisedConv2d, standardise
 
 PATCHES = {"cpu": 200_000, "cuda": 4_000_000}
 """With more numbers in a client's patches, fp32 convolutions run client by client."""
@@ -58,12 +60,15 @@ class _Conv2d(nn.Conv2d):
     """weight [S, O, I/g, h, w], bias [S, O]; [S*B, I, H, W] -> [S*B, O, H', W']."""
 
     def forward(self, input: Tensor) -> Tensor:
-        x, weight = to_lower_precision(input, self.weight)
+        x, weight = to_lower_precision(input, self._filters())
         patches = x.numel() * math.prod(self.kernel_size) // len(weight)
         small = x.dtype == torch.bfloat16 or patches <= PATCHES[x.device.type]
         if not small or self.groups > 1 or self.dilation != (1, 1):
             return self._one_by_one(x, weight)
         return affine(self._product(x, weight), None, self.bias, 1)
+
+    def _filters(self) -> Tensor:
+        return self.weight
 
     def _product(self, x: Tensor, weight: Tensor) -> Tensor:
         if not x.is_cuda:
@@ -82,6 +87,15 @@ class _Conv2d(nn.Conv2d):
         clients = zip(by_client(x, len(weight)), weight, bias, strict=True)
         settings = *self._geometry, self.dilation, self.groups
         return torch.cat([F.conv2d(own_x, w, b, *settings) for own_x, w, b in clients])
+
+
+class _StandardisedConv2d(_Conv2d):
+    """The same with standardised filters."""
+
+    rho: float
+
+    def _filters(self) -> Tensor:
+        return standardise(self.weight, self.rho).to(self.weight.dtype)
 
 
 def _conv_by_patches(
@@ -202,8 +216,17 @@ class _Embedding(nn.Embedding):
         return torch.where((input == self.padding_idx).unsqueeze(-1), vectors.detach(), vectors)
 
 
+class _Simplex(Simplex):
+    """scale [S]; [S*B, C] -> [S*B, C]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return affine(self.cosines(x), self.scale, None, 1)
+
+
 _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv2d: _Conv2d,
+    StandardisedConv2d: _StandardisedConv2d,
+    Simplex: _Simplex,
     nn.Linear: _Linear,
     nn.Embedding: _Embedding,
     nn.BatchNorm1d: _BatchNorm,
