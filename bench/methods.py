@@ -9,8 +9,7 @@ from rich.console import Console
 
 from fedfm import Piece, Training, data, models
 from fedfm.methods import PIECES
-from fedfm.rounds.round import close_round, open_round
-from fedfm.rounds.stages import Trained, send
+from fedfm.rounds.round import close_round, open_round, train_in_step
 from fedfm.run.simulation import Simulation
 
 TURNS = 7
@@ -32,10 +31,8 @@ def time_round(simulation: Simulation) -> tuple[float, float]:
     fed, times = simulation.federation, [time.perf_counter()]
     opened = open_round(simulation.start, fed)
     times.append(time.perf_counter())
-    result = fed.executor.train(opened.job)
+    (trained,) = train_in_step([opened], fed.executor)
     times.append(time.perf_counter())
-    trained = send(opened.training, result)
-    assert isinstance(trained, Trained), "the method has one stage"
     close_round(opened, fed, trained)
     return times[2] - times[1], time.perf_counter() - times[0]
 

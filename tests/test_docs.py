@@ -20,6 +20,7 @@ from fedfm.models import MODELS
 from fedfm.paper.catalogue import load_recipe
 from fedfm.run.prepare import build_model, load_data
 from fedfm.run.runner import run_configs
+from fedfm.verify import verify
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
@@ -96,8 +97,9 @@ def test_the_worked_example_of_a_method_runs_and_is_registered(capsys):
             for grow in (1, 100)
         )
         assert (one.rounds[1].train_loss or 0) > (other.rounds[1].train_loss or 0)
+        assert verify(PIECES["lookahead"]()).passed
     finally:
-        for name in ("gentleprox", "growingfm", "owninput", "prior"):
+        for name in ("gentleprox", "growingfm", "owninput", "prior", "lookahead"):
             PIECES.pop(name, None)
 
 

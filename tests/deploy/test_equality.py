@@ -182,7 +182,8 @@ def test_lite_with_models_every_second_round(federation):
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", "scaffold", "feddyn", "fedacg", "moon", "fedfm", "fedfm-lite,fedprox"]
+    "method",
+    ["fedavg", "scaffold", "feddyn", "fedacg", "fedsmoo", "moon", "fedfm", "fedfm-lite,fedprox"],
 )
 def test_two_of_three_clients_in_a_round(federation, method):
     """Rounds are judged by those who are asked in the next one, the last one by everybody."""
@@ -205,7 +206,10 @@ def test_convolutions_on_digits(federation, method):
     assert_equal_runs(federation(method, *images, "training.rounds=2"))
 
 
-SECURE = ("fedavg", "fedfm", "fedfm-lite", "scaffold", "fednova", "fedadam", "fedacg,fedfm")
+SECURE = (
+    *("fedavg", "fedfm", "fedfm-lite", "scaffold", "fednova", "fedadam", "fedacg,fedfm"),
+    *("mofedsam,fedfm", "fedspeed", "fedsmoo"),
+)
 
 
 @pytest.mark.parametrize("method", SECURE)

@@ -47,6 +47,7 @@ def addresses(cohort: Cohort) -> list[int]:
     """Where everything lies that a captured step would touch."""
     views = [tree for own in cohort.views.values() for view in own.values() for tree in view]
     kept = [*cohort.model, cohort.moments, cohort.low_params, cohort.objective.held, *views]
+    kept += cohort.second or ()
     sums, clock = {"losses": cohort.losses, "terms": cohort.terms}, cohort.clock
     held = [leaf for tree in (*kept, sums) for leaf in trees.leaves(tree)]
     read = [each for each in (clock.rate, clock.count) if isinstance(each, Tensor)]

@@ -211,10 +211,10 @@ def test_a_cohorts_models_are_given_up_before_the_next_trains():
         weights = clients[:, None] * torch.ones(3)
         earlier.append(weakref.ref(weights))
         terms = {"task": 7.0 * clients, "fedfm": 3.0 * clients}
-        return TrainingResult(Model({"w": weights}, {}), 10.0 * clients, clients + 1, terms)
+        return TrainingResult(Model({"w": weights}, {}), 10.0 * clients, clients + 1, terms, {})
 
     parts = torch.tensor([3, 0, 2, 1]).split(2)
-    model, loss, steps, terms = gather_results(map(outcome, parts), parts)
+    model, loss, steps, terms, _ = gather_results(map(outcome, parts), parts)
     assert len(earlier) == 2
     assert model.params["w"].tolist() == [[client] * 3 for client in range(4)]
     assert loss.tolist() == [0, 10, 20, 30]

@@ -14,7 +14,17 @@ from fedfm.engine import graphs
 from fedfm.engine.choice import make_executor
 from fedfm.engine.graphs import CapturedStep, GraphExecutor
 from fedfm.engine.streams import StreamsExecutor
-from fedfm.methods import PIECES, FedAvg, FedFM, FedFMLite, FedProx, Moon, Piece, Scaffold
+from fedfm.methods import (
+    PIECES,
+    FedAvg,
+    FedFM,
+    FedFMLite,
+    FedProx,
+    FedSAM,
+    Moon,
+    Piece,
+    Scaffold,
+)
 from fedfm.optim import Adam, AdamW, Clipping, Schedule, Sgd
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
@@ -32,6 +42,8 @@ METHODS: dict[str, tuple[Piece, ...]] = {
     "fedprox+fedfm": (FedProx(), FedFM(start_round=0)),
     "scaffold+fedfm": (Scaffold(), FedFM(start_round=0)),
     "moon+fedfm": (Moon(), FedFM(start_round=0)),
+    "fedsam+fedfm": (FedSAM(), FedFM(start_round=0)),
+    "fedsam, adaptive": (FedSAM(radius=0.5, adaptive=0.2),),
 }
 ROUNDS = 5
 
@@ -147,6 +159,17 @@ def test_stacked_and_captured_are_bitwise_the_same():
 def test_a_repeated_run_is_bitwise_the_same_in_bf16():
     once, again = (played("graph", METHODS["fedfm"], precision="bf16") for _ in range(2))
     assert same(once, again)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+def test_without_a_radius_the_second_pass_repeats_the_first(name):
+    """To the last bit, in the precision and with the kernels of a real run."""
+    ends = []
+    for piece in (FedSAM(radius=0.0), FedAvg()):
+        module = worlds.make_network(name, shape=(3, 32, 32), norm="batch")
+        settings = {"module": module, "shape": (3, 32, 32), "precision": "auto"}
+        ends.append(played("graph", (piece,), 3, **settings))
+    assert same(*ends)
 
 
 def test_data_that_stay_on_the_host_train_the_same_model():

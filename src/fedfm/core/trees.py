@@ -97,6 +97,11 @@ def repeat(tree: Tree, clients: int) -> Tree:
     )
 
 
+def expand(tree: Tree, clients: int) -> Tree:
+    """View leaves [1, ...] or [S, ...] as [S, ...]."""
+    return tree_map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), tree)
+
+
 def rows(tree: Tree, which: slice | Tensor) -> Tree:
     """Return the rows `which` of leaves [S, ...]; shared leaves [1, ...] stay as they are."""
     return tree_map(lambda leaf: leaf if leaf.shape[0] == 1 else leaf[which], tree)
@@ -135,6 +140,19 @@ def per_client(values: Tensor, like: Tensor) -> Tensor:
     return shaped.to(like.dtype) if values.is_floating_point() else shaped
 
 
+def client_norms(tree: Tree) -> Tensor:
+    """Return the norm of each client's leaves [S, ...] together: [S], in float32 at least."""
+    parts = torch.stack([_norms(leaf) for leaf in leaves(tree)])
+    norms: Tensor = torch.linalg.vector_norm(parts, dim=0)
+    return norms
+
+
+def _norms(leaf: Tensor) -> Tensor:
+    dtype, inner = torch.promote_types(leaf.dtype, torch.float32), (*range(1, leaf.ndim),)
+    norms: Tensor = torch.linalg.vector_norm(leaf, dim=inner, dtype=dtype) if inner else leaf.abs()
+    return norms.to(dtype)
+
+
 def sum_clients(tree: Tree) -> Tree:
     """Sum over the client axis: [S, ...] becomes [...]."""
     return tree_map(lambda leaf: leaf.sum(0), tree)
@@ -168,6 +186,11 @@ def select_items(items: list[int], which: Tensor) -> list[int]:
     if which.is_meta or bool(which.all()):
         return items
     return [item for item, chosen in zip(items, which.tolist(), strict=True) if chosen]
+
+
+def copy_shapes(tree: Tree) -> Tree:
+    """Return new tensors without values."""
+    return tree_map(lambda leaf: torch.empty_like(leaf, device="meta"), tree)
 
 
 def to_device(tree: Tree, device: torch.device | str) -> Tree:

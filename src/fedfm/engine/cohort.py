@@ -19,12 +19,15 @@ from fedfm.engine.objective import Objective, Views
 from fedfm.engine.profile import phase
 from fedfm.engine.randomness import KeyedDraws
 from fedfm.engine.schedule import Block, make_blocks
+from fedfm.engine.second_pass import SecondModel, SecondPass
 from fedfm.engine.update import Clock, update
 from fedfm.methods.base import Batch, Model
 from fedfm.optim import Clipping, Optimizer
 
 Step = Callable[[Tensor, Tensor | None], None]
 """Takes one step of some clients on the samples [s, B], with augmentation draws [s, B, 4]."""
+Outputs = tuple[Tensor, Tensor]
+"""Features [s, B, d] and logits [s, B, C]."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class TrainingResult(NamedTuple):
     loss: Tensor
     steps: Tensor
     terms: Tree
+    moved: Tree
+    """The last values [S, ...] of what the pieces change in every step, a tree per piece."""
 
 
 def gather_results(results: Iterable[TrainingResult], parts: Sequence[Tensor]) -> TrainingResult:
@@ -70,7 +75,7 @@ def gather_results(results: Iterable[TrainingResult], parts: Sequence[Tensor]) -
     for part in parts:
         _copy_into(whole, next(made), part, clients)
     model = Model(whole["params"], whole["buffers"])
-    return TrainingResult(model, whole["loss"], whole["steps"], whole["terms"])
+    return TrainingResult(model, *(whole[name] for name in TrainingResult._fields[1:]))
 
 
 def _copy_into(whole: Tree, result: TrainingResult, part: Tensor, clients: int) -> None:
@@ -103,6 +108,9 @@ class Cohort:
             }
             for piece, views in self.objective.views().items()
         }
+        self.second = None
+        if self.objective.perturbing:
+            self.second = SecondModel.allocate(net, self.model)
         self.losses = torch.zeros(clients, dtype=data.scale.dtype, device=data.scale.device)
         self.terms = {name: torch.zeros_like(self.losses) for name in self.objective.terms}
         self.clock = Clock(job.optimizer, job.factors, self.losses.device)
@@ -120,7 +128,7 @@ class Cohort:
         steps = steps.to(self.losses.device, non_blocking=True)
         self.net.count_batches(self.model.buffers, steps)
         terms = {name: sum_ / steps for name, sum_ in self.terms.items()}
-        return TrainingResult(self.model, self.losses / steps, steps, terms)
+        return TrainingResult(self.model, self.losses / steps, steps, terms, self.objective.moved)
 
     def make_step(self, block: Block) -> Step:
         """Return the function that takes one step of a block's clients."""
@@ -171,8 +179,8 @@ class CohortPart:
         self.low_params = trees.rows(cohort.low_params, rows)
         self.moments = trees.rows(cohort.moments, rows)
         self.objective = cohort.objective.rows(rows)
-        buffers = trees.rows(cohort.model.buffers, rows)
-        self.leaves = self.net.bind(Model(self.params | self.low_params, buffers))
+        self.buffers = trees.rows(cohort.model.buffers, rows)
+        self.leaves = self.net.bind(Model(self.params | self.low_params, self.buffers))
         self.frozen = {
             piece: {
                 name: self.net.bind_frozen(f"{piece}.{name}", view.rows(rows))
@@ -180,6 +188,7 @@ class CohortPart:
             }
             for piece, views in cohort.views.items()
         }
+        self.second = cohort.second and SecondPass(self.net, cohort.second.rows(rows))
         self.draws = cohort.draws.rows(rows)
         self.net.module.train()
 
@@ -189,20 +198,53 @@ class CohortPart:
             inputs, labels = self.cohort.data.fetch(indices, draws)
         with phase("forward and backward"):
             with self.net.draw_from(self.draws):
-                features, logits = self._forward(inputs, indices)
+                outputs = self._forward(self.net, inputs, indices)
                 views = self._run_views(inputs)
-            mask = torch.ones_like(labels, dtype=torch.bool)
-            batch = Batch(features, logits, labels, mask, classify=self._classify)
-            loss, terms = self.objective.loss(batch, views)
-            grads = self._gradients(loss)
+            loss, terms = self._loss(self.net, outputs, labels, views)
+            grads, offset = self._gradients(loss, self.leaves), Tree()
+        if self.second:
+            grads = self.cohort.keep_trained(grads)
+            offset = self._move(self.second, grads)
+            again = self._differentiate_again(self.second, inputs, labels, indices, views)
+            grads = self.objective.blend(grads, again)
         with torch.no_grad():
+            self.objective.advance(grads, offset)
             self.cohort.finish_step(self, grads)
             self.losses += loss.detach()
             for name, total in self.terms.items():
                 total += terms.get(name, 0.0)
 
-    def _gradients(self, loss: Tensor) -> Tree:
-        grads = torch.autograd.grad(loss.sum(), self.leaves, allow_unused=True)
+    def _loss(
+        self, net: BoundNetwork, outputs: Outputs, labels: Tensor, views: Views
+    ) -> tuple[Tensor, Tree]:
+        """Return the loss of each client [s], and its terms by name, given the outputs of `net`."""
+
+        def classify(features: Tensor) -> Tensor:
+            return net.classify(features.expand(len(self.losses), -1, -1))
+
+        mask = torch.ones_like(labels, dtype=torch.bool)
+        batch = Batch(*outputs, labels, mask, classify=classify)
+        return self.objective.loss(batch, views)
+
+    def _move(self, second: SecondPass, grads: Tree) -> Tree:
+        """Move the second pass to the parameters plus an offset; return the offset [s, ...]."""
+        with torch.no_grad(), phase("offset"):
+            offset = self.objective.perturb(grads, self.trained_params)
+            second.move(self.params, self.buffers, offset)
+        return offset
+
+    def _differentiate_again(
+        self, second: SecondPass, inputs: InputTree, labels: Tensor, indices: Tensor, views: Views
+    ) -> Tree:
+        """Return the gradients of the second pass, for parameters that take steps."""
+        with phase("forward and backward"):
+            with self.net.draw_from(self.draws):
+                outputs = self._forward(second.net, inputs, indices)
+            loss, _ = self._loss(second.net, outputs, labels, views)
+            return self.cohort.keep_trained(self._gradients(loss, second.leaves))
+
+    def _gradients(self, loss: Tensor, leaves: Sequence[Tensor]) -> Tree:
+        grads = torch.autograd.grad(loss.sum(), leaves, allow_unused=True)
         unused = [name for name, grad in zip(self.params, grads, strict=True) if grad is None]
         require(
             not unused,
@@ -210,10 +252,6 @@ class CohortPart:
             "or remove it from the network",
         )
         return self.net.gradient_tree(grads)
-
-    def _classify(self, features: Tensor) -> Tensor:
-        """Map features [s or 1, M, d] to logits [s, M, C] by the clients' heads."""
-        return self.net.classify(features.expand(len(self.losses), -1, -1))
 
     def _run_views(self, inputs: InputTree) -> Views:
         """Return the outputs of the further models."""
@@ -223,9 +261,9 @@ class CohortPart:
                 for piece, nets in self.frozen.items()
             }
 
-    def _forward(self, inputs: InputTree, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward(self, net: BoundNetwork, inputs: InputTree, indices: Tensor) -> Outputs:
         try:
-            return self.net(inputs)
+            return net(inputs)
         except ValueError as problem:
             message = f"cannot train on a batch of {indices.shape[1]}: {problem}"
             raise UserError(message) from problem

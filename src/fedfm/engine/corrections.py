@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
@@ -105,8 +106,17 @@ class Correction:
         return replace(sgd, weight_decay=sgd.weight_decay + self.decay)
 
 
+def _hide(leaf: Tensor) -> Any:
+    """Return something that cannot be added or multiplied."""
+    return object()
+
+
 def find_linear_correction(objective: Objective, params: Tree) -> Correction | None:
-    """Return the correction by all pieces, for parameters [S, ...]; None if it is not linear."""
+    """Return the correction by all pieces, for parameters [S, ...]; None if it is not linear.
+
+    A correction that uses values that change in every step is not linear: `_hide` makes it fail.
+    """
+    objective = objective.replace_moved(trees.tree_map(_hide, objective.moved))
     try:
         grads = objective.correct(
             dict.fromkeys(params, Linear(1.0, 0.0)), dict.fromkeys(params, Linear(0.0, 1.0))

@@ -189,12 +189,12 @@ def train_together(jobs: Sequence[TrainingJob], executor: Executor) -> list[Trai
     """Return the results of jobs that differ in clients and tensors alone, trained as one."""
     if len(jobs) == 1:
         return [executor.train(jobs[0])]
-    model, loss, steps, terms = executor.train(join_jobs(jobs))
+    model, loss, steps, terms, moved = executor.train(join_jobs(jobs))
     results, first = [], 0
     for job in jobs:
         rows = slice(first, first + len(job.plans))
-        parts = {name: term[rows] for name, term in terms.items()}
-        results.append(TrainingResult(model.rows(rows), loss[rows], steps[rows], parts))
+        parts = ({name: term[rows] for name, term in terms.items()}, trees.rows(moved, rows))
+        results.append(TrainingResult(model.rows(rows), loss[rows], steps[rows], *parts))
         first = rows.stop
     return results
 

@@ -79,7 +79,7 @@ class GraphCohort(Cohort):
         with phase("captured steps"):
             result = self.train(plans)
         model = result.model.map(lambda tree: trees.tree_map(copy_arranged, tree))
-        return result._replace(model=model)
+        return result._replace(model=model, moved=trees.tree_map(copy_arranged, result.moved))
 
     def _stage_plans(self, plans: Sequence[BatchPlan], stage: StagedData) -> list[BatchPlan]:
         """Copy the plans' samples to the device; a larger stage makes captured steps invalid."""

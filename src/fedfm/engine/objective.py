@@ -9,7 +9,7 @@ from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.losses import DEFAULT_LOSS, TaskLoss
 from fedfm.methods.base import Batch, Model, Piece
-from fedfm.methods.contract import check_logits, check_one_each
+from fedfm.methods.contract import check_alike, check_logits, check_one_each, overrides
 
 TASK = "task"
 """The name of the task's loss beside the terms of the pieces."""
@@ -34,7 +34,7 @@ class Objective:
     @property
     def terms(self) -> list[str]:
         """The names of the loss's terms, the task's first; none if it is the only one."""
-        names = [piece.name for piece in self.pieces if type(piece).loss is not Piece.loss]
+        names = [piece.name for piece in self.pieces if overrides(piece, "loss")]
         return [TASK, *names] if names else []
 
     def rows(self, which: slice | Tensor) -> "Objective":
@@ -70,6 +70,48 @@ class Objective:
             check_logits(piece, logits, batch.logits)
             batch = batch._replace(logits=logits)
         return batch.logits
+
+    @property
+    def perturbing(self) -> Piece | None:
+        """The piece whose steps use the gradients at another point, if there is one."""
+        return next((piece for piece in self.pieces if overrides(piece, "perturb")), None)
+
+    def perturb(self, grads: Tree, params: Tree) -> Tree:
+        """Return the offset [S, ...] from the parameters to that point."""
+        piece = self.perturbing
+        assert piece is not None
+        offset = piece.perturb(grads, params, self.held[piece.name])
+        return check_alike(piece, "perturb", offset, grads, "an offset")
+
+    def blend(self, first: Tree, second: Tree) -> Tree:
+        """Return the gradients [S, ...] to use, given those of both passes."""
+        piece = self.perturbing
+        assert piece is not None
+        return piece.blend(first, second)
+
+    @property
+    def moved(self) -> Tree:
+        """What the pieces change in every step, a tree per piece that does."""
+        return {
+            piece.name: {key: self.held[piece.name][key] for key in sorted(piece.moves)}
+            for piece in self.pieces
+            if piece.moves
+        }
+
+    def advance(self, grads: Tree, offset: Tree) -> None:
+        """Let the pieces change these values in place."""
+        for piece in self.pieces:
+            if piece.moves:
+                held = self.held[piece.name]
+                old = {key: held[key] for key in piece.moves}
+                new = piece.advance(held, grads, offset)
+                new = check_alike(piece, "advance", new, old, "what it moves")
+                trees.tree_map(lambda into, values: into.copy_(values), old, new)
+
+    def replace_moved(self, moved: Tree) -> "Objective":
+        """Return the objective with other values of what the pieces change in every step."""
+        changed = {name: self.held[name] | leaves for name, leaves in moved.items()}
+        return replace(self, held=self.held | changed)
 
     def correct(self, grads: Tree, params: Tree) -> Tree:
         """Return the gradients [S, ...] after every piece's correction."""

@@ -25,7 +25,7 @@ class ShapesExecutor:
         model = job.start.map(lambda tree: trees.repeat(tree, clients))
         loss = torch.empty(clients, device="meta")
         terms = dict.fromkeys(job.objective.terms, loss)
-        return TrainingResult(model, loss, torch.ones(clients), terms)
+        return TrainingResult(model, loss, torch.ones(clients), terms, job.objective.moved)
 
     def measure(
         self,

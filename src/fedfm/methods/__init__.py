@@ -25,6 +25,9 @@ from fedfm.methods.fedproto import FedProto
 from fedfm.methods.fedprox import FedProx
 from fedfm.methods.fedrep import FedRep
 from fedfm.methods.fedrs import FedRS
+from fedfm.methods.fedsam import FedSAM, MoFedSAM
+from fedfm.methods.fedsmoo import FedSMOO
+from fedfm.methods.fedspeed import FedSpeed
 from fedfm.methods.feduv import FedUV
 from fedfm.methods.moon import Moon
 from fedfm.methods.scaffold import Scaffold
@@ -43,6 +46,10 @@ PIECES: dict[str, type[Piece]] = {
         FedCM,
         FedDyn,
         FedNova,
+        FedSAM,
+        MoFedSAM,
+        FedSpeed,
+        FedSMOO,
         Moon,
         FedProto,
         FedFM,
@@ -113,11 +120,15 @@ __all__ = [
     "FedProx",
     "FedRS",
     "FedRep",
+    "FedSAM",
+    "FedSMOO",
+    "FedSpeed",
     "FedUV",
     "FedYogi",
     "Local",
     "LocalRun",
     "Method",
+    "MoFedSAM",
     "Model",
     "Moon",
     "Piece",

@@ -10,7 +10,7 @@ clients. Server-side hooks see one server.
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -168,6 +168,8 @@ class LocalRun(NamedTuple):
     """n_i [S]: the number of samples of each client, in a unit common to all clients."""
     factors: tuple[float, ...] = ()
     """What eta was multiplied with in each step; none if it never changes."""
+    moved: Mapping[str, Any] = MappingProxyType({})
+    """What `Piece.advance` made of the held values that it changes, leaves [S, ...]."""
 
     def rows(self, which: slice | Tensor) -> "LocalRun":
         """Return the runs of some of the clients."""
@@ -176,6 +178,7 @@ class LocalRun(NamedTuple):
             end=self.end.rows(which),
             steps=self.steps[which],
             samples=self.samples[which],
+            moved=trees.rows(dict(self.moved), which),
         )
 
     @property
@@ -267,6 +270,10 @@ class Piece:
     """Whether the piece adds nothing to other pieces, as FedAvg does."""
     needs_whole_model: ClassVar[bool] = False
     """Whether its maths needs every parameter to be shared and trained in every step."""
+    single_pass: ClassVar[bool] = False
+    """Whether a batch may pass the network only once in a step, so that no piece may perturb."""
+    moves: ClassVar[frozenset[str]] = frozenset()
+    """The keys of what `prepare` returns whose values `advance` changes in every step."""
     pools_data: ClassVar[bool] = False
     """Whether one client trains on the samples of all, as no federation would."""
     drops_classes: ClassVar[bool] = False
@@ -381,6 +388,27 @@ class Piece:
         """Return a term [S] of each client's local loss, or None."""
         return None
 
+    def perturb(self, grads: Tree, params: Tree, held: Tree) -> Tree:
+        """Return an offset e [S, ...]; the step then uses the gradients at params + e.
+
+        `grads` are those of the whole local loss at params, without corrections and weight decay.
+        A piece with this hook costs a second pass of the batch, with the random numbers of the
+        first one. Buffers, such as running statistics, keep the values of the first pass.
+        """
+        return {}
+
+    def blend(self, first: Tree, second: Tree) -> Tree:
+        """Return the gradients [S, ...] to use, given those at params and at params + e."""
+        return second
+
+    def advance(self, held: Tree, grads: Tree, offset: Tree) -> Tree:
+        """Return new values [S, ...] of all leaves of `held` that `moves` names, in every step.
+
+        `grads` are those that the step uses, before corrections; `offset` is what `perturb`
+        returned, and empty without. The last values reach `finish` as `run.moved`.
+        """
+        return {}
+
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
         """Return the gradients [S, ...] for the optimizer, given those of the loss."""
         return grads
@@ -388,6 +416,10 @@ class Piece:
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
         """After training, return what is sent [S, ...], to be summed, and what is kept [S, ...]."""
         return {}, client
+
+    def amend(self, change: Tree, client: Tree) -> Tree:
+        """Return what is sent in place of the change y_i - x [S, ...], given the state now kept."""
+        return change
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
         """Return u_i [S], the weights of the clients' changes, given n_i [S]; claims "weights".

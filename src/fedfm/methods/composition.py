@@ -7,7 +7,11 @@ from fedfm.core.errors import require
 from fedfm.methods.base import Piece, Stage, Task
 from fedfm.methods.contract import check_piece, check_piece_name, overrides
 
-SINGLE = {"start": "set where clients start"}
+SINGLE = {
+    "start": "set where clients start",
+    "perturb": "perturb the model",
+    "blend": "blend the gradients of two passes",
+}
 """Hooks that only one piece of a method may have, and what they do."""
 
 
@@ -123,6 +127,13 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
     for hook, what in SINGLE.items():
         having = [piece.name for piece in chosen if overrides(piece, hook)]
         require(len(having) < 2, f"{' and '.join(having[:2])} cannot be combined: both {what}")
+    once = [piece.name for piece in chosen if piece.single_pass]
+    twice = [piece.name for piece in chosen if overrides(piece, "perturb")]
+    require(
+        not (once and twice),
+        f"{''.join(once[:1])} and {''.join(twice)} cannot be combined: {''.join(twice)} passes "
+        "every batch through the network twice, which the other does not allow",
+    )
     for piece in chosen:
         keeps = overrides(piece, "client_state") or method.keeps_models or method.moves_start
         require(

@@ -38,7 +38,7 @@ class FedDyn(Piece):
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
         super().__post_init__()
-        require(self.alpha > 0, f"feddyn: alpha must be > 0, not {self.alpha}")
+        require(self.alpha > 0, f"{self.name}: alpha must be > 0, not {self.alpha}")
 
     @property
     def pull(self) -> float:

@@ -15,7 +15,7 @@ from fedfm.core.ledger import BUFFERS, Traffic, count_held_floats, count_upload
 from fedfm.core.trees import Tree
 from fedfm.engine.profile import phase
 from fedfm.methods.base import LocalRun, Model
-from fedfm.methods.contract import check_alike, check_one_each, check_pair
+from fedfm.methods.contract import check_alike, check_one_each, check_pair, overrides
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
@@ -77,6 +77,8 @@ def answer_train(group: ClientGroup, fed: Federation, request: Request, trained:
     models = {"model": {"params": work.run.end.params}}
     if trained.second:
         models[SECOND] = {"params": trained.second.params}
+    if trained.job.objective.perturbing:
+        models["with offset"] = {"params": trees.copy_shapes(work.run.end.params)}
     held = count_held_floats(models | {"held": trained.held})
     work, clients = drop_failures(group, work)
     if not clients:
@@ -95,7 +97,7 @@ def finish_training(
     group: ClientGroup, fed: Federation, request: Request, trained: Trained
 ) -> Work:
     """Return what each client sends and keeps after its training."""
-    model, losses, steps, terms = trained.result
+    model, losses, steps, terms, moved = trained.result
     samples = (count_samples(group.samples) / request.unit).to(next(trees.leaves(model.params)))
     if fed.guard:
         samples = torch.ones_like(samples)
@@ -105,7 +107,8 @@ def finish_training(
     up, kept = {}, {}
     for piece in group.pieces:
         old = group.clients[piece.name]
-        pair = piece.finish(old, run, received[piece.name])
+        own = run._replace(moved=moved.get(piece.name, {}))
+        pair = piece.finish(old, own, received[piece.name])
         up[piece.name], state = check_pair(piece, "finish", pair, "what is sent and what is kept")
         kept[piece.name] = check_alike(piece, "finish", state, old, "a client's state")
     if trained.second:
@@ -161,11 +164,24 @@ def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
     weights = samples
     for piece in group.pieces:
         weights = check_one_each(piece, "weights", piece.weights(weights, run), len(samples))
-    change = trees.tree_map(
-        lambda y, x: trees.weighted_sum(weights, y - x), end.params, base.params
-    )
+    change = sum_changes(group, work, weights, end.params, base.params)
     buffers = sum_buffers(end.buffers, base.buffers, samples)
     return total | {"weight": weights.sum(), "change": change, **buffers}
+
+
+def sum_changes(group: ClientGroup, work: Work, weights: Tensor, end: Tree, base: Tree) -> Tree:
+    """Sum the changes of parameters, or what pieces send in their place, by weights [S].
+
+    Without such a piece only one leaf's changes are in memory at a time.
+    """
+    amending = [piece for piece in group.pieces if overrides(piece, "amend")]
+    if not amending:
+        return trees.tree_map(lambda y, x: trees.weighted_sum(weights, y - x), end, base)
+    change = trees.tree_map(torch.sub, end, base)
+    for piece in amending:
+        amended = piece.amend(change, work.kept[piece.name])
+        change = check_alike(piece, "amend", amended, change, "a change")
+    return trees.tree_map(lambda leaf: trees.weighted_sum(weights, leaf), change)
 
 
 def sum_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:

@@ -51,7 +51,7 @@ def train_stages(group: ClientGroup, fed: Federation, request: Request) -> Local
             job = make_job(start, plans, objective, fed, request.round)
             job = replace(job, trained=select_trained(stage, group, start))
             shared = job, (yield job)
-            start = shared[1].model
+            start, objective = shared[1].model, objective.replace_moved(shared[1].moved)
     assert shared is not None, "some stage trains the model that is shared"
     return Trained(*shared, second, held)
 
@@ -93,6 +93,8 @@ def make_objective(group: ClientGroup, fed: Federation, request: Request) -> Obj
     for piece in group.pieces:
         if uses_counts(piece):
             held[piece.name] = held[piece.name] | piece.use_counts(fed.count_classes(group.cohort))
+        moving = {key: held[piece.name][key] for key in sorted(piece.moves)}
+        held[piece.name] = held[piece.name] | trees.expand(moving, len(group.cohort))
     return Objective(group.pieces, held | hold_class_weights(group, fed), fed.task_loss)
 
 

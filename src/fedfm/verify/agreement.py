@@ -94,8 +94,8 @@ for _name, _world in WORLDS.items():
     )
 check(
     "textbook: clipping before corrections",
-    "with `clip_first`, the control variates are added to the clipped gradient",
-    only("scaffold"),
+    "with `clip_first`, corrections are added to the clipped gradient",
+    only("scaffold", "fedspeed", "fedsmoo"),
 )(partial(agree, World(clip_norm=1.0, clip_first=True)))
 check(
     "textbook: one sample",

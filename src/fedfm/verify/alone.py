@@ -8,18 +8,11 @@ import torch
 from torch import Tensor
 
 from fedfm.methods import Piece
+from fedfm.methods.contract import overrides
 
 HOOKS = (
-    "statistic",
-    "report",
-    "prepare",
-    "use_counts",
-    "views",
-    "adjust_logits",
-    "loss",
-    "correct",
-    "finish",
-    "weights",
+    *("statistic", "report", "prepare", "use_counts", "views", "adjust_logits", "loss"),
+    *("perturb", "blend", "advance", "correct", "finish", "amend", "weights"),
 )
 """The hooks that see a cohort."""
 
@@ -27,7 +20,8 @@ HOOKS = (
 def separate_clients(piece: Piece) -> Piece:
     """Return the same piece with hooks that are called once per client."""
     single = copy.copy(piece)
-    hooks = {name: _call_per_client(getattr(type(piece), name)) for name in HOOKS}
+    own = [name for name in HOOKS if overrides(piece, name)]
+    hooks = {name: _call_per_client(getattr(type(piece), name)) for name in own}
     kind = type(f"{type(piece).__name__}Alone", (type(piece),), hooks)
     object.__setattr__(single, "__class__", kind)
     return single

@@ -13,6 +13,7 @@ from fedfm.core.ledger import Traffic
 from fedfm.core.trees import flatten, unflatten
 from fedfm.data.batches import BatchPlan
 from fedfm.methods import FedAvg, Piece, compose
+from fedfm.methods.contract import overrides
 from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
@@ -156,11 +157,11 @@ def switched_off(piece: Piece) -> dict[str, Piece]:
 def can_be_off(pieces: Pieces) -> bool:
     """Return whether this is one piece that shares models in every round and can be switched off.
 
-    A piece that moves the start changes more than its strength says.
+    A piece that moves the start, or perturbs, changes more than its strength says.
     """
-    method = compose(pieces)
-    quiet = method.share_every == 1 and not method.moves_start
-    return len(pieces) == 1 and quiet and bool(switched_off(pieces[0]))
+    method, (piece, *more) = compose(pieces), pieces
+    quiet = not (more or method.moves_start or overrides(piece, "perturb"))
+    return quiet and method.share_every == 1 and bool(switched_off(piece))
 
 
 @check("zero strength", "at strength 0 (mu, lambda, beta) it equals FedAvg, bit by bit", can_be_off)

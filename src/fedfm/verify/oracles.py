@@ -17,6 +17,7 @@ from fedfm.verify import (
     textbook_methods,
     textbook_personal,
     textbook_server_optimizers,
+    textbook_sharpness,
 )
 from fedfm.verify.checks import registered_name
 from fedfm.verify.worlds import Pieces, World
@@ -33,6 +34,10 @@ METHODS: dict[str, type[textbook_methods.FedAvg]] = {
     "fedyogi": textbook_server_optimizers.FedYogi,
     "fedacg": textbook_server_optimizers.FedACG,
     "fedcm": textbook_server_optimizers.FedCM,
+    "fedsam": textbook_sharpness.FedSAM,
+    "mofedsam": textbook_sharpness.MoFedSAM,
+    "fedspeed": textbook_sharpness.FedSpeed,
+    "fedsmoo": textbook_sharpness.FedSMOO,
     "moon": textbook_methods.Moon,
     "fedproto": textbook_methods.FedProto,
     "fedntd": textbook_losses.FedNTD,

@@ -25,6 +25,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "fedprox": {"": {"mu": 0.3}},
     "fedcm": {"": {"alpha": 0.3}},
     "feddyn": {"": {"alpha": 0.2}},
+    "fedsam": {"": {}, ", ASAM": {"adaptive": 0.2}},
+    "fedspeed": {"": {"mix": 0.7}},
     "moon": {"": {"mu": 2.0}},
     "fedproto": {"": {"strength": 0.5}},
     "fedrep": {"": {"head_epochs": 2}},

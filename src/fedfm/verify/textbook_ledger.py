@@ -12,7 +12,7 @@ from torch import nn
 
 from fedfm.verify.textbook_personal import all_names, batch_norm_names, head_names
 
-CONTROLS = {"scaffold": 1, "fedcm": 1}
+CONTROLS = {"scaffold": 1, "fedcm": 1, "mofedsam": 1, "fedsmoo": 1}
 """Vectors as large as the model that travel beside it, both ways."""
 NUMBERS = {"fednova": 1}
 """Single numbers that go up: the local work a_i."""
@@ -22,11 +22,18 @@ HELD = {
     "feddyn": 1,
     "fedacg": 1,
     "fedcm": 1,
+    "fedsam": 1,
+    "mofedsam": 2,
+    "fedspeed": 2,
+    "fedsmoo": 5,
     "moon": 2,
     "ditto": 2,
     "fedntd": 1,
 }
-"""Vectors as large as the model that a client holds beside its own while it trains."""
+"""Vectors as large as the model that a client holds beside its own while it trains.
+
+A second pass needs w + e. FedSMOO has that, FedDyn's constant, s, mu_i, and the last e.
+"""
 PER_CLASS = {"fedlc": 1, "fedrs": 1, "balancedsoftmax": 1}
 """Numbers per class that a client holds while it trains, made of its own class counts."""
 PERSONAL: dict[str, Callable[[nn.Module], list[str]]] = {

@@ -1,6 +1,15 @@
 """Methods with a mistake in them, which show that the checks can fail."""
 
-from fedfm.verify.mistakes import drift, features, losses, momentum, personal, rounds, server
+from fedfm.verify.mistakes import (
+    drift,
+    features,
+    losses,
+    momentum,
+    personal,
+    rounds,
+    server,
+    sharpness,
+)
 from fedfm.verify.mistakes.planting import MISTAKES, Mistake
 
 __all__ = [
@@ -13,4 +22,5 @@ __all__ = [
     "personal",
     "rounds",
     "server",
+    "sharpness",
 ]
