@@ -13,7 +13,7 @@ from fedfm.rounds.round import close_round, open_round, train_in_step
 from fedfm.run.simulation import Simulation
 
 TURNS = 7
-TRAINING = Training(clients=10, rounds=1, epochs=2, batch_size=16)
+TRAINING = Training(clients=10, rounds=2, epochs=2, batch_size=16)
 
 
 def prepare(kind: type[Piece], executor: str) -> Simulation:

@@ -38,6 +38,7 @@ def hash_run(pieces: list[str], executor: str) -> str:
     for name in pieces:
         if name in MATCHING:
             changes += [f"{name}.start_round=1", f"{name}.strength=1.0"]
+    changes += ["fedlc.exclude_true=false"] if "fedlc" in pieces else []
     changes += ["model.norm=batch"] if "fedbn" in pieces else []
     changes += ["fedfm-lite.models_every=2"] if pieces in EVERY_OTHER_ROUND else []
     with tempfile.TemporaryDirectory() as folder:
@@ -57,15 +58,16 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    hashes = {
-        f"{'+'.join(pieces)}, {executor}": hash_run(pieces, executor)
+    known = json.loads(options.file.read_text()) if options.check else None
+    runs = {
+        f"{'+'.join(pieces)}, {executor}": (pieces, executor)
         for executor in ("loop", "stacked")
         for pieces in methods()
     }
-    if not options.check:
+    hashes = {name: hash_run(*run) for name, run in runs.items() if known is None or name in known}
+    if known is None:
         options.file.write_text(json.dumps(hashes, indent=2) + "\n")
         return
-    known = json.loads(options.file.read_text())
     different = [name for name, value in known.items() if hashes.get(name) != value]
     print(f"{len(known) - len(different)} of {len(known)} are the same")
     sys.exit(f"differ: {', '.join(sorted(different))}" if different else None)

@@ -4,6 +4,7 @@ import gc
 import logging
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,11 @@ from fedfm.engine.graphs import CapturedStep, GraphExecutor
 from fedfm.engine.streams import StreamsExecutor
 from fedfm.methods import (
     PIECES,
+    BalancedSoftmax,
     FedAvg,
     FedFM,
     FedFMLite,
+    FedNTD,
     FedProx,
     FedSAM,
     Moon,
@@ -149,6 +152,27 @@ def test_captured_steps_are_as_exact_as_a_loop_in_fp32(method, keep_last):
     )
     assert stacked <= 10 * loop + 1e-6
     assert graph <= 10 * loop + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (BalancedSoftmax(),),
+        (FedNTD(), FedFM(strength=1.0, start_round=0, warm_up=2, margin=0.1, calibration=0.5)),
+    ],
+    ids=["fedetf", "fedntd+fedfm"],
+)
+def test_heads_and_standardised_filters_are_the_same_in_every_executor(pieces, dtype):
+    """A simplex head, weight-standardised convolutions, a loss that calls the head."""
+    options: dict[str, Any] = {"norm": "group", "groups": 2, "standardise": 0.001}
+    ends = {}
+    for name in ("loop", "stacked", "graph"):
+        module = worlds.make_network("cnn", channels=[4, 6], features=5, head="simplex", **options)
+        ends[name] = played(name, pieces, module=module, dtype=dtype)
+    allowed = 1e-4 if dtype is torch.float32 else 1e-9
+    assert distance(ends["stacked"], ends["loop"]) < allowed
+    assert distance(ends["graph"], ends["loop"]) < allowed
 
 
 def test_stacked_and_captured_are_bitwise_the_same():

@@ -96,7 +96,11 @@ def test_a_real_run_sends_what_the_costs_say(piece):
         piece,
         partition=Partition("iid"),
         training=Training(
-            clients=clients, rounds=first + 2 * cycle, epochs=1, batch_size=4, lr=1e-4
+            clients=clients,
+            rounds=first + 2 * cycle + method.concludes(0, 1),
+            epochs=1,
+            batch_size=4,
+            lr=1e-4,
         ),
     )
     expected = measure(method, model)

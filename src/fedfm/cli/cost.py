@@ -90,7 +90,8 @@ def _print_rows(rows: list[dict[str, Any]], title: str, clients: int | None, rou
         heads.append(f"K={clients}, T={rounds}:\n{many}")
     table = numeric_table(title, "method", heads)
     for row in rows:
-        name, memory, up, down, bytes_up, bytes_down, handshakes, *whole = row.values()
+        name, memory, up, down, bytes_up, bytes_down, handshakes, *_ = row.values()
+        whole = [row["whole_process"]] if clients else []
         sizes = [f"{number / size:,.1f}" for number in (bytes_up, bytes_down)]
         counts = [f"{number:,.0f}" for number in (memory, up, down)]
         process = [f"{number / count:,.0f}" for number in whole]

@@ -156,6 +156,17 @@ class Config(BaseModel):
             "what is trained after the last sharing would be lost",
         )
 
+        ends = [piece.name for piece in self.composed.pieces if piece.measures == "end"]
+        require(
+            not ends or rounds > 1,
+            f"{', '.join(ends)} trains nothing in the last round: rounds must be at least 2",
+        )
+        require(
+            not ends or self.privacy is None,
+            f"{', '.join(ends)} sends statistics that [privacy] does not account for: leave out "
+            "one of the two",
+        )
+
     def _check_secrecy(self) -> None:
         """Refuse sums that would show more than they are meant to."""
         telling = [piece.name for piece in self.composed.pieces if piece.needs_class_holders]

@@ -111,7 +111,7 @@ class ModelConfig(BaseModel):
 
     Examples:
         >>> ModelConfig(name="mlp").options
-        {'hidden': [128, 64], 'norm': 'none'}
+        {'hidden': [128, 64], 'norm': 'none', 'head': 'linear'}
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)

@@ -6,6 +6,7 @@ from fedfm.core.errors import UserError, unknown
 from fedfm.methods.alone import Centralised, Local
 from fedfm.methods.balanced_softmax import BalancedSoftmax
 from fedfm.methods.base import Batch, LocalRun, Model, Piece, Stage, Task, Turnout
+from fedfm.methods.ccvr import CCVR
 from fedfm.methods.composition import Method, compose
 from fedfm.methods.ditto import Ditto
 from fedfm.methods.fedacg import FedACG
@@ -60,6 +61,7 @@ PIECES: dict[str, type[Piece]] = {
         BalancedSoftmax,
         FedDecorr,
         FedUV,
+        CCVR,
         FedBN,
         FedPer,
         FedRep,
@@ -96,6 +98,7 @@ def piece_class(name: str) -> type[Piece]:
 
 
 __all__ = [
+    "CCVR",
     "PIECES",
     "BalancedSoftmax",
     "Batch",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -264,8 +265,9 @@ class Piece:
     """Whether the piece needs models to be exchanged in every round."""
     needs_sgd: ClassVar[bool] = False
     """Whether the maths of the piece holds for SGD only, not for optimizers such as Adam."""
-    measures: ClassVar[Literal["before", "after"] | None] = None
-    """When statistics are taken: with the received model, or with the trained one."""
+    measures: ClassVar[Literal["before", "after", "end"] | None] = None
+    """When statistics are taken: with the received model, with the trained one, or in the last
+    round, which then trains nothing, see `conclude`."""
     adds_nothing: ClassVar[bool] = False
     """Whether the piece adds nothing to other pieces, as FedAvg does."""
     needs_whole_model: ClassVar[bool] = False
@@ -440,3 +442,11 @@ class Piece:
         clients received; `total` is the sum of what was sent [...].
         """
         return server, delta
+
+    def conclude(self, task: Task, model: Model, total: Tree, random: np.random.Generator) -> Model:
+        """Return the global model [...] after the last round, if the piece measures at the "end".
+
+        `total` is the sum of all clients' reports under `model`; `random` is keyed by the run's
+        seed.
+        """
+        return model

@@ -56,6 +56,13 @@ class Method:
         several = [piece.stages for piece in self.pieces if piece.stages != (Stage(),)]
         return several[0] if several else (Stage(),)
 
+    def concludes(self, round: int, rounds: int | None) -> bool:
+        """Return whether a round (from 0) of so many is the last and trains nothing.
+
+        Pieces that measure at the "end" edit the model in it instead.
+        """
+        return round + 1 == rounds and any(piece.measures == "end" for piece in self.pieces)
+
     @property
     def keeps_models(self) -> bool:
         """Whether clients have models of their own: a part of the model, or a second one."""

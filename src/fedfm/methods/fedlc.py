@@ -19,10 +19,12 @@ from fedfm.methods.base import Batch, Piece
 class FedLC(Piece):
     """Cross-entropy of logits lowered for rare classes: z_c = f_c - tau n_ic^(-1/4).
 
-    The loss is -log(exp z_y / sum over c != y of exp z_c), which may be negative; with
-    `exclude_true = false` the sum is over all classes, as in the code of other papers that compare
-    with FedLC. n_ic are the counts of the client's own training samples. A class that it lacks
-    takes no part, so a client with one class alone learns nothing from the paper's form.
+    The loss is -log(exp z_y / sum over c != y of exp z_c). This form of the paper has no lower
+    bound, and its gradient does not fade as a client fits its samples, so that training diverges
+    unless lr is small or gradients are clipped. With `exclude_true = false` the sum is over all
+    classes, as in the code of other papers that compare with FedLC. n_ic are the counts of the
+    client's own training samples. A class that it lacks takes no part, so a client with one class
+    alone learns nothing.
 
     Examples:
         >>> from fedfm import FedFM, compose

@@ -48,7 +48,7 @@ class Work(NamedTuple):
 
 
 def collect_reports(
-    group: ClientGroup, fed: Federation, when: Literal["before", "after"], model: Model
+    group: ClientGroup, fed: Federation, when: Literal["before", "after", "end"], model: Model
 ) -> Tree:
     """Return the clients' reports under a model: a tree [S, ...] per piece."""
     with phase("anchors"):
@@ -61,7 +61,7 @@ def collect_reports(
 
 def answer_measure(group: ClientGroup, fed: Federation, request: Request) -> Sums:
     """Answer "measure": the sum of the reports that are finite."""
-    reports = collect_reports(group, fed, "before", group.start)
+    reports = collect_reports(group, fed, request.when, group.start)
     if fed.guard:
         reports = fed.guard.report(reports, request.round, group.cohort)
     finite = trees.is_finite(reports)

@@ -7,15 +7,18 @@ import torch
 from torch import nn
 
 from fedfm.core.ledger import Traffic
-from fedfm.core.trees import to_device
+from fedfm.core.trees import Tree, to_device
 from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.shapes import ShapesExecutor
 from fedfm.methods import Method, Task
 from fedfm.optim import Sgd
 from fedfm.privacy.guard import Guard
+from fedfm.rounds.clients import answer_measure
+from fedfm.rounds.exchange import Request
 from fedfm.rounds.federation import Federation, LocalTraining
+from fedfm.rounds.group import prepare_group
 from fedfm.rounds.round import run_round
-from fedfm.rounds.state import initial_state
+from fedfm.rounds.state import State, initial_state
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,17 @@ class Cost:
     bytes_up: float
     bytes_down: float
     handshakes: float
+    conclusion: int = 0
+    """The floats that a client sends in a last round without training, of methods with one."""
 
     def whole_process(self, clients: int, rounds: int) -> float:
         """Return the floats that `clients` clients send in `rounds` rounds, in one direction."""
-        return self.floats_up * clients * rounds
+        trained = rounds - 1 if self.conclusion else rounds
+        return (self.floats_up * trained + self.conclusion) * clients
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers by name."""
-        return asdict(self)
+        return {k: v for k, v in asdict(self).items() if k != "conclusion" or v}
 
 
 def measure_cost(method: Method, model: nn.Module, classes: int, features: int) -> Cost:
@@ -52,7 +58,16 @@ def measure_cost(method: Method, model: nn.Module, classes: int, features: int) 
         state, log = run_round(state, fed)
         traffic, held = traffic + log.traffic, log.held
     per_round = {name: sum_ / method.share_every for name, sum_ in traffic.as_dict().items()}
-    return Cost(method.name, held, **per_round)
+    return Cost(method.name, held, **per_round, conclusion=_count_conclusion(state, fed))
+
+
+def _count_conclusion(state: State, fed: Federation) -> int:
+    """Return the floats that a client sends in a last round without training, if there is one."""
+    if not fed.method.concludes(0, rounds=1):
+        return 0
+    how = [0], state.model, [0], [0], Tree(), state.clients
+    request = Request("measure", state.round, *how, sharing=False, when="end")
+    return answer_measure(prepare_group(request, fed), fed, request).traffic.floats_up
 
 
 def make_single_client(method: Method, task: Task, guard: Guard | None = None) -> Federation:

@@ -34,6 +34,8 @@ class Request(NamedTuple):
     """Whether clients send models at the end of the round."""
     unit: float = 1.0
     """The unit in which samples are counted."""
+    when: Literal["before", "end"] = "before"
+    """Which statistics "measure" asks for, see `Piece.measures`."""
 
 
 class Sums(NamedTuple):

@@ -66,6 +66,8 @@ class Federation:
     task_loss: TaskLoss = DEFAULT_LOSS
     class_weights: Tensor | None = None
     """The classes' weights in the loss, for every client [N, C] or for all of them [1, C]."""
+    rounds: int | None = None
+    """The number of all rounds, which only methods with a conclusion need to know."""
     labels: Tensor | None = None
     """The labels [n] of the data; pieces that use class counts need them."""
 
@@ -86,6 +88,11 @@ class Federation:
     def population(self) -> int:
         """N."""
         return len(self.samples)
+
+    @property
+    def everyone(self) -> list[int]:
+        """All clients."""
+        return [*range(self.population)]
 
     def cohort(self, round: int) -> list[int]:
         """Return the clients that take part in a round (from 0), ascending."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from fedfm.core.ledger import Ledger, Traffic
+from fedfm.core.rng import generator
 from fedfm.core.trees import Tree, all_finite
 from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.executors import Executor, train_together
@@ -45,7 +46,7 @@ class RoundLog:
     cohort: list[int]
     """The clients in the average."""
     loss: Tensor | None
-    """The mean local loss, weighted by samples; None if privacy keeps it at the clients."""
+    """The mean local loss, weighted by samples; None without training, and under privacy."""
     terms: dict[str, Tensor]
     """The task's part of the loss and those of the pieces by name; none if privacy keeps them."""
     failed: list[int]
@@ -78,6 +79,21 @@ class Rules(Protocol):
         """Clips and noises answers, if privacy is on."""
         ...
 
+    @property
+    def rounds(self) -> int | None:
+        """The number of all rounds; None if no piece needs to know."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        ...
+
+    @property
+    def everyone(self) -> list[int]:
+        """The clients that can be asked at present, ascending."""
+        ...
+
     def cohort(self, round: int) -> list[int]:
         """Return the clients of a round, ascending."""
         ...
@@ -88,6 +104,8 @@ ServerRound = Generator[Request, Sums, tuple[State, RoundLog]]
 
 def serve_round(state: State, rules: Rules) -> ServerRound:
     """Run the server's side of a round: yield requests, receive sums, return the new state."""
+    if rules.method.concludes(state.round, rules.rounds):
+        return (yield from serve_conclusion(state, rules))
     ledger, server, method = Ledger(), state.server, rules.method
     pieces, cohort = method.active(state.round), rules.cohort(state.round)
     owners = set(state.clients) if method.share_every > 1 else set()
@@ -127,6 +145,29 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     log = RoundLog(sums.clients, *_mean_losses(total), failed, traffic, sums.held)
     received = (state.received - {*cohort}) | {*sums.present}
     return State(state.round + 1, model, server, sums.kept, received), log
+
+
+def serve_conclusion(state: State, rules: Rules) -> ServerRound:
+    """Run the server's side of the last round of a method that edits the model in it."""
+    ledger, cohort, round = Ledger(), rules.everyone, state.round
+    first = [client for client in cohort if client not in state.received]
+    once, always = state.model.split(rules.method.sent_once(rules.task))
+    ledger.record_download(to_message(always), len(cohort))
+    ledger.record_download(to_message(once), len(first))
+    how = cohort, state.model, cohort, first, Tree(), state.clients
+    sums = yield Request("measure", round, *how, sharing=False, when="end")
+    ledger.record_handshake(sums.traffic)
+    if not sums.clients:
+        raise Diverged(describe_divergence(cohort), round)
+    model = state.model
+    for place, piece in enumerate(rules.method.pieces):
+        if piece.name in sums.total:
+            random = generator(rules.seed, "conclusion", place)
+            model = piece.conclude(rules.task, model, sums.total[piece.name], random)
+    failed = sorted(set(cohort) - set(sums.clients))
+    log = RoundLog(sums.clients, None, {}, failed, ledger.traffic, 0)
+    received = (state.received - {*cohort}) | {*sums.present}
+    return State(round + 1, model, state.server, sums.kept, received), log
 
 
 def _mean_losses(total: Tree) -> tuple[Tensor | None, dict[str, Tensor]]:
@@ -179,6 +220,8 @@ def run_rounds(
 
     If one diverges, the others continue.
     """
+    if feds[0].method.concludes(states[0].round, feds[0].rounds):
+        return [conclude_round(state, fed) for state, fed in zip(states, feds, strict=True)]
     rounds = [open_round(state, fed) for state, fed in zip(states, feds, strict=True)]
     trained = train_in_step(rounds, feds[0].executor)
     return [close_round(*one) for one in zip(rounds, feds, trained, strict=True)]
@@ -206,6 +249,16 @@ def open_round(state: State, fed: Federation) -> OpenRound:
     with phase("data"):
         job = next(training)
     return OpenRound(server, request, group, training, job)
+
+
+def conclude_round(state: State, fed: Federation) -> tuple[State, RoundLog] | Diverged:
+    """Run a last round without training."""
+    server = serve_round(state, fed)
+    request = next(server)
+    try:
+        return finish_round(server, answer_measure(prepare_group(request, fed), fed, request))
+    except Diverged as problem:
+        return problem
 
 
 def close_round(

@@ -44,6 +44,12 @@ def check_extension(parent: Path, config: Config) -> None:
         f"{parent} holds the results of a run without its checkpoint, so it cannot be extended: "
         "run it again with more rounds",
     )
+    method = config.composed
+    require(
+        not method.concludes(0, 1),
+        f"{method.name} edits the model in the last round, so a finished run cannot be extended: "
+        "run it again with more rounds",
+    )
     before = read_config(parent)
     done, rounds = before["training"]["rounds"], config.training.rounds
     require(rounds > done, f"{parent} has {done} rounds already: ask for more, not for {rounds}")

@@ -88,6 +88,7 @@ class Simulation:
                 training.class_weights, [data.train.labels[part] for part in samples], classes
             ),
             labels=data.train.labels,
+            rounds=training.rounds,
         )
         self.method.check(fed.task)
         sizes = {f"client {k}": len(indices) for k, indices in enumerate(fed.samples)}
@@ -129,6 +130,7 @@ class Simulation:
         training, share_every = self.config.training, self.method.share_every
         round, every = progress.state.round, training.evaluate_every
         due = round % every == 0 or round == training.rounds
+        due = due or self.method.concludes(round, training.rounds)  # the score before it
         last = max((round - 1) // every * every, 1)
         unchanged = round // share_every == last // share_every
         if progress.records and (unchanged or not due):

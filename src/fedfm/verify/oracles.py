@@ -46,6 +46,7 @@ METHODS: dict[str, type[textbook_methods.FedAvg]] = {
     "balancedsoftmax": textbook_losses.BalancedSoftmax,
     "feddecorr": textbook_losses.FedDecorr,
     "feduv": textbook_losses.FedUV,
+    "ccvr": textbook_methods.FedAvg,
     "fedbn": textbook_personal.FedBN,
     "fedper": textbook_personal.FedPer,
     "fedrep": textbook_personal.FedRep,

@@ -111,3 +111,22 @@ def round_bill(
         handshakes=2 if matched and not lite else 1,
         held=parameters * (1 + HELD.get(method, 0)) + of_classes + anchors + factors,
     )
+
+
+def conclusion_bill(model: nn.Module, classes: int, features: int, clients: int) -> Bill:
+    """Costs of CCVR's last round: the model down to all, n, sum z, sum z z^T of each class up.
+
+    Nothing is trained, and so nothing held in training.
+    """
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    size = next(model.parameters()).element_size()
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    up = classes * features + classes * features * features
+    return Bill(
+        clients * up,
+        clients * parameters,
+        clients * (size * up + COUNT * classes),
+        clients * (size * parameters + buffers),
+        handshakes=1,
+        held=0,
+    )

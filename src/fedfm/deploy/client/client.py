@@ -182,7 +182,8 @@ class Client:
         runtime = self.cache.get_runtime(self.site, config, agreement, enrolment["client"])
         model = self._model(question, kind, runtime)
         sent = to_device(question.trees.get("down", {}), runtime.task.device)
-        pieces = config.composed.active(facts["round"])
+        method, round = config.composed, facts["round"]
+        pieces = method.active(round)
         return Request(
             kind=kind,
             round=facts["round"],
@@ -194,6 +195,7 @@ class Client:
             kept=self.storage.load_states(enrolment["client"], facts["kept"]),
             sharing=facts["sharing"],
             unit=facts["unit"],
+            when="end" if method.concludes(round, config.training.rounds) else "before",
         ), runtime
 
     def _model(self, question: Packet, kind: str, runtime: Runtime) -> Model:

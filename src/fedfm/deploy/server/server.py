@@ -83,6 +83,21 @@ class Server:
         """N, the number of all clients that were ever admitted."""
         return len(self.clients.members.numbers)
 
+    @property
+    def rounds(self) -> int:
+        """The number of all rounds."""
+        return self.config.training.rounds
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.config.seed
+
+    @property
+    def everyone(self) -> list[int]:
+        """The clients that are present."""
+        return sorted(self.clients.present)
+
     def cohort(self, round: int) -> list[int]:
         """Return the clients to ask in a round, drawn from those that are present."""
         share, seed = self.config.training.participation, self.config.seed
@@ -129,7 +144,8 @@ class Server:
         conversation = serve_round(progress.state, self)
         request = next(conversation)
         tell(RoundBegan(request.round + 1, list(request.cohort)))
-        purposes = [request.kind] if request.kind == "train" else ["measure", "train"]
+        alone = request.kind == "train" or request.when == "end"
+        purposes = [request.kind] if alone else ["measure", "train"]
         while True:
             clients_score = progress.pending is not None and self.scorer is None
             scored = progress.state.model if clients_score else None

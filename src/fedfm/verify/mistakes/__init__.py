@@ -3,6 +3,7 @@
 from fedfm.verify.mistakes import (
     drift,
     features,
+    heads,
     losses,
     momentum,
     personal,
@@ -17,6 +18,7 @@ __all__ = [
     "Mistake",
     "drift",
     "features",
+    "heads",
     "losses",
     "momentum",
     "personal",
