@@ -15,7 +15,6 @@ import fedfm.methods
 import fedfm.metrics
 import fedfm.models
 from fedfm.config.schema import SECTIONS, Config
-from tools.site import describe_keys, describe_settings
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs/api").glob("*.md")))
@@ -52,6 +51,8 @@ def test_no_name_is_in_the_reference_twice():
 
 
 def test_the_tables_of_config_keys_have_every_key():
+    from tools.site import describe_keys  # MkDocs takes a second: only where it is needed
+
     tables = "\n".join(["", *describe_keys()]).split("\n## ")[1:]
     keys = {table.split("\n")[0]: re.findall(r"^\| `(\w+)` \|", table, re.M) for table in tables}
     assert {*keys["The top of the file"], *SECTIONS, "method"} == {*Config.model_fields}
@@ -63,6 +64,8 @@ def test_the_tables_of_config_keys_have_every_key():
 
 @pytest.mark.parametrize("path", EXPLAINED)
 def test_every_argument_is_described(path):
+    from tools.site import describe_settings
+
     value = EXPLAINED[path]
     described = re.findall(r"^ {4}(\w+):", _section(value, "Args"), re.MULTILINE)
     if inspect.isclass(value):

@@ -99,7 +99,7 @@ def test_the_worked_example_of_a_method_runs_and_is_registered(capsys):
         assert (one.rounds[1].train_loss or 0) > (other.rounds[1].train_loss or 0)
         assert verify(PIECES["lookahead"]()).passed
     finally:
-        for name in ("gentleprox", "growingfm", "owninput", "prior", "lookahead"):
+        for name in ("gentleprox", "growingfm", "owninput", "lookahead", "prior"):
             PIECES.pop(name, None)
 
 

@@ -14,6 +14,28 @@ BUILD = cache(typer.main.get_command)
 """Builds the commands once: that takes longer than many of them run."""
 
 
+@pytest.fixture(scope="session")
+def measured() -> dict[str, Any]:
+    """The costs that were measured so far, by method and network."""
+    return {}
+
+
+@pytest.fixture
+def measure_once(monkeypatch, measured) -> None:
+    """Several tests ask for the costs of one large network."""
+    from fedfm.rounds import costs
+
+    real = costs.measure_cost
+
+    def measure_cost(method: Any, model: Any, *sizes: int) -> costs.Cost:
+        asked = f"{method} {model} {sizes}"
+        if asked not in measured:
+            measured[asked] = real(method, model, *sizes)
+        return measured[asked]
+
+    monkeypatch.setattr(costs, "measure_cost", measure_cost)
+
+
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys) -> Command:
     """`fedfm ARGUMENTS` in this process, in a new folder, with 80 columns and no terminal."""

@@ -4,33 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from torch import nn
 
-from fedfm.methods import Method
-from fedfm.rounds import costs
 from tests.cli.tools import Command
 
+pytestmark = pytest.mark.usefixtures("measure_once")
+
 Rows = dict[str, dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def measured() -> dict[str, costs.Cost]:
-    """What was measured so far, by method and network."""
-    return {}
-
-
-@pytest.fixture(autouse=True)
-def measure_once(monkeypatch, measured):
-    """Several tests ask for the costs of one large network."""
-    real = costs.measure_cost
-
-    def measure_cost(method: Method, model: nn.Module, *sizes: int) -> costs.Cost:
-        asked = f"{method} {model} {sizes}"
-        if asked not in measured:
-            measured[asked] = real(method, model, *sizes)
-        return measured[asked]
-
-    monkeypatch.setattr(costs, "measure_cost", measure_cost)
 
 
 def rows(command: Command, *arguments: str) -> Rows:

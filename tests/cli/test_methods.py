@@ -3,7 +3,11 @@
 import json
 from dataclasses import asdict
 
+import pytest
+
 from fedfm.methods import PIECES, FedFMLite
+
+pytestmark = pytest.mark.usefixtures("measure_once")
 
 
 def test_the_methods_for_programs_are_all_pieces_with_their_defaults(command):

@@ -13,8 +13,10 @@ from fedfm.config import load_config
 from fedfm.grid.identity import digest
 from fedfm.methods import PIECES
 from fedfm.metrics import METRICS
+from fedfm.verify import CHECKS, suite
 from tests.cli.tools import TINY, Command, sets, start
 
+pytestmark = pytest.mark.usefixtures("measure_once")
 GUIDE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
 RUN = ("run", "digits", *TINY, *sets("rounds=2", "method=gentleprox", "gentleprox.mu=0.2"))
 REQUIRED = """
@@ -116,7 +118,10 @@ def test_a_method_may_take_whatever_it_is_given(command: Command, gentleprox):
     assert answer.code == 0, answer.err
 
 
-def test_verifying_says_what_it_does_not_know(command: Command, gentleprox):
+def test_verifying_says_what_it_does_not_know(command: Command, gentleprox, monkeypatch):
+    few = {name: CHECKS[name] for name in ("textbook: plain SGD", "finite", "zero strength")}
+    monkeypatch.setattr(suite, "CHECKS", few)
+    monkeypatch.setattr(suite, "MISTAKES", [])
     answer = command("--methods", str(gentleprox), "verify", "gentleprox")
     assert answer.code == 0, answer.out
     assert "the textbook does not have gentleprox" in answer.out
@@ -154,8 +159,9 @@ def test_a_file_that_is_none(command: Command, gentleprox, text, said):
 
 def test_the_workers_of_a_grid_know_it(command: Command, gentleprox, tmp_path):
     results = ("--results", str(tmp_path / "results"), "--jobs", "2")
-    few = ("--quick", "--only", "FedAvg", *sets("method=gentleprox", "rounds=2"))
-    answer = command("--methods", str(gentleprox), "table", "epochs", *few, *results)
+    short = sets("method=gentleprox", "rounds=2")
+    few = ("--quick", "--only", "FedAvg", "--only", "E = 1")
+    answer = command("--methods", str(gentleprox), "table", "epochs", *few, *short, *results)
     assert answer.code == 0, answer.err
     lines = (tmp_path / "results" / "results.jsonl").read_text().splitlines()
     assert {json.loads(line)["method"] for line in lines} == {"gentleprox"}

@@ -1,8 +1,7 @@
 """Data sets of the library `datasets`, made in memory."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -13,9 +12,14 @@ from fedfm.core.errors import UserError
 from fedfm.data import from_hugging_face
 from tests.data.samples import assert_holds, pixels
 
+if TYPE_CHECKING:
+    import datasets
 
-def table_of(columns: dict[str, Any]) -> datasets.Dataset:
+
+def table_of(columns: dict[str, Any]) -> "datasets.Dataset":
     """Return a table whose labels have names if they are numbers."""
+    import datasets  # takes seconds: only where these tests run
+
     table = datasets.Dataset.from_dict(columns)
     if isinstance(columns["label"][0], int):
         table = table.cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
@@ -27,7 +31,7 @@ def columns_of(seed: int, n: int, *shape: int) -> dict[str, Any]:
     return {"image": images, "label": [i % 2 for i in range(n)], "site": ["a", "b", "b"] * (n // 3)}
 
 
-def images_of(seed: int, n: int, *shape: int) -> datasets.Dataset:
+def images_of(seed: int, n: int, *shape: int) -> "datasets.Dataset":
     return table_of(columns_of(seed, n, *shape))
 
 
@@ -95,6 +99,8 @@ def test_a_part_in_another_order_and_format_is_read_as_it_stands():
 
 
 def test_the_parts_of_a_dataset_dict_are_train_and_test():
+    import datasets
+
     parts = datasets.DatasetDict(train=images_of(0, 6, 5, 4), test=images_of(1, 3, 5, 4))
     data = from_hugging_face(parts["train"], parts["test"], inputs="image")
     assert (len(data.train), len(data.test)) == (6, 3)

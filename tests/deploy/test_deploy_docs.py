@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,15 +43,21 @@ def test_our_commands_parse(command):
     assert parse_command(command)
 
 
+@cache
+def read_help(program: str, *sub: str) -> str:
+    """What a program of Flower's prints about its options."""
+    here = Path(sys.executable).parent / program
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200"}
+    told = subprocess.run([here, *sub, "--help"], capture_output=True, text=True, env=quiet)
+    return told.stdout
+
+
 @pytest.mark.parametrize("command", commands("flwr |flower-"))
 def test_options_of_flower_s_commands_are_there(command):
     program, *words = shlex.split(command)
     sub = [words.pop(0)] if program == "flwr" else []
-    here = Path(sys.executable).parent / program
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200"}
-    told = subprocess.run([here, *sub, "--help"], capture_output=True, text=True, env=quiet)
     for option in (word for word in words if word.startswith("--")):
-        assert option in told.stdout
+        assert option in read_help(program, *sub)
 
 
 def test_the_configs_parse():

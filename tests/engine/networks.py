@@ -207,6 +207,10 @@ FOLDED: dict[str, Made] = {
     "alpha dropout": (lambda: Headed(nn.Sequential(nn.Linear(12, 6), nn.AlphaDropout(0.3)), 6),
                       VECTORS),
     "depthwise": (lambda: Headed(nn.Conv2d(3, 6, 3, groups=3), 216), IMAGES),
+    "norms and activations": (
+        lambda: Headed(nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Conv2d(4, 6, 3, groups=2),
+            nn.BatchNorm2d(6), nn.ReLU()), 96), IMAGES),
     "embedding": (lambda: Headed(nn.Embedding(VOCABULARY, 4, padding_idx=3), 24), IDS),
 }  # fmt: skip
 """Networks whose clients are concatenated in the batch."""

@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.metrics import silhouette_score
 
 from fedfm.core.errors import UserError
 from fedfm.features import embedding
@@ -20,6 +19,8 @@ def clusters(samples: int = 240) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_clusters_stay_clusters():
+    from sklearn.metrics import silhouette_score
+
     features, labels = clusters()
     places = embed(features, seed=0)
     assert places.shape == (240, 2)

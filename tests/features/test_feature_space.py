@@ -2,12 +2,11 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.cluster import KMeans
-from sklearn.metrics import normalized_mutual_info_score, silhouette_score
 from threadpoolctl import threadpool_limits
 from torch import nn
 
@@ -56,6 +55,15 @@ def run(tmp_path_factory):
     model = models.build("cnn", shape=DIGITS.shape, classes=10, **config.model.options)
     run_configs([config], outs=[folder], data=DIGITS, networks=[model])
     return folder
+
+
+@pytest.fixture(scope="module")
+def sklearn() -> Any:
+    """The package, which takes a second to import: only where these tests run."""
+    import sklearn.cluster
+    import sklearn.metrics
+
+    return sklearn
 
 
 def clusters(samples: int = 300, spread: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
@@ -125,13 +133,14 @@ def test_labels_that_have_nothing_to_do_with_the_features_measure_near_nought():
     assert abs(found["silhouette"]) < 0.1
 
 
-def test_the_measures_are_scikit_learns():
+def test_the_measures_are_scikit_learns(sklearn):
     features, labels = clusters(spread=1.0)
     start = int(generator(5, "k-means").integers(2**32))
     with threadpool_limits(1):
-        own = KMeans(n_clusters=5, n_init=10, random_state=start).fit(features).labels_
-        nmi = normalized_mutual_info_score(labels, own)
-        silhouette = silhouette_score(features, labels)
+        means = sklearn.cluster.KMeans(n_clusters=5, n_init=10, random_state=start)
+        own = means.fit(features).labels_
+        nmi = sklearn.metrics.normalized_mutual_info_score(labels, own)
+        silhouette = sklearn.metrics.silhouette_score(features, labels)
     assert measure(features, labels, seed=5) == {"nmi": nmi, "silhouette": silhouette}
 
 
@@ -142,13 +151,15 @@ def test_the_measures_are_the_same_again():
     assert len({measure(features, labels, seed)["nmi"] for seed in range(6)}) > 1
 
 
-def test_of_many_samples_the_silhouette_takes_some(monkeypatch):
+def test_of_many_samples_the_silhouette_takes_some(monkeypatch, sklearn):
     features, labels = clusters(400, spread=1.0)
     monkeypatch.setattr(feature_space, "SILHOUETTE_SAMPLES", 150)
     some = draw_sample(400, 150, seed=2)
     found = measure(features, labels, seed=2)["silhouette"]
-    assert found == pytest.approx(silhouette_score(features[some], labels[some]), abs=1e-6)
-    assert found != pytest.approx(silhouette_score(features, labels), abs=1e-6)
+    assert found == pytest.approx(
+        sklearn.metrics.silhouette_score(features[some], labels[some]), abs=1e-6
+    )
+    assert found != pytest.approx(sklearn.metrics.silhouette_score(features, labels), abs=1e-6)
 
 
 def test_a_sample_is_distinct_ascending_and_keyed():
@@ -238,11 +249,13 @@ def test_the_average_of_the_local_models_is_the_next_global_model():
     assert not torch.equal(locals_[0]["head.weight"], locals_[1]["head.weight"])
 
 
-def test_the_gap_and_the_silhouette_of_clients_that_agree_and_that_do_not():
+def test_the_gap_and_the_silhouette_of_clients_that_agree_and_that_do_not(sklearn):
     features, labels = clusters(200)
     agreeing = LocalSpaces("agreeing", np.stack([features, features]), labels)
     assert agreeing.gap == 0
-    assert agreeing.silhouette == pytest.approx(silhouette_score(features, labels), abs=0.02)
+    assert agreeing.silhouette == pytest.approx(
+        sklearn.metrics.silhouette_score(features, labels), abs=0.02
+    )
     apart = LocalSpaces("apart", np.stack([features, features + 100]), labels)
     assert apart.gap > 10
     assert apart.silhouette < 0.1

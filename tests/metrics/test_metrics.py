@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn import metrics as sklearn
 from torch import Tensor
 
 from fedfm.core import trees
@@ -54,6 +53,8 @@ def total(metric: Metric, logits: Tensor, labels: Tensor, parts: list[Tensor]) -
 
 
 def expected(name: str, logits: Tensor, labels: Tensor) -> np.ndarray | float:
+    from sklearn import metrics as sklearn  # takes a second: only where these tests run
+
     classes = range(logits.shape[1])
     chosen, scores = logits.argmax(1), torch.softmax(logits.double(), 1)
     with warnings.catch_warnings():
@@ -81,9 +82,11 @@ def expected(name: str, logits: Tensor, labels: Tensor) -> np.ndarray | float:
 
 def exact_auc(logits: Tensor, labels: Tensor) -> float:
     """One class against the rest, averaged over the classes that some samples have."""
+    from sklearn.metrics import roc_auc_score
+
     scores = torch.softmax(logits.double(), 1)
     present = [c for c in range(logits.shape[1]) if 0 < (labels == c).sum() < len(labels)]
-    found = [sklearn.roc_auc_score(labels == c, scores[:, c]) for c in present]
+    found = [roc_auc_score(labels == c, scores[:, c]) for c in present]
     return float(np.mean(found)) if found else float("nan")
 
 

@@ -4,11 +4,11 @@ import math
 import re
 
 import pytest
+import scipy
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from scipy import stats
 
 from fedfm.core import trees
 from fedfm.core.errors import UserError
@@ -73,6 +73,7 @@ def test_a_length_beyond_float64_does_not_pass_as_zero():
 values = st.floats(-(2.0**99), 2.0**99, width=32)
 
 
+@settings(deadline=None)
 @given(
     arrays.arrays("float32", st.tuples(st.integers(1, 5), st.integers(1, 9)), elements=values),
     st.floats(1e-3, 1e3),
@@ -92,7 +93,7 @@ def test_one_client_more_or_less_changes_the_sum_by_the_norm_at_most(matrix, nor
 
 def variance_is(squares: float, count: int, std: float) -> bool:
     """Whether a sum of squares of `count` draws is one of N(0, std^2): a chi-square test."""
-    chance = stats.chi2(count).cdf(squares / std**2)
+    chance = scipy.stats.chi2(count).cdf(squares / std**2)
     return bool(NEVER < chance < 1 - NEVER)
 
 

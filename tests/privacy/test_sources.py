@@ -4,9 +4,9 @@ import math
 import sys
 
 import pytest
+import scipy
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from scipy import stats
 
 from fedfm.core.errors import UserError
 from fedfm.privacy import add_noise, keyed_normals, secret_normals
@@ -30,7 +30,7 @@ def test_noise_is_independent_between_clients_rounds_purposes_and_coordinates():
             noise_of(keyed_normals(1, 0, [0], "update")),
         ]
     )
-    limit = stats.norm.isf(NEVER) / math.sqrt(draws.shape[1])
+    limit = scipy.stats.norm.isf(NEVER) / math.sqrt(draws.shape[1])
     between = torch.corrcoef(draws) - torch.eye(len(draws))
     assert float(between.abs().max()) < limit
     for lag in (1, 2, 20_000):
@@ -41,7 +41,7 @@ def test_noise_is_independent_between_clients_rounds_purposes_and_coordinates():
 def test_secret_noise_is_gaussian_and_never_the_same():
     draws = secret_normals(200_001)
     assert draws.shape == (200_001,)
-    assert stats.kstest(draws.numpy(), "norm").pvalue > NEVER
+    assert scipy.stats.kstest(draws.numpy(), "norm").pvalue > NEVER
     assert float(draws.abs().max()) > 3.5
     assert len(secret_normals(1)) == 1
     assert not torch.equal(secret_normals(8), secret_normals(8))

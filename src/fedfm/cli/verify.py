@@ -15,6 +15,7 @@ from fedfm.cli.options import Format
 from fedfm.core.errors import require
 
 if TYPE_CHECKING:
+    from fedfm.paper.theory.checks import TheoryReport
     from fedfm.verify.report import Report
 
 
@@ -36,17 +37,21 @@ def verify(
     import torch
     from rich.console import Console
 
-    from fedfm.paper.theory.checks import check_theory
-
     require(theory or out is None, "--out needs --theory")
     require(not (theory and methods), "--theory takes no methods")
     torch.set_num_threads(1)  # networks this small are not worth a second thread
-    report = check_theory(out) if theory else _verify_methods(methods)
+    report = _check_theory(out) if theory else _verify_methods(methods)
     if format == "json":
         print(json.dumps(report.as_dict()))
     else:
         Console().print(report)
     raise typer.Exit(0 if report.passed else 1)
+
+
+def _check_theory(out: Path | None) -> TheoryReport:
+    from fedfm.paper.theory.checks import check_theory
+
+    return check_theory(out)
 
 
 def _verify_methods(methods: list[str] | None) -> Report:

@@ -160,12 +160,17 @@ def sum_clients(tree: Tree) -> Tree:
 
 def weighted_sum(weights: Tensor, leaf: Tensor) -> Tensor:
     """Return sum_i w_i leaf_i: weights [S], leaf [S, ...] -> [...]."""
+    if leaf.is_meta:  # only the shape, without torch's slow inference for einsum
+        return torch.empty_like(leaf[0])
     with full_precision():
         return torch.einsum("s,s...->...", weights, leaf)
 
 
 def is_finite(tree: Tree) -> Tensor:
     """Return whether all numbers of each client are finite: leaves [S, ...] -> bool [S]."""
+    first = next(leaves(tree))
+    if first.is_meta:
+        return torch.empty(len(first), dtype=torch.bool, device="meta")
     sums = [leaf.reshape(len(leaf), -1).sum(1) for leaf in leaves(tree)]
     return torch.isfinite(torch.stack(sums)).all(0)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -217,14 +218,14 @@ class CohortPart:
     def _loss(
         self, net: BoundNetwork, outputs: Outputs, labels: Tensor, views: Views
     ) -> tuple[Tensor, Tree]:
-        """Return the loss of each client [s], and its terms by name, given the outputs of `net`."""
-
-        def classify(features: Tensor) -> Tensor:
-            return net.classify(features.expand(len(self.losses), -1, -1))
-
+        """Return the loss of each client [s], and its terms by name."""
         mask = torch.ones_like(labels, dtype=torch.bool)
-        batch = Batch(*outputs, labels, mask, classify=classify)
+        batch = Batch(*outputs, labels, mask, classify=partial(self._classify, net))
         return self.objective.loss(batch, views)
+
+    def _classify(self, net: BoundNetwork, features: Tensor) -> Tensor:
+        """Map features [s or 1, M, d] to logits [s, M, C] by the clients' heads."""
+        return net.classify(features.expand(len(self.losses), -1, -1))
 
     def _move(self, second: SecondPass, grads: Tree) -> Tree:
         """Move the second pass to the parameters plus an offset; return the offset [s, ...]."""
@@ -254,7 +255,7 @@ class CohortPart:
         return self.net.gradient_tree(grads)
 
     def _run_views(self, inputs: InputTree) -> Views:
-        """Return the outputs of the further models."""
+        """Return the outputs of the further models, by piece and name."""
         with torch.no_grad():
             return {
                 piece: {name: net(inputs) for name, net in nets.items()}

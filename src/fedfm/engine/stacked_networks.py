@@ -15,6 +15,7 @@ from fedfm.core.trees import Tree, share, stack
 from fedfm.engine.layout import to_low_precision
 from fedfm.engine.networks import BoundNetwork, constant_buffers, copy_model
 from fedfm.engine.randomness import KeyedDraws, Unkeyed, draw_for
+from fedfm.engine.stacking.activations import fuse_activations
 from fedfm.engine.stacking.layers import (
     COUNTER,
     Unstackable,
@@ -176,6 +177,7 @@ def _stack_layers(module: nn.Module, one_by_one: Sequence[str]) -> list[str]:
     for name, layer in module.named_modules():
         if not any(_is_within(name, part) for part in one_by_one):
             forbid_in_place(layer)
+            fuse_activations(layer)
             if stack_layer(layer):
                 folded.append(name)
     return folded

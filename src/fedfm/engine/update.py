@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedfm.core.trees import Tree
 from fedfm.engine.layout import arrange, memory_view
-from fedfm.optim import Optimizer, Sgd
+from fedfm.optim import Adam, Optimizer, Sgd
 
 LARGE = 65536
 """A tensor of at least this size gets its own kernel launch on a GPU."""
@@ -72,23 +72,15 @@ def update(
     multiplied by `factor`, then `constants` are added. All tensors must have the layout of
     engine/layout.py, which fused kernels require.
     """
-    added = constants or {}
-    if not isinstance(optimizer, Sgd):
-        full = {name: grads[name].to(params[name].dtype) for name in low_params}
-        grads = grads | full
-        _update_together([*params], params, grads, moments, optimizer, clock, added, factor)
-        for name, low in low_params.items():
-            low.copy_(params[name])
-        return
-    rest: list[str] = []
+    added, together = constants or {}, list[str]()
     for name, param in params.items():
-        single = param.is_cuda and param.dtype == torch.float32 and param.numel() >= LARGE
-        if single or name in low_params:
+        large = param.is_cuda and param.dtype == torch.float32 and param.numel() >= LARGE
+        if large or name in low_params:
             _update_alone(name, params, grads, moments, low_params, optimizer, clock, added, factor)
         else:
-            rest.append(name)
-    if rest:
-        _update_together(rest, params, grads, moments, optimizer, clock, added, factor)
+            together.append(name)
+    if together:
+        _update_together(together, params, grads, moments, optimizer, clock, added, factor)
 
 
 def _update_alone(
@@ -97,19 +89,31 @@ def _update_alone(
     grads: Tree,
     moments: Tree,
     low_params: Tree,
-    sgd: Sgd,
+    optimizer: Optimizer,
     clock: Clock,
     added: Tree,
     factor: float,
 ) -> None:
-    from fedfm.engine.kernels.update import sgd_step
+    from fedfm.engine.kernels.update import adam_step, sgd_step
 
     low, constant = (
         memory_view(tree[name]) if name in tree else None for tree in (low_params, added)
     )
-    param, momentum = memory_view(params[name]), memory_view(moments["momentum"][name])
-    grad = memory_view(arrange(grads[name]))
-    sgd_step(param, grad, momentum, low, sgd, constant, clock.rate, factor)
+    param, grad = memory_view(params[name]), memory_view(arrange(grads[name]))
+    means = {key: memory_view(moments[key][name]) for key in optimizer.moments}
+    if isinstance(optimizer, Adam):
+        assert clock.count is not None
+        assert factor == 1, "only SGD's step takes corrections (folds_corrections)"
+        adam_step(
+            param, grad, **means, low=low, adam=optimizer,
+            count=clock.count, constant=constant, rate=clock.rate,
+        )  # fmt: skip
+    else:
+        assert isinstance(optimizer, Sgd)
+        sgd_step(
+            param, grad, **means, low=low, sgd=optimizer,
+            constant=constant, rate=clock.rate, factor=factor,
+        )  # fmt: skip
 
 
 def _correct(names: list[str], grads: Tree, added: Tree, factor: float) -> list[Tensor]:

@@ -43,6 +43,12 @@ def activate(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tens
     return fused(x, shortcut) if fused else add_relu(norm(x), shortcut)
 
 
+def branch(conv: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return conv(x), and x for the shortcut; a fused kernel adds the gradients of both."""
+    fused: Callable[[Tensor], tuple[Tensor, Tensor]] | None = getattr(conv, "branch", None)
+    return fused(x) if fused else (conv(x), x)
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions: [B, inside, H, W] -> [B, width, H / stride, W / stride]."""
 
@@ -58,7 +64,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inside, H, W] -> [B, width, H / stride, W / stride]."""
-        y = activate(self.bn1, self.conv1(x))
+        y, x = branch(self.conv1, x)
+        y = activate(self.bn1, y)
         return activate(self.bn2, self.conv2(y), self.downsample(x))
 
 
@@ -80,8 +87,8 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inside, H, W] -> [B, 4 width, H / stride, W / stride]."""
-        y = activate(self.bn1, self.conv1(x))
-        y = activate(self.bn2, self.conv2(y))
+        y, x = branch(self.conv1, x)
+        y = activate(self.bn2, self.conv2(activate(self.bn1, y)))
         return activate(self.bn3, self.conv3(y), self.downsample(x))
 
 

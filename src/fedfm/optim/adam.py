@@ -27,6 +27,8 @@ class Adam(Optimizer):
     counts_steps = True
     fused: ClassVar[Callable[..., Any]] = staticmethod(torch._fused_adam_)
     """torch.optim's kernel."""
+    decoupled: ClassVar[bool] = False
+    """Whether weight decay is apart from the gradient."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     """beta_1 and beta_2: how slowly the means of the gradient and of its square move."""
@@ -72,3 +74,4 @@ class AdamW(Adam):
     """
 
     fused = staticmethod(torch._fused_adamw_)
+    decoupled = True

@@ -11,8 +11,8 @@ from fedfm.methods import Piece
 from fedfm.methods.contract import overrides
 
 HOOKS = (
-    *("statistic", "report", "prepare", "use_counts", "views", "adjust_logits", "loss"),
-    *("perturb", "blend", "advance", "correct", "finish", "amend", "weights"),
+    *("statistic", "report", "prepare", "use_counts", "views", "adjust_logits", "loss", "perturb"),
+    *("blend", "advance", "correct", "finish", "amend", "weights"),
 )
 """The hooks that see a cohort."""
 

@@ -4,9 +4,9 @@ from secrets import token_bytes
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from Crypto.Cipher import AES
-from scipy import stats
 
 from fedfm.deploy import secure
 from fedfm.deploy.errors import SecureError
@@ -23,14 +23,16 @@ RARE = 1e-7
 def looks_uniform(seen: Words) -> bool:
     """Chi-square of the bytes of the words."""
     counts = np.bincount(seen.bulk.view(np.uint8), minlength=256)
-    return bool(stats.chisquare(counts).pvalue > RARE)
+    return bool(scipy.stats.chisquare(counts).pvalue > RARE)
 
 
 def look_independent(ours: Words, theirs: Words) -> bool:
     """Correlation of the words as numbers, and of each of their bytes."""
     one, two = ([w.bulk, *w.bulk.view(np.uint8).reshape(-1, 4).T] for w in (ours, theirs))
     pairs = zip(one, two, strict=True)
-    return all(stats.pearsonr(a.astype(float), b.astype(float)).pvalue > RARE for a, b in pairs)
+    return all(
+        scipy.stats.pearsonr(a.astype(float), b.astype(float)).pvalue > RARE for a, b in pairs
+    )
 
 
 def contributions(scale=0.1):

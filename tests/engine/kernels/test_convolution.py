@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fedfm.engine.kernels import convolution
-from fedfm.engine.kernels.convolution import Layer, Tiles, stacked_conv2d
+from fedfm.engine.kernels.convolution import Layer, Tiles, branch_conv2d, stacked_conv2d
 
 # clients, batch, inputs, outputs, map, kernel, stride, padding
 SHAPES = {
@@ -63,6 +63,22 @@ def test_every_pass_is_torchs_for_each_client(shape):
     assert slope.movedim(2, -1).is_contiguous()
 
 
+@pytest.mark.parametrize("shape", ["plain", "stride", "few inputs"])
+def test_gradients_of_another_branch_are_added(shape):
+    x, weight = arguments(*SHAPES[shape][:-2])
+    bias = torch.randn(weight.shape[:2], requires_grad=True)
+    settings, leaves = SHAPES[shape][-2:], (x, weight, bias)
+    y, same = branch_conv2d(x, weight, *settings, bias)
+    shifts = bias.repeat_interleave(len(x) // len(weight), 0)[..., None, None]
+    expected = client_by_client(x, weight, *settings) + shifts
+    slope = torch.randn_like(y)
+    found = torch.autograd.grad((slope * y).sum() + (same**2).sum(), leaves)
+    wanted = torch.autograd.grad((slope * expected).sum() + (x**2).sum(), leaves)
+    assert torch.equal(same, x)
+    for mine, theirs in zip((y, *found), (expected, *wanted), strict=True):
+        torch.testing.assert_close(mine.double(), theirs.double(), rtol=1e-4, atol=1e-4)
+
+
 def test_half_precision_sums_in_float32():
     # The interpreter multiplies bfloat16 as integers, so that float16 stands in for it.
     x, weight = arguments(2, 3, 32, 16, (2, 3), (3, 3), dtype=torch.float16)
@@ -111,7 +127,7 @@ def test_every_cut_gives_the_same(cut):
     slope = slope.movedim(1, -1).contiguous()
     found = (
         convolution.forward(pixels, filters, layer, cut).movedim(-1, 1),
-        convolution.input_gradient(slope, filters, layer, cut).movedim(-1, 1),
+        convolution.input_gradient(slope, filters, layer, cut=cut).movedim(-1, 1),
         convolution.weight_gradient(pixels, slope, len(weight), layer, cut).movedim(-1, 2),
     )
     for mine, theirs in zip(found, (y, *wanted), strict=True):

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedfm.core import trees
 from fedfm.engine.executors import StackedExecutor
+from fedfm.engine.update import Clock, update
+from fedfm.optim import Adam
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State
 from fedfm.verify import worlds
@@ -53,3 +56,17 @@ def test_networks_with_frozen_layers_do_as_well(layer, method):
     module = worlds.make_network(norm="batch")
     module.get_submodule(layer).requires_grad_(False)
     assert_near(module, method)
+
+
+def test_copies_follow_adam_as_well():
+    torch.manual_seed(0)
+    params = {"weight": torch.randn(2, 3, 4), "bias": torch.randn(2, 3)}
+    low, grads = {"weight": params["weight"].bfloat16()}, trees.tree_map(torch.ones_like, params)
+    moments = {name: trees.tree_map(torch.zeros_like, params) for name in Adam.moments}
+    grads["weight"] = grads["weight"].bfloat16()
+    before = trees.tree_map(torch.clone, params)
+    adam = Adam(0.1)
+    update(params, grads, moments, low, adam, Clock(adam, (), torch.device("cpu")))
+    for name, param in params.items():
+        torch.testing.assert_close(param, before[name] - 0.1)
+    torch.testing.assert_close(low["weight"].float(), params["weight"], rtol=2**-7, atol=0)

@@ -8,7 +8,7 @@ from fedfm.engine.kernels.normalisation import stacked_batch_norm
 
 MOMENTUM, EPS = 0.1, 1e-5
 RESIDENT = (6, 5, 3, 2)  # [B, C, H, W]: every client fits into one program
-CHUNKED = (6, 20, 14, 15)  # several chunks of rows, the last one shorter
+CHUNKED = (5, 9, 15, 14)  # several chunks of rows, the last one shorter
 
 
 def channels_last(*shape, dtype=torch.float32):
@@ -71,7 +71,7 @@ def test_every_client_gets_what_torch_gives_it_alone(clients, shape, residual, r
     compare(arguments(clients, shape, residual), relu, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (2, 20), (7, 33), (64, 70, 2, 2), (1100, 70)])
+@pytest.mark.parametrize("shape", [(2, 1), (2, 20), (7, 33), (64, 70, 2, 2), (1030, 40)])
 def test_other_shapes(shape):
     compare(arguments(2, shape, residual=True), relu=True, rtol=1e-4, atol=2e-4)
 

@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedfm.engine.stacking import layers
+from fedfm.engine.stacking import convolution
 from fedfm.engine.stacking.layers import Unstackable, stack_module
 from fedfm.engine.stacking.pooling import StackedMaxPool2d
 
@@ -93,15 +94,21 @@ def ways(monkeypatch) -> list[str]:
 
         return call
 
-    monkeypatch.setattr(layers, "_conv_by_patches", noted("patches", layers._conv_by_patches))
-    monkeypatch.setattr(layers._Conv2d, "_one_by_one", noted("single", layers._Conv2d._one_by_one))
+    monkeypatch.setattr(
+        convolution, "_conv_by_patches", noted("patches", convolution._conv_by_patches)
+    )
+    monkeypatch.setattr(
+        convolution.StackedConv2d,
+        "_one_by_one",
+        noted("single", convolution.StackedConv2d._one_by_one),
+    )
     return taken
 
 
 @pytest.mark.parametrize("limit", [10**9, 0], ids=["patches", "single"])
 @pytest.mark.parametrize("kind", CONVOLUTIONS)
 def test_convolutions(monkeypatch, ways, kind, limit):
-    monkeypatch.setattr(layers, "PATCHES", {"cpu": limit})
+    monkeypatch.setattr(convolution, "PATCHES", {"cpu": limit})
     assert_stacks(CONVOLUTIONS[kind], 3, 7, 6)
     assert ways == ["patches" if limit else "single"]
 
@@ -112,10 +119,22 @@ def test_groups_and_dilation_are_done_client_by_client(ways, kind):
     assert ways == ["single"]
 
 
+def test_groups_of_channels_can_be_further_clients():
+    """So a GPU convolves them, by a kernel that knows no groups."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(6, 8, 5, 4), torch.randn(2, 12, 2, 3, 3)
+    each = zip(x.chunk(2), weight, strict=True)
+    expected = torch.cat([F.conv2d(own, w, padding=1, groups=4) for own, w in each])
+    rows, filters = convolution.split_groups(x, weight, 4)
+    each = zip(rows.chunk(8), filters, strict=True)
+    by_group = torch.cat([F.conv2d(own, w, padding=1) for own, w in each])
+    torch.testing.assert_close(convolution.join_groups(by_group, 2, 4), expected)
+
+
 def test_patches_are_counted_per_client(monkeypatch, ways):
     layer, patches = nn.Conv2d(3, 5, 3), BATCH * math.prod((3, 7, 6)) * 9
     for limit in (patches, patches - 1):
-        monkeypatch.setattr(layers, "PATCHES", {"cpu": limit})
+        monkeypatch.setattr(convolution, "PATCHES", {"cpu": limit})
         assert_stacks(layer, 3, 7, 6)
     assert ways == ["patches", "single"]
 

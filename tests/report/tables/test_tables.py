@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scipy import stats
+import scipy
 
 from fedfm.config import parse
 from fedfm.core.errors import UserError
@@ -85,10 +85,10 @@ def test_ranks(measure, values, expected):
 def test_the_paired_test_is_that_of_scipy_over_common_seeds(table):
     comparison = entry(table, "FedFM").comparison
     assert comparison.p == pytest.approx(
-        stats.ttest_rel(THREE_SEEDS["FedFM"], THREE_SEEDS["FedAvg"]).pvalue
+        scipy.stats.ttest_rel(THREE_SEEDS["FedFM"], THREE_SEEDS["FedAvg"]).pvalue
     )
     t = (25 / 6) / (math.sqrt(((4 - 25 / 6) ** 2 * 2 + (4.5 - 25 / 6) ** 2) / 2) / math.sqrt(3))
-    assert comparison.p == pytest.approx(2 * stats.t.sf(t, 2))
+    assert comparison.p == pytest.approx(2 * scipy.stats.t.sf(t, 2))
     assert comparison.pairs == 3
     assert comparison.significant
     assert not entry(table, "FedProx").comparison.significant
@@ -100,7 +100,7 @@ def test_there_is_no_paired_test_without_three_common_seeds_or_with_equal_differ
     assert compute_paired_p({0: 1.0, 1: 2.0, 2: 4.0}, {1: 3.0, 2: 5.0, 3: 1.0}) is None
     assert compute_paired_p({0: 1.0, 1: 2.0, 2: 3.0}, {0: 2.0, 1: 3.0, 2: 4.0}) is None
     ours, theirs = {0: 1.0, 1: 2.0, 2: 4.0, 9: 7.0}, {0: 1.5, 1: 2.7, 2: 4.1, 8: 0.0}
-    expected = stats.ttest_rel([1.0, 2.0, 4.0], [1.5, 2.7, 4.1]).pvalue
+    expected = scipy.stats.ttest_rel([1.0, 2.0, 4.0], [1.5, 2.7, 4.1]).pvalue
     assert compute_paired_p(ours, theirs) == pytest.approx((expected, 3))
 
 

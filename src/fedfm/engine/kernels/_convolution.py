@@ -97,7 +97,7 @@ def _gathered_product(
 
 @triton.jit(do_not_specialize=["batch"])
 def forward(
-    x, weight, y, batch,
+    x, weight, bias, y, batch,
     H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
     OUT: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE_H: tl.constexpr,
     STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
@@ -133,13 +133,16 @@ def forward(
         weight + o * (KH * KW * IN) + (r * KW + c) * IN, o < OUT, tap_rows, tap_columns,
         1, H, W, IN, KW * IN, IN, 1, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
     )  # fmt: skip
+    if bias is not None:
+        shift = tl.load(bias + client * OUT + o, mask=o < OUT, other=0)
+        total += shift.to(tl.float32)[None, :]
     at = (image * (P * Q) + position)[:, None] * OUT + o[None, :]
     tl.store(y + at, total.to(y.dtype.element_ty), mask=alive[:, None] & (o < OUT)[None, :])
 
 
 @triton.jit(do_not_specialize=["batch"])
 def input_gradient(
-    dy, weight, dx, batch,
+    dy, weight, added, dx, batch,
     H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
     OUT: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE_H: tl.constexpr,
     STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
@@ -180,7 +183,11 @@ def input_gradient(
         BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
     )  # fmt: skip
     at = ((image * H + h) * W + w)[:, None] * IN + i[None, :]
-    tl.store(dx + at, total.to(dx.dtype.element_ty), mask=alive[:, None] & (i < IN)[None, :])
+    valid = alive[:, None] & (i < IN)[None, :]
+    if added is not None:
+        at_added = added + client * batch * (H * W * IN) + at
+        total += tl.load(at_added, mask=valid, other=0).to(tl.float32)
+    tl.store(dx + at, total.to(dx.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=["batch", "clients"])

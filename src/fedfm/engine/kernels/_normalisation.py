@@ -27,6 +27,12 @@ def _tile(start, last, channel, inside, C, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _last_tile(first, last, ROWS: tl.constexpr):
+    """Return where the last tile starts: what a reduction read last is still in the cache."""
+    return first + (last - first - 1) // ROWS * ROWS
+
+
+@triton.jit
 def _store_partials(partial, one, other, client, channel, inside, C):
     to = partial + (client * tl.num_programs(1) + tl.program_id(1)) * 2 * C + channel
     tl.store(to, one, mask=inside)
@@ -110,8 +116,9 @@ def normalise(
     else:
         mean, variance = _combine_moments(partial, client, channel, inside, M, C, chunk, CHUNKS)
         rstd = 1 / tl.sqrt(variance + eps)
-        for start in tl.range(first, last, ROWS, num_stages=3):
-            at, valid = _tile(start, last, channel, inside, C, ROWS)
+        end = _last_tile(first, last, ROWS)
+        for back in tl.range(0, last - first, ROWS, num_stages=3):
+            at, valid = _tile(end - back, last, channel, inside, C, ROWS)
             tile = tl.load(x + base + at, mask=valid, other=0).to(tl.float32)
             x_hat = (tile - mean[None, :]) * rstd[None, :]
             _write_output(y, residual, base, at, valid, x_hat, scale, shift, RELU)
@@ -204,8 +211,9 @@ def input_gradient(
         plains, weighteds = _load_partials(partial, client, channel, inside, C, CHUNKS)
         plain = tl.sum(plains, 0)
         weighted = tl.sum(weighteds, 0)
-        for start in tl.range(first, last, ROWS, num_stages=3):
-            at, valid = _tile(start, last, channel, inside, C, ROWS)
+        end = _last_tile(first, last, ROWS)
+        for back in tl.range(0, last - first, ROWS, num_stages=3):
+            at, valid = _tile(end - back, last, channel, inside, C, ROWS)
             slope, x_hat = _load_pair(
                 grad, x, y, masked, base, at, valid, mean, rstd, scale, shift, RELU
             )

@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedfm.engine.kernels import _convolution as device
+from fedfm.engine.kernels.columns import sum_columns
 
+Pair = tuple[int, int]
 CLIENTS = 10
 """Clients that tiles are chosen for; any other number gets the same tiles."""
 BUSY = 132
@@ -31,7 +33,11 @@ SPLITS = 32
 
 
 def stacked_conv2d(
-    x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
+    x: Tensor,
+    weight: Tensor,
+    stride: Pair,
+    padding: Pair,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Convolve every client's images with that client's filters.
 
@@ -45,17 +51,28 @@ def stacked_conv2d(
             has that layout, too.
         stride: step between outputs, down and across.
         padding: zeros around the input, above and below, left and right.
+        bias: [S, O], float32 or of x's dtype; None if there is none.
 
     Returns:
         [S*B, O, H', W'] of x's dtype, channels last in memory.
     """
+    return branch_conv2d(x, weight, stride, padding, bias)[0]
+
+
+def branch_conv2d(
+    x: Tensor, weight: Tensor, stride: Pair, padding: Pair, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Convolve as `stacked_conv2d`; also return x for another branch of the network.
+
+    The gradients of both branches are then added where that of the convolution is computed.
+    """
     layer = Layer.of(x, weight, stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()
     filters = weight.permute(0, 1, 3, 4, 2).contiguous()
-    y: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]  # torch does not type it
-        pixels, filters, layer
+    y, same = _Convolution.apply(  # type: ignore[no-untyped-call]  # torch does not type it
+        pixels, filters, bias, layer
     )
-    return y.permute(0, 3, 1, 2)
+    return y.permute(0, 3, 1, 2), same.permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -151,19 +168,27 @@ def weight_tiles(layer: Layer, batch: int, dtype: torch.dtype) -> Tiles:
     return tiles(layer.OUT, layer.KH * layer.KW * layer.IN, depth, splits, limit)
 
 
-def forward(x: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None = None) -> Tensor:
+def forward(
+    x: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None = None, bias: Tensor | None = None
+) -> Tensor:
     """Convolve x [S*B, H, W, IN] by weight [S, OUT, KH, KW, IN] to [S*B, P, Q, OUT]."""
     clients, batch = len(weight), len(x) // len(weight)
     rows, taps = batch * layer.P * layer.Q, layer.KH * layer.KW
     cut = cut or gather_tiles(rows, layer.OUT, layer.IN, taps, x.dtype)
     y = x.new_empty(len(x), layer.P, layer.Q, layer.OUT)
     grid = (triton.cdiv(rows, cut.rows), triton.cdiv(layer.OUT, cut.columns), clients)
-    device.forward[grid](x, weight, y, batch, **_constants(layer, cut))
+    device.forward[grid](x, weight, bias, y, batch, **_constants(layer, cut))
     return y
 
 
-def input_gradient(dy: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None = None) -> Tensor:
-    """Return the gradient [S*B, H, W, IN] of x from that of y, [S*B, P, Q, OUT]."""
+def input_gradient(
+    dy: Tensor,
+    weight: Tensor,
+    layer: Layer,
+    added: Tensor | None = None,
+    cut: Tiles | None = None,
+) -> Tensor:
+    """Return the gradient [S*B, H, W, IN] of x from that of y, [S*B, P, Q, OUT], plus `added`."""
     clients, batch = len(weight), len(dy) // len(weight)
     residues = layer.STRIDE_H * layer.STRIDE_W
     rows = batch * triton.cdiv(layer.H, layer.STRIDE_H) * triton.cdiv(layer.W, layer.STRIDE_W)
@@ -171,7 +196,7 @@ def input_gradient(dy: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None =
     cut = cut or gather_tiles(rows * residues, layer.IN, layer.OUT, taps, dy.dtype)
     dx = dy.new_empty(len(dy), layer.H, layer.W, layer.IN)
     grid = (triton.cdiv(rows, cut.rows) * residues, triton.cdiv(layer.IN, cut.columns), clients)
-    device.input_gradient[grid](dy, weight, dx, batch, **_constants(layer, cut))
+    device.input_gradient[grid](dy, weight, added, dx, batch, **_constants(layer, cut))
     return dx
 
 
@@ -195,23 +220,42 @@ def weight_gradient(
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: Layer) -> Tensor:
-        ctx.layer, ctx.channels = layer, x.shape[-1]
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer
+    ) -> tuple[Tensor, Tensor]:
+        ctx.layer, ctx.channels, same = layer, x.shape[-1], x
+        ctx.bias = None if bias is None else bias.dtype
+        ctx.set_materialize_grads(False)
         if ctx.channels != layer.IN:
             x, weight = (F.pad(each, (0, layer.IN - ctx.channels)) for each in (x, weight))
         ctx.save_for_backward(x, weight)
-        return forward(x, weight, layer)
+        y = forward(x, weight, layer, bias=None if bias is None else bias.contiguous())
+        return y, same
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, dy: Tensor | None, added: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return added, None, None, None
         x, weight = ctx.saved_tensors
-        dy, dx, dw = dy.contiguous(), None, None
+        dy, dx, dw, db = dy.contiguous(), None, None, None
         if ctx.needs_input_grad[0]:
-            dx = input_gradient(dy, weight, ctx.layer)[..., : ctx.channels].contiguous()
+            dx = _input_gradient(dy, weight, ctx.layer, ctx.channels, added)
         if ctx.needs_input_grad[1]:
             dw = weight_gradient(x, dy, len(weight), ctx.layer)[..., : ctx.channels].contiguous()
-        return dx, dw, None
+        if ctx.needs_input_grad[2]:
+            db = sum_columns(dy, len(weight)).to(ctx.bias)
+        return dx, dw, db, None
+
+
+def _input_gradient(
+    dy: Tensor, weight: Tensor, layer: Layer, channels: int, added: Tensor | None
+) -> Tensor:
+    """Return the gradient of an input of so many channels, plus that of its other branch."""
+    if channels == layer.IN:
+        return input_gradient(dy, weight, layer, None if added is None else added.contiguous())
+    dx = input_gradient(dy, weight, layer)[..., :channels].contiguous()
+    return dx if added is None else dx + added
 
 
 def _constants(layer: Layer, cut: Tiles) -> dict[str, Any]:

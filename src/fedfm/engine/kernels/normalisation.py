@@ -26,7 +26,9 @@ RESIDENT = 16384
 """Elements that a program may keep in registers."""
 TILE = 2048
 """Elements that a program takes at a time where it cannot keep them."""
-COLUMNS = 2048
+WIDTH = 64
+"""Channels that it takes at a time then, at most: whole cache lines."""
+COLUMNS = 4096
 """Chunks times channels of a client: programs enough for a GPU, and few results to combine."""
 
 
@@ -108,7 +110,7 @@ def _cut(m: int, c: int) -> _Cut:
     rows, channels = triton.next_power_of_2(m), min(16, triton.next_power_of_2(c))
     if rows * channels <= RESIDENT:
         return _Cut(m, c, m, rows, channels, warps=min(16, max(1, rows * channels // 512)))
-    channels = min(32, triton.next_power_of_2(c))
+    channels = min(WIDTH, triton.next_power_of_2(c))
     rows = TILE // channels
     height = rows * triton.cdiv(m, rows * max(1, min(64, COLUMNS // c)))
     return _Cut(m, c, height, rows, channels, warps=4)

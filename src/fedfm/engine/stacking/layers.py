@@ -7,127 +7,25 @@ normalises each client's rows.
 """
 
 import copy
-import math
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedfm.engine.stacking.activations import apply_activation, fuse_activations
+from fedfm.engine.stacking.convolution import StackedConv2d, StackedStandardisedConv2d
 from fedfm.engine.stacking.pooling import StackedMaxPool2d
+from fedfm.engine.stacking.rows import affine, by_client
+from fedfm.engine.stacking.tokens import StackedEmbedding, StackedLayerNorm, StackedLinear
 from fedfm.models.resnet import add_relu
 from fedfm.models.simplex import Simplex
-from fedfm.models.standardised import StandardisedConv2d, standardise
-
-PATCHES = {"cpu": 200_000, "cuda": 4_000_000}
-"""With more numbers in a client's patches, fp32 convolutions run client by client."""
+from fedfm.models.standardised import StandardisedConv2d
 
 
 class Unstackable(Exception):
     """The network cannot be stacked; the message says why."""
-
-
-def by_client(x: Tensor, clients: int) -> Tensor:
-    """View [S*B, ...] as [S, B, ...]."""
-    return torch.unflatten(x, 0, (clients, -1))
-
-
-def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int) -> Tensor:
-    """Return x [S*B, ...] times weight plus bias, each [S, ...] along x's axes from `axis` on."""
-    for value, combine in ((weight, torch.mul), (bias, torch.add)):
-        if value is not None:
-            clients = by_client(x, len(value))
-            after = [1] * (clients.ndim - axis - value.ndim)
-            shaped = value.reshape(len(value), *[1] * axis, *value.shape[1:], *after)
-            x = combine(clients, shaped.to(x.dtype)).flatten(0, 1)
-    return x
-
-
-def to_lower_precision(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Cast both factors to the lower of their precisions.
-
-    They differ if weights are frozen, which are not cast beforehand, or if the network created
-    tensors itself. Under autocast they get its precision.
-    """
-    low = min(x.dtype, weight.dtype, key=lambda dtype: dtype.itemsize)
-    if torch.is_autocast_enabled(x.device.type):
-        low = torch.get_autocast_dtype(x.device.type)
-    return x.to(low), weight.to(low)
-
-
-class _Conv2d(nn.Conv2d):
-    """weight [S, O, I/g, h, w], bias [S, O]; [S*B, I, H, W] -> [S*B, O, H', W']."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        x, weight = to_lower_precision(input, self._filters())
-        patches = x.numel() * math.prod(self.kernel_size) // len(weight)
-        small = x.dtype == torch.bfloat16 or patches <= PATCHES[x.device.type]
-        if not small or self.groups > 1 or self.dilation != (1, 1):
-            return self._one_by_one(x, weight)
-        return affine(self._product(x, weight), None, self.bias, 1)
-
-    def _filters(self) -> Tensor:
-        return self.weight
-
-    def _product(self, x: Tensor, weight: Tensor) -> Tensor:
-        if not x.is_cuda:
-            return _conv_by_patches(x, weight, *self._geometry)
-        from fedfm.engine.kernels.convolution import stacked_conv2d
-
-        return stacked_conv2d(x, weight, *self._geometry)
-
-    @property
-    def _geometry(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Stride and padding; `stack_module` refuses padding given by name."""
-        return cast(tuple[tuple[int, int], tuple[int, int]], (self.stride, self.padding))
-
-    def _one_by_one(self, x: Tensor, weight: Tensor) -> Tensor:
-        bias = [None] * len(weight) if self.bias is None else self.bias.to(x.dtype)
-        clients = zip(by_client(x, len(weight)), weight, bias, strict=True)
-        settings = *self._geometry, self.dilation, self.groups
-        return torch.cat([F.conv2d(own_x, w, b, *settings) for own_x, w, b in clients])
-
-
-class _StandardisedConv2d(_Conv2d):
-    """The same with standardised filters."""
-
-    rho: float
-
-    def _filters(self) -> Tensor:
-        return standardise(self.weight, self.rho).to(self.weight.dtype)
-
-
-def _conv_by_patches(
-    x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
-) -> Tensor:
-    """Convolve by a product of patches [S, B*H'*W', h*w*I] and weights [S, h*w*I, O]."""
-    clients, outside, inside, high, wide = weight.shape
-    (down, right), (above, left) = stride, padding
-    x = F.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, above, above))
-    rows, columns = (x.shape[1] - high) // down + 1, (x.shape[2] - wide) // right + 1
-    taps = [
-        x[:, i : i + down * (rows - 1) + 1 : down, j : j + right * (columns - 1) + 1 : right]
-        for i in range(high)
-        for j in range(wide)
-    ]
-    patches = torch.cat(taps, -1).view(clients, -1, high * wide * inside)
-    weights = weight.permute(0, 1, 3, 4, 2).reshape(clients, outside, -1)
-    y = torch.bmm(patches, weights.mT)
-    return y.view(-1, rows, columns, outside).permute(0, 3, 1, 2)
-
-
-class _Linear(nn.Linear):
-    """weight [S, O, I], bias [S, O]; [S*B, ..., I] -> [S*B, ..., O]."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        x, weight = to_lower_precision(input, self.weight)
-        rows = by_client(x, len(weight)).flatten(1, -2)
-        if self.bias is None:
-            y = torch.bmm(rows, weight.mT)
-        else:
-            y = torch.baddbmm(self.bias.unsqueeze(1).to(rows.dtype), rows, weight.mT)
-        return y.view(*input.shape[:-1], -1)
 
 
 COUNTER = "num_batches_tracked"
@@ -139,9 +37,14 @@ class _BatchNorm(nn.BatchNorm2d):
     The counter of batches, which nothing depends on, is updated by `StackedNetwork.count_batches`.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
+    activations = ("relu",)
+
+    def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
         if self._fused(input):
-            return self._by_kernel(input)
+            return self._by_kernel(input, relu=activation == "relu")
+        return apply_activation(activation, self._normalise(input))
+
+    def _normalise(self, input: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
             return self._normalise_running(input)
         values: Any = self.running_mean, self.running_var, self.weight, self.bias
@@ -190,30 +93,28 @@ class _BatchNorm(nn.BatchNorm2d):
 class _GroupNorm(nn.GroupNorm):
     """weight, bias [S, C]; [S*B, C, ...] -> the same shape."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return affine(F.group_norm(input, self.num_groups, eps=self.eps), self.weight, self.bias, 1)
+    activations = ("relu", "silu")
 
+    def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
+        if self._fused(input):
+            return self._by_kernel(input, activation)
+        x = F.group_norm(input, self.num_groups, eps=self.eps)
+        return apply_activation(activation, affine(x, self.weight, self.bias, 1))
 
-class _LayerNorm(nn.LayerNorm):
-    """weight, bias [S, F]; [S*B, ..., F] -> the same shape."""
+    def activate(self, input: Tensor, shortcut: Tensor | None) -> Tensor:
+        """Return ReLU(norm(input) + shortcut), in one pass over memory on a GPU."""
+        if not self._fused(input):
+            return add_relu(self(input), shortcut)
+        return self._by_kernel(input, "relu", shortcut)
 
-    def forward(self, input: Tensor) -> Tensor:
-        x = F.layer_norm(input, self.normalized_shape, eps=self.eps)
-        return affine(x, self.weight, self.bias, input.ndim - len(self.normalized_shape))
+    def _fused(self, input: Tensor) -> bool:
+        return input.is_cuda and self.affine and input.dtype != torch.float64
 
+    def _by_kernel(self, input: Tensor, *options: Any) -> Tensor:
+        from fedfm.engine.kernels.group_norm import stacked_group_norm
 
-class _Embedding(nn.Embedding):
-    """weight [S, V, F]; ids [S*B, ...] -> [S*B, ..., F]."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        clients, rows, _ = self.weight.shape
-        ids = by_client(input, clients)
-        first = torch.arange(0, clients * rows, rows, device=ids.device)
-        ids = ids + first.view(-1, *[1] * (ids.ndim - 1))
-        vectors = F.embedding(ids, self.weight.flatten(0, 1)).flatten(0, 1)
-        if self.padding_idx is None:
-            return vectors
-        return torch.where((input == self.padding_idx).unsqueeze(-1), vectors.detach(), vectors)
+        settings = self.num_groups, self.eps
+        return stacked_group_norm(input, self.weight, self.bias, *settings, *options)
 
 
 class _Simplex(Simplex):
@@ -224,15 +125,15 @@ class _Simplex(Simplex):
 
 
 _STACKED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Conv2d: _Conv2d,
-    StandardisedConv2d: _StandardisedConv2d,
+    nn.Conv2d: StackedConv2d,
+    StandardisedConv2d: StackedStandardisedConv2d,
+    nn.Linear: StackedLinear,
+    nn.Embedding: StackedEmbedding,
     Simplex: _Simplex,
-    nn.Linear: _Linear,
-    nn.Embedding: _Embedding,
     nn.BatchNorm1d: _BatchNorm,
     nn.BatchNorm2d: _BatchNorm,
     nn.GroupNorm: _GroupNorm,
-    nn.LayerNorm: _LayerNorm,
+    nn.LayerNorm: StackedLayerNorm,
     nn.MaxPool2d: StackedMaxPool2d,
 }
 
@@ -290,5 +191,6 @@ def stack_module(module: nn.Module) -> nn.Module:
         if isinstance(layer, nn.Sequential):
             _pool_first(layer)
         forbid_in_place(layer)
+        fuse_activations(layer)
         stack_layer(layer)
     return copied

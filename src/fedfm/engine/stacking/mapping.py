@@ -20,6 +20,10 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from fedfm.core.inputs import InputTree, call, input_leaves
 from fedfm.engine.randomness import count_calls, draw_for
 from fedfm.engine.stacking.attention import RULE as _ATTENTION_RULE  # noqa: F401 (kept alive)
+from fedfm.engine.stacking.attention import AttendTogether
+from fedfm.engine.stacking.rows import runs_kernels
+from fedfm.engine.stacking.scaling import FusedScaling
+from fedfm.engine.stacking.unbinding import UnbindInPlace
 
 
 class ClientsDisagree(RuntimeError):
@@ -140,25 +144,38 @@ class ClientMap:
 
         first = input_leaves(inputs)[0]
         clients = torch.arange(len(first), device=first.device)
-        with _quiet():
+        with _quiet(), self._leave_for_kernels(first):
             mapped = torch.func.vmap(forward, randomness="different")
             return mapped(clients, self.slots.tensors(), inputs)
+
+    @contextmanager
+    def _leave_for_kernels(self, x: Tensor) -> Iterator[None]:
+        """Let operations leave the map that have a faster form for all clients on a GPU."""
+        if not runs_kernels(x):
+            yield
+            return
+        leave = self._leave_any
+        with AttendTogether(leave), UnbindInPlace(leave), FusedScaling(self._leave):
+            yield
 
     def _fold(self, layer: nn.Module) -> None:
         """Let a stacked layer compute all clients at once."""
         slots = Slots(layer, self.constants)
 
-        def run(size: int, tensors: Tensors) -> Tensors:
-            x, *weights = tensors
-            with slots.hold(weights):
-                y: Tensor = type(layer).forward(layer, x.flatten(0, 1))
-            return [torch.unflatten(y, 0, (size, -1))]
+        def forward(input: Tensor, **options: Any) -> Tensor:
+            def run(size: int, tensors: Tensors) -> Tensors:
+                x, *weights = tensors
+                with slots.hold(weights):
+                    y: Tensor = type(layer).forward(layer, x.flatten(0, 1), **options)
+                return [torch.unflatten(y, 0, (size, -1))]
 
-        def forward(input: Tensor) -> Tensor:
             (y,) = self._leave(run, [input, *slots.tensors()])
             return y
 
         layer.forward = forward
+        for name in ("activate", "branch"):  # they would compute on mapped tensors
+            if hasattr(layer, name):
+                setattr(layer, name, None)
 
     def _run_one_by_one(self, module: nn.Module) -> None:
         """Let a module compute each client as in a loop."""
@@ -195,6 +212,13 @@ class ClientMap:
     def _leave(self, run: Run, tensors: Tensors) -> Tensors:
         assert self._client is not None
         return leave_map(run, self._client, tensors)
+
+    def _leave_any(self, run: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors | None:
+        """Leave the map, unless no tensor is mapped over the clients."""
+        level = -1 if self._client is None else functorch.maybe_get_level(self._client)
+        if all(functorch.maybe_get_level(tensor) != level for tensor in tensors):
+            return None
+        return self._leave(lambda _, whole: run(whole), tensors)
 
 
 WARNING = "_set_vmap_fallback_warning_enabled"

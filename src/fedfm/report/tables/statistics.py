@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from fedfm.core.errors import unknown
 from fedfm.grid.store import Summary
@@ -140,4 +140,4 @@ def compute_paired_p(
     first, second = (np.array([of[seed] for seed in seeds]) for of in (ours, theirs))
     if len(seeds) < FEWEST_PAIRS or np.ptp(first - second) < 1e-9:
         return None
-    return float(stats.ttest_rel(first, second).pvalue), len(seeds)
+    return float(scipy.stats.ttest_rel(first, second).pvalue), len(seeds)
