@@ -1,5 +1,7 @@
 """Momentum between rounds, by hand and in the limits in which it is something else."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -101,8 +103,10 @@ def test_two_rounds_of_fedacg():
 
 
 def test_fedacg_without_momentum_and_pull_is_fedavg():
-    method = in_world(FedACG, server_momentum=0.0, strength=0.0)
-    agree(play(method), play(in_world(FedAvg)))
+    """Clients count alike, so that they need equally many samples."""
+    world = replace(HARD, sizes=(8, 8, 8, 8))
+    method = in_world(FedACG, world, server_momentum=0.0, strength=0.0)
+    agree(play(method, world=world), play(in_world(FedAvg, world), world=world))
 
 
 def test_the_global_model_of_fedacg_is_the_mean_of_the_clients():
@@ -112,11 +116,9 @@ def test_the_global_model_of_fedacg_is_the_mean_of_the_clients():
     before = values(method.model)
     clients = cohort(3)
     ends = [method.train_locally(each, method.model) for each in clients]
-    total = sum(each["samples"] for each in clients)
     method.round(clients)
     for name, new in values(method.model).items():
-        pairs = zip(clients, ends, strict=True)
-        mean = sum(each["samples"] / total * values(y)[name] for each, y in pairs)
+        mean = sum(values(y)[name] for y in ends) / len(ends)
         torch.testing.assert_close(new, mean, rtol=0, atol=1e-12)
         assert not torch.equal(new, before[name])
 
@@ -146,6 +148,19 @@ def test_fedcm_divides_by_the_rate_of_the_round_that_made_the_direction():
     method.alpha = 0.5
     method.round([client("far", FOUR)])
     assert where(method) == pytest.approx([2.75, 0], abs=1e-12)
+
+
+def test_fedcm_divides_by_how_far_momentum_carries_a_unit_gradient():
+    """The gradient is always -1, so V is that of its last steps: -(0.5 * 1 + 0.5 * |V|)."""
+
+    def slope(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return -features[:, 0].mean()
+
+    method = build(FedCM, alpha=0.5, momentum=0.5)
+    method.extra_loss = slope
+    for expected in (-0.5, -0.75, -0.875):
+        method.round([client("far", ORIGIN, steps=2), client("near", ORIGIN, steps=3)])
+        assert float(method.direction["a"]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_fedcm_with_alpha_1_is_fedavg():

@@ -1,6 +1,7 @@
 """What holds for every method, also for one that has no textbook."""
 
 import copy
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import torch
@@ -143,20 +144,24 @@ def compare_costs(pieces: Pieces) -> None:
         raise Mismatch(f"memory: {log.held} floats held, {cost['memory']} predicted")
 
 
-def strengths(piece: Piece) -> list[str]:
-    """Return the fields of a piece that switch it off."""
-    names = [field.name for field in fields(piece)] if is_dataclass(piece) else []
-    return [name for name in names if name in STRENGTHS]
+def switched_off(piece: Piece) -> dict[str, Piece]:
+    """Return the piece with each strength at 0, by its name, where the piece takes a 0."""
+    names = {field.name for field in fields(piece)} if is_dataclass(piece) else set()
+    off = {}
+    for name in names.intersection(STRENGTHS):
+        with suppress(UserError):
+            off[name] = replace(piece, **{name: 0.0})
+    return off
 
 
 def can_be_off(pieces: Pieces) -> bool:
-    """Return whether this is one piece that shares models in every round and has a strength.
+    """Return whether this is one piece that shares models in every round and can be switched off.
 
     A piece that moves the start, or perturbs, changes more than its strength says.
     """
     method, (piece, *more) = compose(pieces), pieces
     quiet = not (more or method.moves_start or overrides(piece, "perturb"))
-    return quiet and method.share_every == 1 and bool(strengths(piece))
+    return quiet and method.share_every == 1 and bool(switched_off(piece))
 
 
 @check("zero strength", "at strength 0 (mu, lambda, beta) it equals FedAvg, bit by bit", can_be_off)
@@ -164,11 +169,7 @@ def switch_off(pieces: Pieces) -> None:
     """Set each strength to 0, from the first round in which the piece takes part."""
     world = World("tiny cnn with batch norm")
     plain = world.make_federation((FedAvg(),))
-    for name in strengths(pieces[0]):
-        try:
-            off = replace(pieces[0], **{name: 0.0})
-        except UserError:
-            continue
+    for name, off in switched_off(pieces[0]).items():
         fed = world.make_federation((off,))
         state = start_steady(fed)
         expected = play_rounds(start(plain, state.round), plain, 3)

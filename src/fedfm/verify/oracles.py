@@ -11,7 +11,14 @@ from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
 from fedfm.methods import FedAvg, Piece
 from fedfm.rounds.federation import Federation
-from fedfm.verify import textbook, textbook_methods, textbook_personal
+from fedfm.verify import (
+    textbook,
+    textbook_losses,
+    textbook_methods,
+    textbook_personal,
+    textbook_server_optimizers,
+    textbook_sharpness,
+)
 from fedfm.verify.checks import registered_name
 from fedfm.verify.worlds import Pieces, World
 
@@ -22,8 +29,24 @@ METHODS: dict[str, type[textbook_methods.FedAvg]] = {
     "scaffold": textbook_methods.Scaffold,
     "feddyn": textbook_methods.FedDyn,
     "fednova": textbook_methods.FedNova,
+    "fedadagrad": textbook_server_optimizers.FedAdagrad,
+    "fedadam": textbook_server_optimizers.FedAdam,
+    "fedyogi": textbook_server_optimizers.FedYogi,
+    "fedacg": textbook_server_optimizers.FedACG,
+    "fedcm": textbook_server_optimizers.FedCM,
+    "fedsam": textbook_sharpness.FedSAM,
+    "mofedsam": textbook_sharpness.MoFedSAM,
+    "fedspeed": textbook_sharpness.FedSpeed,
+    "fedsmoo": textbook_sharpness.FedSMOO,
     "moon": textbook_methods.Moon,
     "fedproto": textbook_methods.FedProto,
+    "fedntd": textbook_losses.FedNTD,
+    "fedlc": textbook_losses.FedLC,
+    "fedrs": textbook_losses.FedRS,
+    "balancedsoftmax": textbook_losses.BalancedSoftmax,
+    "feddecorr": textbook_losses.FedDecorr,
+    "feduv": textbook_losses.FedUV,
+    "ccvr": textbook_methods.FedAvg,
     "fedbn": textbook_personal.FedBN,
     "fedper": textbook_personal.FedPer,
     "fedrep": textbook_personal.FedRep,
@@ -32,6 +55,8 @@ METHODS: dict[str, type[textbook_methods.FedAvg]] = {
     "centralised": textbook_personal.Centralised,
 }
 """The textbook's class of a method."""
+SERVER = {"server_lr": "lr", "server_momentum": "momentum"}
+"""Fields of the textbook whose name, in a piece, is that of local training here."""
 
 
 class Oracle(Protocol):
@@ -80,8 +105,10 @@ def make_method(pieces: Pieces, world: World) -> textbook_methods.FedAvg:
 
 def copy_settings(piece: Piece, kind: Any) -> dict[str, Any]:
     """Return the hyper-parameters of a piece that the textbook's class has, too."""
-    names = [field.name for field in fields(kind) if field.init]
-    return {name: vars(piece)[name] for name in names if name in vars(piece)}
+    names = {field.name for field in fields(kind) if field.init}
+    names -= {field.name for field in fields(textbook_methods.FedAvg)}
+    settings = {name: SERVER.get(name, name) for name in sorted(names)}
+    return {ours: vars(piece)[theirs] for ours, theirs in settings.items() if theirs in vars(piece)}
 
 
 def has_oracle(pieces: Pieces) -> bool:

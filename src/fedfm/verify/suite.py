@@ -8,36 +8,44 @@ from traceback import walk_tb
 from typing import Any
 
 from fedfm.methods import PIECES, Piece
-from fedfm.verify import agreement, generic, identities, quadratics
+from fedfm.verify import agreement, generic, heads, identities, quadratics
 from fedfm.verify.checks import CHECKS, Check
 from fedfm.verify.mistakes import MISTAKES, Mistake
 from fedfm.verify.report import Caught, Report, Row
 from fedfm.verify.worlds import Pieces
 
-__all__ = ["agreement", "generic", "identities", "quadratics", "verify", "verify_all"]
+__all__ = ["agreement", "generic", "heads", "identities", "quadratics", "verify", "verify_all"]
 
 Step = Callable[[str], None]
 """Called before each method and mistake, with its name."""
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "fedavgm": {"": {"beta": 0.7}},
+    "fedacg": {"": {"momentum": 0.7, "strength": 0.1}},
     "fedprox": {"": {"mu": 0.3}},
+    "fedcm": {"": {"alpha": 0.3}},
     "feddyn": {"": {"alpha": 0.2}},
+    "fedsam": {"": {}, ", ASAM": {"adaptive": 0.2}},
+    "fedspeed": {"": {"mix": 0.7}},
     "moon": {"": {"mu": 2.0}},
     "fedproto": {"": {"strength": 0.5}},
     "fedrep": {"": {"head_epochs": 2}},
     "ditto": {"": {"strength": 0.5}},
+    "fedntd": {"": {"strength": 0.7, "temperature": 2.0}},
+    "fedlc": {"": {}, ", true class in the sum": {"exclude_true": False}},
     "fedfm": {
         "": {"strength": 1.0, "start_round": 2},
         ", L2, uniform": {"strength": 1.0, "start_round": 0, "guide": "l2", "anchors": "uniform"},
+        ", warm-up": {"strength": 1.0, "start_round": 2, "warm_up": 3},
     },
     "fedfm-lite": {
         "": {"strength": 1.0, "start_round": 2},
-        ", a=2, uniform": {
+        ", a=2, uniform, warm-up": {
             "strength": 1.0,
             "start_round": 0,
             "anchors": "uniform",
             "models_every": 2,
+            "warm_up": 3,
         },
     },
 }

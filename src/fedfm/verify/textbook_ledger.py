@@ -12,12 +12,30 @@ from torch import nn
 
 from fedfm.verify.textbook_personal import all_names, batch_norm_names, head_names
 
-CONTROLS = {"scaffold": 1}
+CONTROLS = {"scaffold": 1, "fedcm": 1, "mofedsam": 1, "fedsmoo": 1}
 """Vectors as large as the model that travel beside it, both ways."""
 NUMBERS = {"fednova": 1}
 """Single numbers that go up: the local work a_i."""
-HELD = {"fedprox": 1, "scaffold": 1, "feddyn": 1, "moon": 2, "ditto": 2}
-"""Vectors as large as the model that a client holds beside its own while it trains."""
+HELD = {
+    "fedprox": 1,
+    "scaffold": 1,
+    "feddyn": 1,
+    "fedacg": 1,
+    "fedcm": 1,
+    "fedsam": 1,
+    "mofedsam": 2,
+    "fedspeed": 2,
+    "fedsmoo": 5,
+    "moon": 2,
+    "ditto": 2,
+    "fedntd": 1,
+}
+"""Vectors as large as the model that a client holds beside its own while it trains.
+
+A second pass needs w + e. FedSMOO has that, FedDyn's constant, s, mu_i, and the last e.
+"""
+PER_CLASS = {"fedlc": 1, "fedrs": 1, "balancedsoftmax": 1}
+"""Numbers per class that a client holds while it trains, made of its own class counts."""
 PERSONAL: dict[str, Callable[[nn.Module], list[str]]] = {
     "fedbn": batch_norm_names,
     "fedper": head_names,
@@ -26,7 +44,7 @@ PERSONAL: dict[str, Callable[[nn.Module], list[str]]] = {
 }
 """The names of the parameters and buffers that stay at clients."""
 FLAG, COUNT = 1, 8
-"""Bytes of "this class has an anchor", and of a class count."""
+"""Bytes of "this class has an anchor", and of a count."""
 
 
 @dataclass
@@ -58,7 +76,8 @@ def round_bill(
     the end of every ``models_every`` rounds. What stays at clients goes down to those alone who
     take part for the ``first`` time. Training in one place sends nothing. Anchors go both ways
     from round T_s on, for which FedFM and FedProto need a second handshake; FedFM-Lite sends them
-    from the round before T_s, empty ones down at first.
+    from the round before T_s, empty ones down at first. For a warm-up the number of the rounds
+    goes down with them, of which a client makes a factor.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     size = next(model.parameters()).element_size()
@@ -78,11 +97,36 @@ def round_bill(
     floats_down = newcomers * (parameters - own_floats) + first * own_floats + beside
     count = COUNT if settings.get("anchors") == "weighted" else FLAG
     entries = cohort * classes if matched else 0
+    factors = 1 if matched and settings.get("warm_up") else 0
+    of_classes = classes * PER_CLASS.get(method, 0)
     return Bill(
         floats_up,
         floats_down,
         size * floats_up + uploads * (buffers - own_bytes) + entries * count,
-        size * floats_down + newcomers * (buffers - own_bytes) + first * own_bytes + entries * FLAG,
+        size * floats_down
+        + newcomers * (buffers - own_bytes)
+        + first * own_bytes
+        + entries * FLAG
+        + cohort * factors * COUNT,
         handshakes=2 if matched and not lite else 1,
-        held=parameters * (1 + HELD.get(method, 0)) + anchors,
+        held=parameters * (1 + HELD.get(method, 0)) + of_classes + anchors + factors,
+    )
+
+
+def conclusion_bill(model: nn.Module, classes: int, features: int, clients: int) -> Bill:
+    """Costs of CCVR's last round: the model down to all, n, sum z, sum z z^T of each class up.
+
+    Nothing is trained, and so nothing held in training.
+    """
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    size = next(model.parameters()).element_size()
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    up = classes * features + classes * features * features
+    return Bill(
+        clients * up,
+        clients * parameters,
+        clients * (size * up + COUNT * classes),
+        clients * (size * parameters + buffers),
+        handshakes=1,
+        held=0,
     )

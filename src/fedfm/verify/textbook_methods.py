@@ -481,6 +481,7 @@ class FedFMLite(FedFM):
     own since then starts from x.
 
     The first ``wait`` rounds (T_s) have no matching term; the last of them sends the first anchors.
+    With T_s = 0 the first anchors come after round 0 as with T_s = 1, and so does the warm-up.
     """
 
     every: int = 1
@@ -500,3 +501,9 @@ class FedFMLite(FedFM):
             self.method.model = self.method.server(cohort, trained)
             self.own_models = {}
         self.method.lr = self.method.lr * self.method.lr_gamma
+
+    def strength_now(self) -> float:
+        """Lambda of the round that begins: that of FedFM with T_s of at least 1."""
+        if self.warm_up == 0:
+            return self.strength
+        return self.strength * min(1.0, (self.played - max(self.wait, 1) + 1) / self.warm_up)

@@ -24,6 +24,7 @@ from fedfm.verify.textbook_methods import (
     FedAvg,
     proximal_term,
     replace_values,
+    unit_gradient_sum,
     values,
     zeros,
 )
@@ -107,9 +108,10 @@ class FedAdagrad(AdaptiveServer):
 class FedACG(FedAvg):
     """FedACG (Kim et al. 2024): clients start at w = x + lambda m, and are pulled to it.
 
-    Local loss + (strength / 2) ||y - w||^2; m+ = lambda m + sum_i p_i (y_i - w); x+ = x + m+. m
-    starts at 0. The model that is evaluated is x, not w. The public code has no 1/2, so its
-    strength is half of this one for the same pull. lambda is ``server_momentum``, m ``velocity``.
+    Local loss + (strength / 2) ||y - w||^2; m+ = lambda m + mean_i(y_i - w); x+ = x + m+, a plain
+    mean over the cohort, as in the public code. m starts at 0. The model that is evaluated is x,
+    not w. The public code has no 1/2, so its strength is half of this one for the same pull. lambda
+    is ``server_momentum``, m ``velocity``.
     """
 
     server_momentum: float = 0.85
@@ -135,27 +137,27 @@ class FedACG(FedAvg):
         return proximal_term(local, values(self.received_by(client)), self.strength)
 
     def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
-        """Server: m+ = lambda m + sum_i p_i (y_i - w); x+ = x + m+."""
+        """Server: m+ = lambda m + mean_i(y_i - w); x+ = x + m+."""
         x = values(self.model)
         w = values(self.received_by(cohort[0]))
-        averaged = super().server(cohort, local_models)
-        mean = values(averaged)
+        ends = [values(local) for local in local_models]
         new = {}
         for name in x:
-            m = self.server_momentum * self.velocity[name] + (mean[name] - w[name])
-            self.velocity[name] = m
-            new[name] = x[name] + m
-        return replace_values(averaged, new)
+            change = torch.stack([y_i[name] - w[name] for y_i in ends]).mean(dim=0)
+            self.velocity[name] = self.server_momentum * self.velocity[name] + change
+            new[name] = x[name] + self.velocity[name]
+        return replace_values(super().server(cohort, local_models), new)
 
 
 @dataclass(kw_only=True)
 class FedCM(FedAvg):
     """FedCM (Xu et al. 2021): a step goes along alpha g + (1 - alpha) V; server as FedAvg.
 
-    V+ = -sum_i p_i d_i / (eta K_i) over the cohort, with the eta and the K_i that made the d_i; V
-    starts at 0. The paper's clients all take K steps of plain SGD; here weight decay and momentum
-    are the optimiser's, which gets alpha g + (1 - alpha) V for its gradient, and so V contains
-    both, as in the public code. ``direction`` is V.
+    V+ = -sum_i p_i d_i / (eta a(K_i, rho)) over the cohort, with the eta and the K_i that made the
+    d_i; V starts at 0. The paper's clients all take K steps of plain SGD, where a(K, 0) = K; under
+    momentum V is divided as SCAFFOLD's controls are, or it would grow from round to round. The
+    optimiser gets alpha g + (1 - alpha) V for its gradient, and V contains weight decay, as in the
+    public code. ``direction`` is V.
     """
 
     alpha: float = 0.1
@@ -171,14 +173,14 @@ class FedCM(FedAvg):
             parameter.grad = self.alpha * parameter.grad + (1 - self.alpha) * self.direction[name]
 
     def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
-        """Server: V+ = -sum_i p_i d_i / (eta K_i), and x+ = sum_i p_i y_i."""
+        """Server: V+ = -sum_i p_i d_i / (eta a(K_i, rho)), and x+ = sum_i p_i y_i."""
         x = values(self.model)
         self.direction = zeros(self.model)
         total = sum(client["samples"] for client in cohort)
         for client, local in zip(cohort, local_models, strict=True):
             p_i = client["samples"] / total
-            steps = len(client["batches"])
+            a_i = unit_gradient_sum(len(client["batches"]), self.momentum)
             y_i = values(local)
             for name in x:
-                self.direction[name] -= p_i * (y_i[name] - x[name]) / (self.lr * steps)
+                self.direction[name] -= p_i * (y_i[name] - x[name]) / (self.lr * a_i)
         return super().server(cohort, local_models)

@@ -18,6 +18,7 @@ from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor
 from fedfm.engine.networks import copy_model, describe_task
 from fedfm.methods import Piece, compose
+from fedfm.models.simplex import make_head
 from fedfm.optim import Clipping, Schedule, Sgd
 from fedfm.optim.schedules import CONSTANT
 from fedfm.rounds.federation import Federation, LocalTraining
@@ -35,10 +36,15 @@ TINY, FEATURES = (1, 4, 4), 8
 """The input shape of `NETWORKS`, and their number of features."""
 
 
-def tiny_mlp(*norm: nn.Module) -> nn.Module:
+def tiny_mlp(*norm: nn.Module) -> models.BodyAndHead:
     """Return a small perceptron; tanh keeps its features from being zero, unlike ReLU."""
     body = [nn.Flatten(), nn.Linear(prod(TINY), 12), *norm, nn.Tanh(), nn.Linear(12, FEATURES)]
     return models.BodyAndHead(nn.Sequential(*body, nn.Tanh()), nn.Linear(FEATURES, CLASSES))
+
+
+def tiny_simplex() -> nn.Module:
+    """Return the perceptron with a head of fixed class directions."""
+    return models.BodyAndHead(tiny_mlp().body, make_head("simplex", FEATURES, CLASSES))
 
 
 def tiny_cnn(*norm: nn.Module) -> nn.Module:
@@ -51,6 +57,7 @@ def tiny_cnn(*norm: nn.Module) -> nn.Module:
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "tiny mlp": tiny_mlp,
     "tiny mlp with batch norm": lambda: tiny_mlp(nn.BatchNorm1d(12)),
+    "tiny mlp with a simplex": tiny_simplex,
     "tiny cnn": tiny_cnn,
     "tiny cnn with batch norm": lambda: tiny_cnn(nn.BatchNorm2d(4)),
 }

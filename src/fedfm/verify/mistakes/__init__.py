@@ -1,6 +1,28 @@
 """Methods with a mistake in them, which show that the checks can fail."""
 
-from fedfm.verify.mistakes import drift, features, personal, rounds, server
+from fedfm.verify.mistakes import (
+    drift,
+    features,
+    heads,
+    losses,
+    momentum,
+    personal,
+    rounds,
+    server,
+    sharpness,
+)
 from fedfm.verify.mistakes.planting import MISTAKES, Mistake
 
-__all__ = ["MISTAKES", "Mistake", "drift", "features", "personal", "rounds", "server"]
+__all__ = [
+    "MISTAKES",
+    "Mistake",
+    "drift",
+    "features",
+    "heads",
+    "losses",
+    "momentum",
+    "personal",
+    "rounds",
+    "server",
+    "sharpness",
+]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedfm.core.trees import Tree, per_client, tree_map
-from fedfm.methods import Batch, FedFM, FedFMLite, FedProto, LocalRun, Model, Moon
+from fedfm.methods import Batch, FedFM, FedFMLite, FedProto, LocalRun, Model, Moon, Task
 from fedfm.methods.fedfm import contrastive_guiding
 from fedfm.verify.mistakes.planting import plant
 
@@ -147,6 +147,23 @@ class Early(FedFM):
     @property
     def first_round(self) -> int:
         return self.start_round - 1
+
+
+@plant("the warm-up begins with strength 0", **LATER, warm_up=4)
+class FromZero(FedFM):
+    """The first round of matching counts as 0 of W."""
+
+    def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
+        return super().prepare(client, received, down | {"rounds": down["rounds"] - 1})
+
+
+@plant("the warm-up begins in round 0 instead of T_s", **LATER, warm_up=4)
+class WarmsEarly(FedFM):
+    """The strength has risen by T_s rounds when matching begins."""
+
+    def server_state(self, task: Task) -> Tree:
+        state = super().server_state(task)
+        return state | {"rounds": state["rounds"] + self.start_round}
 
 
 @plant("the first anchors are taken in round T_s instead of the one before", **LATER)

@@ -16,7 +16,17 @@ from fedfm.engine.cohort import Cohort, CohortPart, TrainingResult
 from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.objective import Objective
 from fedfm.engine.update import update
-from fedfm.methods import FedAvg, FedDyn, FedFM, FedFMLite, FedProx, Model, Moon, Scaffold
+from fedfm.methods import (
+    FedAvg,
+    FedDyn,
+    FedFM,
+    FedFMLite,
+    FedNTD,
+    FedProx,
+    Model,
+    Moon,
+    Scaffold,
+)
 from fedfm.optim import Schedule, Sgd
 from fedfm.rounds import clients, federation, stages
 from fedfm.rounds import round as rounds
@@ -34,7 +44,7 @@ FM, LITE = FedFM(strength=1.0, start_round=0), FedFMLite(strength=1.0, start_rou
 UNIFORM_FM, UNIFORM_LITE = replace(FM, anchors="uniform"), replace(LITE, anchors="uniform")
 
 
-@plant_in(BoundNetwork, "bind_frozen", "frozen models run in training mode", Moon(mu=2.0))
+@plant_in(BoundNetwork, "bind_frozen", "frozen models run in training mode", Moon(mu=2.0), FedNTD())
 def bind_training(self: BoundNetwork, name: str, model: Model) -> BoundNetwork:
     """Let the frozen model move its BatchNorm statistics."""
     net = bind_frozen(self, name, model)

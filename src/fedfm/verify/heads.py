@@ -1,0 +1,97 @@
+"""The library against the textbook where the head is special: FedETF and CCVR."""
+
+import copy
+from dataclasses import replace
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from fedfm.core.trees import Tree
+from fedfm.engine.networks import copy_model
+from fedfm.methods import Model, ccvr
+from fedfm.rounds.round import run_round
+from fedfm.verify.agreement import compare_bill
+from fedfm.verify.checks import check, only, same, same_model
+from fedfm.verify.oracles import cohort_of, make_method
+from fedfm.verify.textbook_ledger import conclusion_bill, round_bill
+from fedfm.verify.textbook_methods import FedAvg
+from fedfm.verify.textbook_simplex import SimplexNet
+from fedfm.verify.textbook_statistics import add_sums, class_sums, mixture
+from fedfm.verify.worlds import CLASSES, FEATURES, Pieces, World, play_rounds, split_samples, start
+
+SIMPLEX, LAST = World("tiny mlp with a simplex"), World("tiny cnn with batch norm")
+NAMES = {"head.projection.": "projection.", "head.simplex.": ""}
+"""What parameters of the library's simplex head begin with, and those of the textbook's."""
+
+
+@check(
+    "textbook: with a simplex head",
+    "with `model.head = simplex` every round equals FedETF's",
+    only("balancedsoftmax"),
+)
+def agree_with_simplex(pieces: Pieces) -> None:
+    """Compare with the textbook's network, which has the same body and projection."""
+    fed, theirs = SIMPLEX.make_federation(pieces), make_method(pieces, SIMPLEX)
+    theirs.model = with_simplex(copy.deepcopy(SIMPLEX.module))
+    state = start(fed)
+    for t in range(4):
+        theirs.round(cohort_of(fed, SIMPLEX.data, t))
+        state, log = run_round(state, fed)
+        same_model(rename(state.model), copy_model(theirs.model), 1e-9, f"round {t + 1}: ")
+        bill = round_bill(theirs.model, CLASSES, FEATURES, pieces[0].name, {}, t, *[3] * 3)
+        compare_bill(log, bill, f"round {t + 1}: ")
+
+
+def with_simplex(module: nn.Module) -> SimplexNet:
+    """Return the textbook's network with the body and the projection of the library's."""
+    body, projection = module.get_submodule("body"), module.get_submodule("head.projection")
+    assert isinstance(projection, nn.Linear)
+    return SimplexNet(body, projection, torch.eye(CLASSES, dtype=SIMPLEX.dtype))
+
+
+def rename(model: Model) -> Model:
+    """Return the model with the textbook's names."""
+    params = {}
+    for name, leaf in model.params.items():
+        begin = next((ours for ours in NAMES if name.startswith(ours)), "")
+        params[NAMES.get(begin, "") + name.removeprefix(begin)] = leaf
+    return model._replace(params=params)
+
+
+@check(
+    "textbook: class statistics",
+    "the last round has the moments of all samples by class, and changes the head alone",
+    only("ccvr"),
+)
+def compare_statistics(pieces: Pieces) -> None:
+    """Compare the moments that features are drawn from, the rest of the model, and the ledger."""
+    fed, theirs = replace(LAST.make_federation(pieces), rounds=3), make_method(pieces, LAST)
+    for t in range(2):
+        theirs.round(cohort_of(fed, LAST.data, t))
+    state, found, compute = play_rounds(start(fed), fed, 2), list[Tree](), ccvr.class_moments
+
+    def record(total: Tree) -> tuple[Tensor, Tensor]:
+        mean, covariance = compute(total)
+        found.extend({"mean": mean[c], "covariance": covariance[c]} for c in range(CLASSES))
+        return mean, covariance
+
+    with patch.object(ccvr, "class_moments", record):
+        state, log = run_round(state, fed)
+    for c, (mean, covariance) in pooled(theirs).items():
+        same(found[c], {"mean": mean, "covariance": covariance}, 1e-9, f"class {c}: ")
+    same_model(without_head(state.model), without_head(copy_model(theirs.model)), 1e-9)
+    compare_bill(log, conclusion_bill(LAST.module, CLASSES, FEATURES, len(LAST.sizes)))
+
+
+def pooled(theirs: FedAvg) -> dict[int, tuple[Tensor, Tensor]]:
+    """Return mean and covariance of each class of all clients' features, by the textbook."""
+    split = LAST.data.train
+    parts = [split.subset(samples) for samples in split_samples(LAST.sizes)]
+    return mixture(add_sums([class_sums(theirs.model, p.inputs, p.labels) for p in parts]))
+
+
+def without_head(model: Model) -> Model:
+    """Return the model without its last layer."""
+    body = {name: leaf for name, leaf in model.params.items() if not name.startswith("head.")}
+    return model._replace(params=body)
