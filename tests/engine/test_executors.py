@@ -34,9 +34,7 @@ NETWORKS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("resnet50", (3, 16, 16), {"width": 4}),
     ("resnet50", (3, 32, 32), {"width": 8, "stem": "imagenet", "norm": "group", "groups": 4}),
 ]
-LAST_KEPT = NETWORKS[:6]
-"""Those that also train on the smaller batch at the end of an epoch; the rest has their layers."""
-CASES = [(False, *case) for case in NETWORKS] + [(True, *case) for case in LAST_KEPT]
+CASES = [(keep_last, *case) for keep_last in (False, True) for case in NETWORKS]
 IDS = [f"{name} {[*options.values()]} {keep_last}" for keep_last, name, _, options in CASES]
 
 
@@ -72,8 +70,9 @@ def test_loop_and_stacked_agree(keep_last, name, shape, options):
     loop, stacked = (
         after_rounds(executor, module, data, piece, **settings) for executor in ("loop", "stacked")
     )
-    # fifty layers of batch norm over a handful of samples let even float64's rounding grow
-    assert_same(loop[0], stacked[0], 1e-8 if name == "resnet50" else 1e-9)
+    # fifty layers of batch norm over a handful of samples let even float64's rounding grow: on one
+    # processor to 1e-9, on another to 1.4e-8
+    assert_same(loop[0], stacked[0], 5e-8 if name == "resnet50" else 1e-9)
     torch.testing.assert_close(loop[1].loss, stacked[1].loss)
     assert loop[1].traffic == stacked[1].traffic
 
