@@ -30,7 +30,7 @@ def run(path, **options):
 
 def test_training_starts_from_the_file(weights):
     config = make_config("fedavg", model=MLP | {"weights": str(weights)}, data="digits")
-    assert config.model.options == {"hidden": [8, 6], "norm": "none"}
+    assert config.model.options == {"hidden": [8, 6], "norm": "none", "head": "linear"}
     network, digits = build_model(config, load_data(config)), load_data(config)
     random = build_model(make_config("fedavg", model=MLP, data="digits"), digits)
     torch.manual_seed(3)
