@@ -143,7 +143,8 @@ def test_the_examples_with_own_data_and_model_run(tmp_path, monkeypatch, capsys)
     MODELS.pop("mine")
     images, text = map(tomllib.loads, blocks(ROOT / "docs/own-data-and-model.md", "toml"))
     assert parse(images).data.path == "scans"
-    assert parse(text).model.options.keys() == {"width", "layers", "heads", "dropout"}
+    options = {"width", "layers", "heads", "dropout", "head"}
+    assert parse(text).model.options.keys() == options
 
 
 def test_the_examples_of_clients_with_their_own_data_run(tmp_path, monkeypatch, capsys):

@@ -70,7 +70,7 @@ def test_the_config_is_recorded_with_everything_resolved(folder):
     assert recorded["seed"] == 0
     assert recorded["executor"] == "stacked"
     assert recorded["data"] == {"name": "digits"}
-    assert recorded["model"] == {"name": "mlp", "hidden": [8], "norm": "none"}
+    assert recorded["model"] == {"name": "mlp", "hidden": [8], "norm": "none", "head": "linear"}
     assert recorded["method"] == {"fedfm": asdict(FedFM(strength=2.0, start_round=1))}
     optional = {"select_by", "report"}
     assert recorded["training"].keys() == {field.name for field in fields(Training)} - optional
