@@ -96,7 +96,8 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest(written):
     )
     assert (config.seed, config.executor) == (3, "loop")
     assert (config.data.name, config.data.path, config.data.label) == ("csv", "table.csv", None)
-    assert (config.model.name, config.model.options) == ("mlp", {"hidden": [5, 6], "norm": "none"})
+    options = {"hidden": [5, 6], "norm": "none", "head": "linear"}
+    assert (config.model.name, config.model.options) == ("mlp", options)
     assert config.partition == Partition("niid3", missing=4)
     assert config.training == Training(rounds=7, lr=1.0)
 
@@ -328,6 +329,8 @@ def test_a_recorded_config_has_the_defaults_of_its_model():
         "features": 64,
         "norm": "none",
         "groups": 8,
+        "head": "linear",
+        "standardise": 0.0,
     }
 
 
