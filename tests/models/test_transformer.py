@@ -50,7 +50,7 @@ def test_every_parameter_is_trained_in_either_precision(dtype):
 
 
 def test_the_data_give_the_vocabulary_which_is_no_option():
-    assert models.option_names("transformer") == ["width", "layers", "heads", "dropout"]
+    assert models.option_names("transformer") == ["width", "layers", "heads", "dropout", "head"]
     model = models.build("transformer", shape=(6,), classes=3, vocabulary=20, layers=1)
     assert model.get_parameter("tokens.weight").shape == (20, 64)
     assert models.feature_dim(model) == 64
