@@ -1,9 +1,16 @@
 """Sequences hand activations to the layers before them, and compute the same."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from fedfm.engine.stacking import activations
 from fedfm.engine.stacking.activations import apply_activation, fuse_activations
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(activations, "runs_kernels", lambda _: True)
 
 
 class Shift(nn.Module):
@@ -58,3 +65,10 @@ def test_hooks_see_what_they_asked_for():
 
 def test_an_empty_sequence_returns_its_input():
     assert sequence()(X) is X
+
+
+def test_elsewhere_layers_and_activations_are_apart(monkeypatch):
+    monkeypatch.setattr(activations, "runs_kernels", lambda _: False)
+    first = Shift()
+    assert torch.equal(sequence(first, nn.ReLU())(X), torch.relu(X + 1))
+    assert first.given == [None]

@@ -6,6 +6,8 @@ from itertools import chain, zip_longest
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedfm.engine.stacking.rows import runs_kernels
+
 _NAMES: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "silu": F.silu}
 
@@ -25,7 +27,10 @@ class _Sequential(nn.Sequential):
     """A sequence; a layer may name the `activations` that its forward pass can apply at once."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply the layers in order."""
+        """Apply the layers in order; on a CPU nothing is gained by fusing."""
+        if not (isinstance(input, Tensor) and runs_kernels(input)):
+            result: Tensor = super().forward(input)  # type: ignore[no-untyped-call]  # torch does not type it
+            return result
         done = False
         for layer, following in zip_longest(self, [*self][1:]):
             if done:
