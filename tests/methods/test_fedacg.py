@@ -93,7 +93,7 @@ class Restless(Piece):
     ("other", "what"),
     [
         (FedAdam(), "server optimizer"),
-        (FedDyn(), "weights"),
+        (FedDyn(), "client drift correction"),
         (Restless(), "set where clients start"),
         (FedFMLite(models_every=2), "every 2 rounds"),
     ],

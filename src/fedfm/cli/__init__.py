@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command line; print a user's mistake as one message and exit with code 2."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
     try:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
         from fedfm.cli.app import app
 
         sys.exit(app(prog_name="fedfm", standalone_mode=False) or 0)

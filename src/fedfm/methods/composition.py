@@ -124,7 +124,7 @@ def compose(pieces: Piece | Iterable[Piece]) -> Method:
     for piece in chosen:
         check_piece(type(piece))
         check_piece_name(piece)
-        for claim in (*piece.claims, f"name {piece.name}"):
+        for claim in (*sorted(piece.claims), f"name {piece.name}"):
             require(
                 claim not in claimed,
                 f"{claimed.get(claim)} and {piece.name} cannot be combined: both set the {claim}",
