@@ -76,7 +76,7 @@ def test_a_repeated_run_of_linear_layers_and_layer_norms_is_bitwise_the_same():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_large_parameters_take_their_step_in_a_kernel(precision, optimizer, monkeypatch):
-    """In fp32 it is as exact as torch's; captured steps read the rate and the count anew."""
+    """It is about as exact as a loop in this precision; captured steps read the rate anew."""
     monkeypatch.setattr(update, "LARGE", 1)
     ends = {}
     for name, dtype in (("exact", torch.float64), ("loop", None), ("graph", None)):
@@ -85,13 +85,12 @@ def test_large_parameters_take_their_step_in_a_kernel(precision, optimizer, monk
             (FedProx(mu=0.1),),
             module=worlds.make_network(),
             dtype=dtype or torch.float32,
-            precision=precision if name == "graph" else "fp32",
+            precision="fp32" if name == "exact" else precision,
         )
         training = replace(fed.training, optimizer=OPTIMIZERS[optimizer])
         fed = replace(fed, training=training)
         for _ in range(3):
             state, _ = run_round(state, fed)
         ends[name] = state
-    off = distance(ends["graph"], ends["exact"])
-    exact = max(1e-6, 10 * distance(ends["loop"], ends["exact"]))
-    assert off < (exact if precision == "fp32" else 2 * NEAR)
+    off, loop = (distance(ends[name], ends["exact"]) for name in ("graph", "loop"))
+    assert off < (max(1e-6, 10 * loop) if precision == "fp32" else 1.5 * loop)

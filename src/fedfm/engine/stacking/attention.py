@@ -1,9 +1,9 @@
 """Attention of all clients at once: clients become part of the batch.
 
 On a CPU torch lacks a batching rule. Without one it maps the operation by a loop over clients, and
-the gradient takes a third of a transformer's step. On a GPU torch has rules, but the gradient in
-float32 refuses the layout in which they hand over the sums of the softmax, so the whole call leaves
-the map.
+the gradient takes a third of a transformer's step. On a GPU torch has rules, but the gradient
+misreads the layout in which they hand over the sums of the softmax: an error in float32, NaN in
+bf16. So the whole call leaves the map.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ parameters and attention, is mapped by torch's batching rules.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -144,18 +144,20 @@ class ClientMap:
 
         first = input_leaves(inputs)[0]
         clients = torch.arange(len(first), device=first.device)
-        with _quiet(), self._leave_for_kernels(first):
+        with _quiet(), self._leave_map(first):
             mapped = torch.func.vmap(forward, randomness="different")
             return mapped(clients, self.slots.tensors(), inputs)
 
     @contextmanager
-    def _leave_for_kernels(self, x: Tensor) -> Iterator[None]:
-        """Let operations leave the map that have a faster form for all clients on a GPU."""
-        if not runs_kernels(x):
-            yield
-            return
+    def _leave_map(self, x: Tensor) -> Iterator[None]:
+        """Let operations leave the map on a GPU: attention, and what kernels compute faster."""
         leave = self._leave_any
-        with AttendTogether(leave), UnbindInPlace(leave), FusedScaling(self._leave):
+        with ExitStack() as modes:
+            if x.is_cuda:
+                modes.enter_context(AttendTogether(leave))
+            if runs_kernels(x):
+                modes.enter_context(UnbindInPlace(leave))
+                modes.enter_context(FusedScaling(self._leave))
             yield
 
     def _fold(self, layer: nn.Module) -> None:
