@@ -19,7 +19,7 @@ from fedfm.engine.graphs import GraphCohort, GraphExecutor
 from fedfm.engine.profile import Profile
 from fedfm.engine.streams import StreamsExecutor
 from fedfm.features.feature_space import load_features
-from fedfm.methods import FedAvg, FedFM, FedFMLite, FedProto, Moon, Piece, Scaffold
+from fedfm.methods import FedAdagrad, FedAvg, FedFM, FedFMLite, FedProto, Moon, Piece, Scaffold
 from fedfm.methods.base import Batch
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.guard import Guard, keyed_sources
@@ -51,11 +51,16 @@ def flags_as_they_were():
 
 def unstackable() -> nn.Module:
     """A network that no executor stacks, since it writes into a tensor of its own; no branches."""
+    torch.manual_seed(0)
 
     def copied(x):
         return torch.zeros(x.shape, device=x.device, dtype=x.dtype).add_(x)
 
     return adapted(nn.Sequential(nn.Linear(12, 6), nn.PReLU()), copied)
+
+
+# Adagrad's first step is the change's sign where it exceeds tau: rounding of small changes decides
+STEADY = METHODS | {"fedadagrad": (FedAdagrad(tau=0.1),)}
 
 
 def near_fp32(name, pieces, precision="bf16", make=lambda: None, **settings) -> float:
@@ -76,7 +81,7 @@ def near_fp32(name, pieces, precision="bf16", make=lambda: None, **settings) -> 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_in_bf16(method):
     """Also where clients' own models are measured, as FedFM-Lite and FedProto do."""
-    assert 0 < near_fp32("graph", METHODS[method]) < NEAR
+    assert 0 < near_fp32("graph", STEADY[method]) < NEAR
 
 
 @pytest.mark.parametrize("method", ["fedfm", "scaffold", "moon", "fedfm-lite every 2"])
@@ -233,7 +238,7 @@ def test_a_network_in_float64_is_trained_in_float64(precision):
 def test_every_method_trains_in_tf32(method):
     """Centralised takes the steps of all clients one after another, so its rounding adds up."""
     near = NEAR if method == "centralised" else NEAR / 4
-    assert 0 < near_fp32("graph", METHODS[method], "tf32") < near
+    assert 0 < near_fp32("graph", STEADY[method], "tf32") < near
 
 
 def relative(found, exact) -> float:

@@ -21,7 +21,7 @@ NUMBER_OF_CELLS = {
     "participation": (8 * 4, 16),
     "motivation": (3, 3),
     "tsne": (8, 8),
-    "tune": (6 * 5 * 2, 4 * 2),
+    "tune": ((6 * 5 + 1) * 2, 4 * 2),
     "partitions": (3, 3),
     "proto": (6, 6),
 }
