@@ -41,12 +41,11 @@ def test_the_readmes_python_prints_what_it_shows_up_to_rounding(capsys):
 def test_the_places_that_the_architecture_names_are_there():
     text = (ROOT / "docs/architecture.md").read_text()
     named = re.findall(r"`([\w/]+(?:\.py|/))`", text)
-    folders = re.findall(r"^  (\w+/) ", text, re.MULTILINE)
     assert len(named) > 40
-    for path in (*named, *folders):
+    for path in named:
         assert (ROOT / "src/fedfm" / path).exists() or (ROOT / path).exists(), path
-    rooms = {f"{each.name}/" for each in (ROOT / "src/fedfm").iterdir() if each.is_dir()}
-    assert {*folders} == rooms - {"__pycache__/"}
+    rooms = {each.name for each in (ROOT / "src/fedfm").iterdir() if each.is_dir()}
+    assert {path.split("/")[0] for path in named} >= rooms - {"__pycache__"}
 
 
 def test_the_documented_config_is_the_default_and_names_every_key():
