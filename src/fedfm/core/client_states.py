@@ -6,6 +6,7 @@ names the files.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,9 @@ from safetensors.torch import load_file
 
 from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
 from fedfm.core.trees import Tree, unflatten
+
+WRITERS = 8
+"""Files that are written at once: a disk confirms several in hardly more time than one."""
 
 
 class ClientStates(Protocol):
@@ -90,8 +94,12 @@ class OnDisk(ClientStates):
     def update(self, states: Mapping[int, Tree], round: int) -> "OnDisk":
         """Write new files for some clients; replaced files stay until `tidy`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for client, tree in states.items():
-            write_atomically(self._file(client, round), to_bytes(tree))
+
+        def write(client: int) -> None:
+            write_atomically(self._file(client, round), to_bytes(states[client]))
+
+        with ThreadPoolExecutor(WRITERS) as writers:
+            [*writers.map(write, states)]  # raises what a writer raised
         return self.restore({**self.rounds, **dict.fromkeys(states, round)})
 
     def clear(self) -> "OnDisk":
