@@ -5,15 +5,54 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec
+from itertools import pairwise
 from typing import Any
 from unittest.mock import MagicMock
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-WARM_UP = 3
-"""Rounds before the clock counts."""
+WARM_UP = {"W1": 3, "W2": 3, "W3": 2, "W4": 1}
+"""The workloads, and the rounds of each before the clock counts."""
 Weights = Mapping[str, Tensor]
+
+
+class Block(nn.Module):
+    """A residual block of ResNet-18 with group norm."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList(nn.GroupNorm(2, width) for _ in range(2))
+        self.shortcut = nn.Sequential()
+        if stride > 1:
+            layers = nn.Conv2d(inputs, width, 1, stride, bias=False), nn.GroupNorm(2, width)
+            self.shortcut = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return activations [B, width, H, W]."""
+        y = F.relu(self.norms[0](self.first(x)))
+        return F.relu(self.norms[1](self.second(y)) + self.shortcut(x))
+
+
+def resnet() -> nn.Sequential:
+    """ResNet-18 with group norm and ImageNet's stem, for ten classes."""
+    widths = [64, 64, 128, 256, 512]
+    stages = [
+        block
+        for width, following in pairwise(widths)
+        for block in (
+            Block(width, following, 1 if width == following else 2),
+            Block(following, following, 1),
+        )
+    ]
+    return nn.Sequential(
+        *(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.GroupNorm(2, 64), nn.ReLU()),
+        *(nn.MaxPool2d(3, 2, 1), *stages),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)),
+    )
 
 
 def network(workload: str) -> nn.Sequential:
@@ -24,6 +63,14 @@ def network(workload: str) -> nn.Sequential:
             *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
             *(nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)),
         )
+    if workload == "W3":
+        return nn.Sequential(
+            *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Dropout(0.25), nn.Flatten(), nn.Linear(12544, 128), nn.ReLU()),
+            *(nn.Dropout(0.5), nn.Linear(128, 10)),
+        )
+    if workload == "W4":
+        return resnet()
     return nn.Sequential(
         *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
@@ -56,6 +103,16 @@ class Work:
         module = network(self.workload)
         module.load_state_dict(self.start)
         return module
+
+    @property
+    def warm_up(self) -> int:
+        """Rounds before the clock counts."""
+        return WARM_UP[self.workload]
+
+    @property
+    def samples_a_round(self) -> int:
+        """How many samples all clients of a round train on, counted in every epoch."""
+        return self.epochs * sum(len(self.samples[client]) for client in self.cohorts[0])
 
     def client(self, number: int) -> tuple[Tensor, Tensor]:
         """The inputs and labels of a client."""

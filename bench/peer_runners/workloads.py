@@ -1,7 +1,7 @@
 """Writes a workload to a file that every runner reads: python -m ... W1 FILE ROUNDS."""
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,40 +15,56 @@ from fedfm.data.split import Split
 from fedfm.models import BodyAndHead as Network
 from fedfm.rounds.federation import Federation
 
-IMAGES = 15_000
-"""Of which a fifth is held out for validation: 12,000 are trained on."""
 
+@dataclass(frozen=True)
+class Plain(Workload):
+    """A workload with the network of `work.network`."""
 
-class LeNet(Workload):
-    """W2: LeNet-5 with ReLU and max-pooling."""
+    name: str = ""
 
     def module(self) -> nn.Module:
         """The network, always with the same weights."""
         torch.manual_seed(SEED)
-        layers = network("W2")
+        layers = network(self.name)
         return Network(layers[:-1], layers[-1])
 
 
-def images() -> Dataset:
-    """Random images [1, 28, 28] around a centre for each of 10 classes.
+def images(count: int, shape: tuple[int, int, int]) -> Dataset:
+    """Random images around a centre for each of 10 classes.
 
     The time of a round does not depend on what they show.
     """
     rng = torch.Generator().manual_seed(SEED)
-    labels = torch.randint(10, (IMAGES,), generator=rng)
-    centres = torch.randn(10, 1, 28, 28, generator=rng)
-    noise = torch.randn(IMAGES, 1, 28, 28, generator=rng)
+    labels = torch.randint(10, (count,), generator=rng)
+    centres = torch.randn(10, *shape, generator=rng)
+    noise = torch.randn(count, *shape, generator=rng)
     split = Split(centres[labels] + noise, labels)
     return Dataset("random", split, split, tuple(map(str, range(10))))
 
 
+TITLES = {
+    "W1": "digits 8x8, small CNN, 10 of 100 clients, 5 epochs, batch 8",
+    "W2": "12,000 random images 28x28, LeNet, 10 clients, 1 epoch, batch 32",
+    "W3": "the CIFAR-10 benchmark of pfl-research: 50 clients a round, 50 images each, batch 10",
+    "W4": "ResNet-18, group norm, 10 of 100 clients, 100 images each, 5 epochs, batch 50",
+}
+TRAINING = {
+    "W2": Training(clients=10, epochs=1, batch_size=32),
+    "W3": Training(
+        clients=200, participation=0.25, validation=0, epochs=1, batch_size=10, momentum=0.0
+    ),
+    "W4": Training(
+        clients=100, participation=0.1, validation=0, epochs=5, batch_size=50, momentum=0.0
+    ),
+}
+
+
 def workload(name: str) -> Workload:
-    """W1 is that of stacked.py."""
+    """W1 is that of stacked.py; a fifth of W2's images is held out for validation."""
     if name == "W1":
-        return digits("W1: digits 8x8, small CNN, 10 of 100 clients, 5 epochs, batch 8")
-    title = "W2: 12,000 random images 28x28, LeNet, 10 clients, 1 epoch, batch 32"
-    training = Training(clients=10, epochs=1, batch_size=32)
-    return LeNet(title, images(), training, {}, seconds=0)
+        return digits(TITLES[name])
+    data = images(15_000, (1, 28, 28)) if name == "W2" else images(10_000, (3, 32, 32))
+    return Plain(TITLES[name], data, TRAINING[name], {}, seconds=0, name=name)
 
 
 def trimmed(fed: Federation) -> Federation:
@@ -79,14 +95,14 @@ def contents(name: str, rounds: int) -> dict[str, Any]:
     fed = federation(work, "loop").fed
     reference = PlainLoop(work, fed, planned(fed))
     start = named(name, reference.weights())
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP[name]):
         reference.advance()
     return {
         "workload": name,
         "inputs": reference.inputs,
         "labels": reference.labels,
         "samples": list(fed.samples),
-        "cohorts": [fed.cohort(round) for round in range(WARM_UP + rounds)],
+        "cohorts": [fed.cohort(round) for round in range(WARM_UP[name] + rounds)],
         "epochs": fed.training.epochs,
         "batch_size": fed.training.batch_size,
         "sgd": asdict(fed.training.optimizer),
