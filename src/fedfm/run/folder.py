@@ -258,6 +258,8 @@ def summary(result: Result) -> dict[str, Any]:
         "best_round": result.best.round,
         "val_accuracy": result.best.val_accuracy,
         "test_accuracy": result.best.test_accuracy,
+        "last_test_accuracy": result.rounds[-1].test_accuracy,
+        "best_test_accuracy": max(record.test_accuracy for record in result.rounds),
         "client_accuracies": list(result.best.client_accuracies),
         **_describe_metrics(result.best),
         "rounds": len(result.rounds),
