@@ -60,8 +60,8 @@ class Config(BaseModel):
     """Where what clients keep between rounds is held; "auto": on disk beyond a gigabyte."""
     threads: int = Field(default=0, ge=0)
     """CPU threads; 0: one for a network of under 50,000 parameters, else PyTorch's default."""
-    checkpoint_every: int = Field(default=1, ge=1)
-    """Rounds between two checkpoints: what a crash costs at most."""
+    checkpoint_every: int = Field(default=1, ge=0)
+    """Rounds between two checkpoints: what a crash costs at most; 0: none, for short runs."""
     data: DataConfig = DataConfig()
     """Which data."""
     model: ModelConfig = ModelConfig.model_validate({})
