@@ -71,13 +71,13 @@ class Verdict:
 
 
 def judge_budgets(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """Yield who leads under every budget; nothing without the baseline, which defines them."""
+    """Yield who leads under every budget that a round fits into; FedAvg's rounds define them."""
     baseline = next((row for row in rows if row.method == BASELINE), None)
     for kind in KINDS if baseline else ():
         assert baseline is not None
         whole = float(getattr(baseline.curve, kind.attribute)[-1])
-        for share in SHARES:
-            yield judge_budget(rows, kind, share, share * whole)
+        verdicts = (judge_budget(rows, kind, share, share * whole) for share in SHARES)
+        yield from (verdict for verdict in verdicts if verdict.standings)
 
 
 def judge_budget(rows: Sequence[Row], kind: Kind, share: float, budget: float) -> Verdict:

@@ -8,7 +8,15 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fedfm.paper.field.rows import Row
-from fedfm.report.figure import INK, line_style, new_figure, save_figure, tidy_axes
+from fedfm.report.figure import (
+    COLOURS,
+    INK,
+    MARKERS,
+    line_style,
+    new_figure,
+    save_figure,
+    tidy_axes,
+)
 
 PANELS = (
     ("gigabytes", "gigabytes sent so far, up and down"),
@@ -48,7 +56,8 @@ def draw_comparison(rows: Sequence[Row], title: str, path: Path) -> Path:
 
 def _draw_row(axes: Axes, row: Row, n: int, attribute: str) -> None:
     """Draw a line with its band, and a marker at its end."""
-    style, curve = line_style(n), row.curve
+    again = n // len(COLOURS)  # a colour that comes again gets another marker
+    style, curve = line_style(n) | {"marker": MARKERS[(n + 3 * again) % len(MARKERS)]}, row.curve
     x = getattr(curve, attribute)
     axes.plot(x, curve.reached, **style, label=row.method, markevery=[len(x) - 1])
     low, high = (np.clip(curve.reached + side * curve.spread, 0, 100) for side in (-1, 1))
