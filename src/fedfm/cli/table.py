@@ -89,11 +89,8 @@ def table(
     recipe = tuned.recipe
     wanted = plan_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
     grid, ready = None, tuned.select_ready(wanted)
-    if len(ready) < len(wanted):
-        labels = ", ".join(label for label in tuned.choices if label in tuned.waiting)
-        print(
-            f"fedfm table {recipe.tuned} must choose settings first for {labels}", file=sys.stderr
-        )
+    if waiting := ", ".join(tuned.list_waiting(wanted)):
+        print(f"fedfm table {recipe.tuned} must first choose settings: {waiting}", file=sys.stderr)
     if run and (left := find_missing(ready, store.summaries())):
         workers = make_workers(engine, jobs, ray_address, results, time)
         grid = run_stages([left], count_runs([left]), results, time, workers, collect)

@@ -58,11 +58,12 @@ class Tuned(NamedTuple):
 
     def select_ready(self, jobs: Iterable[Job]) -> list[Job]:
         """Return the jobs without a label that waits for settings."""
-        return [
-            job
-            for job in jobs
-            if not any({*labels.values()} & {*self.waiting} for labels in job.labels)
-        ]
+        return [job for job in jobs if not self.list_waiting([job])]
+
+    def list_waiting(self, jobs: Iterable[Job]) -> list[str]:
+        """Return the labels of some jobs that wait for settings, each once."""
+        labels = (label for job in jobs for cell in job.labels for label in cell.values())
+        return [label for label in dict.fromkeys(labels) if label in self.waiting]
 
 
 def use_choices(
