@@ -114,6 +114,23 @@ def test_a_choice_needs_all_candidates_and_takes_the_first_of_equals():
     assert Choice((*few, Candidate("d", {}, None))).best is None
 
 
+@pytest.mark.parametrize(
+    ("words", "best", "end"),
+    [
+        (("a = 1", "a = 2", "a = 3"), 0, True),
+        (("a = 1", "a = 2", "a = 3"), 1, False),
+        (("a = 1", "a = 2", "a = 3"), 2, True),
+        (("a = 1", "a = 2, too", "a = 3"), 0, False),
+        (("a = 1", "b = 2", "b = 3"), 2, False),
+        (("a = 1", "a = 2", "a = 3"), None, False),
+    ],
+)
+def test_a_choice_at_an_end_of_its_range_is_known(words, best, end):
+    values = [None if best is None else float(n == best) for n in range(len(words))]
+    pairs = zip(words, values, strict=True)
+    assert Choice(tuple(Candidate(word, {}, value) for word, value in pairs)).at_an_end == end
+
+
 def test_a_method_waits_until_its_settings_have_been_tried(tmp_path):
     assert plan_step(FIRST, now(tmp_path)) == []
     tuned_for(tmp_path, ("FedDyn", "FedFM, "))

@@ -63,14 +63,15 @@ def render_methods(
 
 
 def _format_row(row: Row, results: Path) -> list[str]:
-    scores = [_format_entry(row.entries[name]) for name in ("test_accuracy", "last_test_accuracy")]
+    best, last = (row.entries[name] for name in ("test_accuracy", "last_test_accuracy"))
     return [
-        *scores,
+        f"**{_format_entry(best)}**" if best.rank == 1 else _format_entry(best),
+        _format_entry(last),
         str(len(row.runs)),
         f"{row.curve.gigabytes[-1]:.0f}",
         f"{row.work:g}",
         format_duration(sum_seconds(row.runs)),
-        _format_command(row.entries["test_accuracy"], results),
+        _format_command(best, results),
     ]
 
 
@@ -131,7 +132,8 @@ def render_tuning(tuned: Tuned) -> str:
 def _format_choice(choice: Choice) -> list[str]:
     best = choice.best
     tried = [_format_candidate(each, each == best) for each in choice.candidates]
-    return ["; ".join(tried), best.words if best else "not yet"]
+    edge = ", an end of the range" if choice.at_an_end else ""
+    return ["; ".join(tried), best.words + edge if best else "not yet"]
 
 
 def _format_candidate(candidate: Candidate, chosen: bool) -> str:

@@ -4,6 +4,7 @@ A label of the recipe that tunes is a label of the tuned one and, after a comma,
 "FedDyn, alpha = 0.1" is a candidate for "FedDyn", for "FedDyn, with warm-up" and for "with FedDyn".
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -16,6 +17,7 @@ from fedfm.grid.sweep import mean_of
 from fedfm.paper.catalogue import load_recipe
 
 SEPARATOR, WITH = ", ", "with "
+NUMBER = re.compile(r"(\w+) = [\d.]+").fullmatch
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ class Choice:
         if len(known) < len(self.candidates):
             return None
         return max(known, key=lambda pair: pair[0])[1]
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the best one is the first or the last value of a range of one setting."""
+        first, *_, last = self.candidates
+        keys = {match and match[1] for match in (NUMBER(each.words) for each in self.candidates)}
+        return None not in keys and len(keys) == 1 and self.best in (first, last)
 
 
 Choices = dict[str, Choice]
