@@ -125,7 +125,7 @@ def check_summary(results: Path, summary: Summary) -> None:
 
 def test_scores_of_real_runs_follow_from_their_rounds(tmp_path):
     """A small comparison from end to end: tuned on the server's images, then compared."""
-    results, learning = tmp_path / "results", ("model.stem=cifar", "lr=0.05")
+    results, learning = tmp_path / "results", ("model.stem=cifar", "model.width=4", "lr=0.05")
     held_out, skew = (*HELD_OUT, *learning), "Dirichlet 0.1"
     assert run_step(FieldStep("field-tune", ["FedDyn"]), results, held_out) == 4
     compared = FieldStep("field", ["FedDyn", skew], seeds=(0, 1))

@@ -10,11 +10,11 @@ from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, Summary
 from fedfm.grid.workers import InProcess
 from fedfm.paper.field.plan import FieldStep, Situation, plan_step
-from tests.grid.results import record, result, write_rounds
+from tests.grid.results import result, write_rounds
 
 TINY = (
     *("data.name=digits", "data.mean=[4.9]", "data.std=[6.0]", "model.width=8"),
-    *("clients=12", "participation=0.25", "rounds=3", "epochs=1", "batch_size=10"),
+    *("clients=6", "participation=0.5", "rounds=3", "epochs=1", "batch_size=20"),
     *("evaluate_every=2", "fedfm.start_round=1", "fedfm-lite.start_round=1"),
 )
 """What has no holdout: field-published."""
@@ -63,6 +63,3 @@ def made_up(step: FieldStep, results: Path, accuracies: dict[str, float], **chan
     store = Store(results)
     store.append(new)
     write_rounds(store)
-
-
-__all__ = ["HELD_OUT", "TINY", "made_up", "record", "run_step"]
