@@ -27,14 +27,14 @@ def prepare(kind: type[Piece], executor: str) -> Simulation:
 
 
 def time_round(simulation: Simulation) -> tuple[float, float]:
-    """Return the seconds of local training, and of the whole round without evaluation."""
-    fed, times = simulation.federation, [time.perf_counter()]
+    """Return the processor time of local training, and of a whole round without evaluation."""
+    fed, times = simulation.federation, [time.process_time()]
     opened = open_round(simulation.start, fed)
-    times.append(time.perf_counter())
+    times.append(time.process_time())
     (trained,) = train_in_step([opened], fed.executor)
-    times.append(time.perf_counter())
+    times.append(time.process_time())
     close_round(opened, fed, trained)
-    return times[2] - times[1], time.perf_counter() - times[0]
+    return times[2] - times[1], time.process_time() - times[0]
 
 
 def compare(executor: str) -> dict[str, list[str]]:
@@ -55,7 +55,7 @@ def main() -> None:
     """Compare all methods in both executors."""
     torch.set_num_threads(1)
     heads = ("method", "loop: step", "loop: round", "stacked: step", "stacked: round")
-    table = make_table("seconds relative to FedAvg: local steps, and whole rounds", *heads)
+    table = make_table("processor time relative to FedAvg's: local steps, and whole rounds", *heads)
     loop, stacked = compare("loop"), compare("stacked")
     for name in PIECES:
         table.add_row(name, *loop[name], *stacked[name])

@@ -14,7 +14,17 @@ from fedfm.plugins import add_plugins, load_plugins
 
 COMMANDS = (
     *("run", "extend", "sweep", "cost", "partition", "methods", "data", "demo", "verify"),
-    *("table", "reproduce", "merge", "export", "features", "report", "predict", "evaluate"),
+    *(
+        "table",
+        "reproduce",
+        "compare",
+        "merge",
+        "export",
+        "features",
+        "report",
+        "predict",
+        "evaluate",
+    ),
     *("export_model", "keys", "serve", "join", "status", "audit"),
 )
 """The commands in the order of the help: each is a function or a group in a module of its name."""

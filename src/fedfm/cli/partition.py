@@ -26,8 +26,8 @@ def partition(
 
     config = load_config(source, overrides or [])
     config, dataset = follow_data(config, load_data(config))
-    clients = config.training.clients
-    counts = tabulate(dataset, clients, config.partition, config.seed)
+    clients, kept = config.training.clients, config.training.server_validation
+    counts = tabulate(dataset, clients, config.partition, config.seed, kept)
     names = dataset.clients if config.partition.given else tuple(map(str, range(clients)))
     title = (
         f"{dataset.name}, {config.partition.kind}, {plural(clients, 'client')}, seed {config.seed}"

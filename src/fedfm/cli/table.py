@@ -70,6 +70,7 @@ def table(
     from fedfm.grid.jobs import find_missing, plan_jobs
     from fedfm.grid.store import Store
     from fedfm.paper.catalogue import load_recipe, read_settings
+    from fedfm.paper.field.tuning import use_choices
     from fedfm.run.console import log_to_console
 
     time = Budget.parse(budget, whole=collect is not None)
@@ -84,9 +85,13 @@ def table(
         require(run, f"recipe {name} is drawn anew each time: leave out --no-run")
         _list_pictures(_draw_untrained(recipe, quick, changes, results), format)
         return
+    tuned = use_choices(recipe, store.summaries(), changes, quick)
+    recipe = tuned.recipe
     wanted = plan_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
-    grid = None
-    if run and (left := find_missing(wanted, store.summaries())):
+    grid, ready = None, tuned.select_ready(wanted)
+    if waiting := ", ".join(tuned.list_waiting(wanted)):
+        print(f"fedfm table {recipe.tuned} must first choose settings: {waiting}", file=sys.stderr)
+    if run and (left := find_missing(ready, store.summaries())):
         workers = make_workers(engine, jobs, ray_address, results, time)
         grid = run_stages([left], count_runs([left]), results, time, workers, collect)
     content = _print_table(recipe, quick, wanted, store, format)
@@ -179,12 +184,14 @@ def _count_runs(
 ) -> dict[str, Any]:
     """Return a recipe's name, place in the paper, title, and how many of its runs exist."""
     from fedfm.grid.jobs import find_missing, plan_jobs
+    from fedfm.paper.field.tuning import use_choices
 
     row = {"name": recipe.name, "paper": recipe.paper, "title": recipe.title}
     if recipe.output in UNTRAINED:
         return row | {"runs": "", "quick": ""}
     for column, quick in (("runs", False), ("quick", True)):
-        jobs = plan_jobs(recipe, quick, range(recipe.seeds), changes, ())
+        tuned = use_choices(recipe, summaries, changes, quick)
+        jobs = plan_jobs(tuned.recipe, quick, range(recipe.seeds), changes, ())
         left = find_missing(jobs, summaries)
         total, absent = (sum(len(job.seeds) for job in some) for some in (jobs, left))
         row[column] = f"{total - absent} of {total}"

@@ -24,6 +24,7 @@ from fedfm.config.validation import (
 from fedfm.core.errors import require, unknown
 from fedfm.core.ledger import count_bytes
 from fedfm.data.partition import Partition
+from fedfm.data.partition.deal import GIVEN
 from fedfm.losses import LOSSES, TaskLoss, cross_entropy
 from fedfm.methods import Method, Task, compose, piece_class
 from fedfm.metrics import Accuracy, metric_class
@@ -59,8 +60,8 @@ class Config(BaseModel):
     """Where what clients keep between rounds is held; "auto": on disk beyond a gigabyte."""
     threads: int = Field(default=0, ge=0)
     """CPU threads; 0: one for a network of under 50,000 parameters, else PyTorch's default."""
-    checkpoint_every: int = Field(default=1, ge=1)
-    """Rounds between two checkpoints: what a crash costs at most."""
+    checkpoint_every: int = Field(default=1, ge=0)
+    """Rounds between two checkpoints: what a crash costs at most; 0: none, for short runs."""
     data: DataConfig = DataConfig()
     """Which data."""
     model: ModelConfig = ModelConfig.model_validate({})
@@ -128,7 +129,18 @@ class Config(BaseModel):
         self._check_optimizer()
         self._check_loss()
         self._check_metrics()
+        self._check_server_validation()
         return self
+
+    def _check_server_validation(self) -> None:
+        """Refuse validation samples of the server where it has none, or they measure nothing."""
+        method, kept = self.composed, self.training.server_validation
+        require(not (kept and self.partition.given), f"server_validation = {kept}: {GIVEN}")
+        require(
+            not (kept and method.keeps_models),
+            f"{method.name}: clients have models of their own, which samples of the server do not "
+            "measure: set server_validation = 0",
+        )
 
     def _check_metrics(self) -> None:
         """Refuse unknown metrics, and to choose a round by one that is not a number."""

@@ -43,6 +43,12 @@ class Training:
     """
     validation: float = 0.2
     """The share of each client's samples held out for validation; 0: train on all of them."""
+    server_validation: int = 0
+    """Training samples that the server keeps for validation before the clients get the rest.
+
+    The seed draws them, the same share of every class. They replace the clients' validation
+    samples, so `validation` must be 0. Simulations only.
+    """
     epochs: int = 10
     """Local epochs in a round."""
     batch_size: int = 64
@@ -146,6 +152,13 @@ class Training:
             f"sampling must be 'fixed' or 'coin', not {self.sampling!r}",
         )
         require(0 <= self.validation < 1, f"validation must be in [0, 1), not {self.validation}")
+        kept = self.server_validation
+        require(kept >= 0, f"server_validation must be >= 0, not {kept}")
+        require(
+            kept == 0 or self.validation == 0,
+            f"server_validation = {kept} replaces the clients' validation samples: set validation "
+            "= 0",
+        )
         require(self.fine_tune >= 0, f"fine_tune must be >= 0, not {self.fine_tune}")
 
     def _check_optimizer(self) -> None:
@@ -198,12 +211,12 @@ class Training:
             f"report must be 'best' or 'last', not {self.report!r}",
         )
         require(
-            self.validation > 0 or self.select_by is None,
+            self.validates or self.select_by is None,
             f"select_by = {self.select_by!r} chooses a round on validation samples, but validation "
             "= 0: leave out select_by, or hold out some samples",
         )
         require(
-            self.validation > 0 or self.report != "best",
+            self.validates or self.report != "best",
             "report = 'best' chooses a round on validation samples, but validation = 0: use report "
             "= 'last', or hold out some samples",
         )
@@ -229,7 +242,12 @@ class Training:
     @property
     def reports_last(self) -> bool:
         """Whether the last round is reported."""
-        return self.report == "last" or not self.validation
+        return self.report == "last" or not self.validates
+
+    @property
+    def validates(self) -> bool:
+        """Whether models are measured on validation samples, of the clients or of the server."""
+        return self.validation > 0 or self.server_validation > 0
 
 
 def _floats(name: str, values: Any, or_else: str = "") -> tuple[float, ...]:

@@ -1,11 +1,14 @@
-"""Split each client's samples into training and validation samples."""
+"""Hold out samples for validation: each client's own, or some that the server keeps."""
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedfm.core.errors import plural, require
 from fedfm.core.rng import generator
+
+Ints = NDArray[np.int64]
 
 
 def hold_out(
@@ -40,3 +43,33 @@ def hold_out_client(
         )
     order = generator(seed, "validation", client).permutation(shard)
     return np.sort(order[size:]), np.sort(order[:size])
+
+
+def split_for_server(labels: NDArray[np.int64], count: int, seed: int) -> tuple[Ints, Ints]:
+    """Split samples with `labels` [N] between the clients and the server, which keeps `count`.
+
+    The server keeps the same share of every class, within one sample, drawn by the seed.
+
+    Returns:
+        The samples of the clients [N - count] and of the server [count], both sorted.
+    """
+    require(
+        count < len(labels),
+        f"server_validation = {count} leaves nothing for the clients: there are {len(labels)} "
+        "training samples",
+    )
+    kept = np.zeros(len(labels), bool)
+    for label, number in enumerate(_share_out(np.bincount(labels), count)):
+        of_class = np.flatnonzero(labels == label)
+        order = generator(seed, "server validation", label).permutation(of_class)
+        kept[order[:number]] = True
+    return np.flatnonzero(~kept), np.flatnonzero(kept)
+
+
+def _share_out(sizes: Ints, count: int) -> Ints:
+    """Return how many of `count` samples each class gives; the largest remainders round up."""
+    exact = sizes * count
+    shares: Ints = exact // sizes.sum()
+    largest = np.argsort(-(exact % sizes.sum()), kind="stable")
+    shares[largest[: count - shares.sum()]] += 1
+    return shares

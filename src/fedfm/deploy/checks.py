@@ -59,6 +59,11 @@ def check_deployable(config: Config) -> None:
         "sampling = 'coin' is for simulations: set sampling = 'fixed' in [training]",
     )
     require(
+        config.training.server_validation == 0,
+        "server_validation is for simulations: in a deployment the training samples are the "
+        "clients', and the server has none; set it to 0",
+    )
+    require(
         given.minimum <= cohort,
         f"deployment.minimum is {given.minimum}, but rounds have {cohort} clients (training)",
     )

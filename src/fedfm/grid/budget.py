@@ -30,7 +30,8 @@ def estimate_cost(config: Config) -> float:
     training, source = config.training, SOURCES.get(config.data.name)
     samples = (source and source.train) or SAMPLES
     passes = max(piece.step_cost for piece in config.composed.pieces)
-    trained = samples * (1 - training.validation) * training.participation * training.epochs
+    of_clients = (samples - training.server_validation) * (1 - training.validation)
+    trained = of_clients * training.participation * training.epochs
     return trained * training.rounds * passes * MODELS.get(config.model.name, 1.0)
 
 

@@ -35,6 +35,8 @@ class Recipe:
     columns: tuple[str, ...]
     paper: str = ""
     """Where the paper has it."""
+    tuned: str = ""
+    """The recipe that chooses settings of the labels; cells wait until it has been run."""
     about: str = ""
     base: Settings = field(default_factory=dict)
     measures: tuple[str, ...] = ("test_accuracy",)

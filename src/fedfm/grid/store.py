@@ -38,6 +38,8 @@ KEPT = (
     "device",
 )
 """What a summary takes from summary.json as it is."""
+OVER_ROUNDS = ("last_test_accuracy", "best_test_accuracy")
+"""The test accuracies of the last round, and of the round that has the best one."""
 OVER_CLIENTS = ("mean", "deviation", "worst", "p10")
 """The statistics over clients."""
 Rounds = list[dict[str, Any]]
@@ -77,7 +79,7 @@ class Summary:
     together: int = 0
     """How many runs that job trained together; 0: unknown."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Further metrics than accuracy, e.g. test_auc, and results of clients, e.g. worst_accuracy."""
+    """Numbers of metrics (test_auc), clients (worst_accuracy) and rounds (last_test_accuracy)."""
     format: int = FORMAT
 
     @property
@@ -176,12 +178,13 @@ def _read_measures(folder: Path) -> dict[str, float]:
 
 
 def list_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of metrics and of clients that summary.json has, by name.
+    """Return the numbers of metrics, clients and rounds that summary.json has, by name.
 
     The mean over fine-tuned clients is named "fine_tuned_mean_accuracy", the worst client's result
     "worst_accuracy", and so on.
     """
     numbers = name_metrics(summary.get("metrics", {}))
+    numbers |= {name: summary.get(name) for name in OVER_ROUNDS}
     for kind, prefix in (("clients", ""), ("fine_tuned", "fine_tuned_")):
         for metric, row in summary.get(kind, {}).items():
             if isinstance(row, dict) and metric != "values":

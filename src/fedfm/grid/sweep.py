@@ -127,7 +127,7 @@ class Sweep:
         changes = (f"{axis.key}={chosen.get(axis.key) or axis.values[0]}" for axis in self.axes)
         config = load_config(self.source, changes)
         require(
-            config.training.validation > 0,
+            config.training.validates,
             "settings are compared on validation samples, but validation = 0: hold out some "
             "samples",
         )

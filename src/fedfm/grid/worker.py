@@ -135,7 +135,7 @@ class Watch:
     seeds: int
     of_all: int
     every: int
-    """Rounds between two checkpoints."""
+    """Rounds between two checkpoints; 0: there are none."""
     budget: Budget
     stop: Callable[[], bool]
     on_round: OnRound | None
@@ -159,10 +159,10 @@ class Watch:
 
         A job that cannot be resumed stops if its first tenth shows that it cannot end in time.
         """
-        left, saved = self.of_all - record.round, record.round % self.every == 0
-        another = record.seconds * self.seeds
-        if self.budget.whole:
+        left, another = self.of_all - record.round, record.seconds * self.seeds
+        if self.budget.whole or not self.every:
             return left > 0 and (self.stop() or self._is_hopeless(record, left))
+        saved = record.round % self.every == 0
         ends = self.stop() or self.budget.left < another * min(self.every, left)
         return left > 0 and saved and ends
 

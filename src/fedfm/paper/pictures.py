@@ -117,7 +117,8 @@ def draw_partitions(
     for cell in expand_cells(recipe, quick, overrides):
         config, dataset = follow_data(cell.resolved, load_data(cell.resolved))
         clients, seed = config.training.clients, config.seed
-        counts = partitions.tabulate(dataset, clients, config.partition, seed)
+        kept = config.training.server_validation
+        counts = partitions.tabulate(dataset, clients, config.partition, seed, kept)
         path = folder / f"{'-'.join(cell.labels.values())}{'-quick' if quick else ''}.png"
         heading = f"{cell.title}: {dataset.name}, {clients} clients, seed {seed}"
         yield cell.labels | {

@@ -38,14 +38,14 @@ class Bookkeeper:
         return progress
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint every so many rounds, and after the last one."""
-        round = progress.state.round
-        due = round % self.every == 0 or round == self.config.training.rounds
+        """Write the rounds and a checkpoint every so many rounds, and after the last one."""
+        round, every = progress.state.round, self.every
+        due = round == self.config.training.rounds or (every > 0 and round % every == 0)
         if self.folder and due:
             with phase("checkpoint"):
-                self.folder.save(progress, self.saved)
+                self.folder.save(progress, self.saved, checkpoint=every > 0)
             self.saved = len(progress.records)
-        if due or not self.folder:
+        if due or not self.folder or not every:
             progress.state.clients.tidy()
 
     def notify(self, progress: Progress) -> None:

@@ -138,14 +138,15 @@ class RunFolder:
             f"{self.path} was begun with other data: restore them, or start in another folder",
         )
 
-    def save(self, progress: Progress, saved: int) -> None:
+    def save(self, progress: Progress, saved: int, checkpoint: bool = True) -> None:
         """Add the lines of the rounds after the first `saved`, then replace the checkpoint."""
         with (self.path / "rounds.jsonl").open("a") as file:
             new = progress.records[saved:]
             file.writelines(json.dumps(record.as_dict()) + "\n" for record in new)
             file.flush()
             os.fsync(file.fileno())
-        save_checkpoint(self.path / CHECKPOINT, *to_parts(progress))
+        if checkpoint:
+            save_checkpoint(self.path / CHECKPOINT, *to_parts(progress))
 
     def load(self, start: State) -> Progress | None:
         """Return the progress at the last checkpoint of a run that began with `start`.
@@ -258,6 +259,8 @@ def summary(result: Result) -> dict[str, Any]:
         "best_round": result.best.round,
         "val_accuracy": result.best.val_accuracy,
         "test_accuracy": result.best.test_accuracy,
+        "last_test_accuracy": result.rounds[-1].test_accuracy,
+        "best_test_accuracy": max(record.test_accuracy for record in result.rounds),
         "client_accuracies": list(result.best.client_accuracies),
         **_describe_metrics(result.best),
         "rounds": len(result.rounds),

@@ -59,8 +59,8 @@ def make_selection(config: Config) -> Selection:
     return Selection(chosen, chosen in list_lower(config.measures), last)
 
 
-def score_evaluation(evaluation: Evaluation, measures: Measures) -> Score:
-    """Return the score of an evaluated model."""
+def score_evaluation(evaluation: Evaluation, measures: Measures, by_client: bool = True) -> Score:
+    """Return the score of an evaluated model; `by_client`: validation samples are the clients'."""
     validation = make_results("validation", evaluation.validation, measures)
     clients = make_results("test", evaluation.clients, measures)
     test = to_plain_values(evaluation.test)
@@ -69,9 +69,9 @@ def score_evaluation(evaluation: Evaluation, measures: Measures) -> Score:
     return Score(
         None if own is None else float(own.mean()),
         accuracy,
-        () if own is None else tuple(own.tolist()),
+        tuple(own.tolist()) if own is not None and by_client else (),
         metrics=join_metrics(validation, test),
-        results=clients or validation,
+        results=clients or (validation if by_client else None),
     )
 
 

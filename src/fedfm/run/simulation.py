@@ -14,7 +14,7 @@ from fedfm.core import trees
 from fedfm.core.client_states import ClientStates
 from fedfm.data import partition as partitions
 from fedfm.data.dataset import Dataset
-from fedfm.data.holdout import hold_out
+from fedfm.data.holdout import hold_out, split_for_server
 from fedfm.engine.choice import ExecutorChoice, choose_executor, make_executor
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator, OwnModels
@@ -66,11 +66,13 @@ class Simulation:
     ) -> None:
         training, seed, classes = config.training, config.seed, len(data.classes)
         check_test_classes(data)
-        data, shards = partitions.divide(data, training.clients, config.partition, seed)
-        samples, validation = (
-            [torch.from_numpy(part) for part in parts]
-            for parts in hold_out(shards, training.validation, seed, data.clients)
-        )
+        kept = training.server_validation
+        data, shards = partitions.divide(data, training.clients, config.partition, seed, kept)
+        parts = hold_out(shards, training.validation, seed, data.clients)
+        if kept:
+            _, servers = split_for_server(data.train.labels.cpu().numpy(), kept, seed)
+            parts = parts[0], [servers]
+        samples, validation = ([torch.from_numpy(part) for part in each] for each in parts)
         start = copy_model(model)
         self.config, self.method = config, config.composed
         self.device_data = sibling.device_data if sibling else device_data(model, data)
@@ -147,7 +149,8 @@ class Simulation:
             return progress.add_score(None)
         with phase("evaluation"):
             evaluation = self.evaluate(progress.state.model, self._own_models(progress.state))
-            score = score_evaluation(evaluation, self.measures)
+            own = training.server_validation == 0
+            score = score_evaluation(evaluation, self.measures, by_client=own)
         return progress.add_score(score, self.selection.prefers(score, progress.best))
 
     def _own_models(self, state: State) -> OwnModels | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedfm.core.errors import list_some, require
 from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
+from fedfm.data.holdout import split_for_server
 from fedfm.data.margins import Ints
 from fedfm.data.partition import classes as by_classes
 from fedfm.data.partition import dirichlet
@@ -24,17 +25,23 @@ from fedfm.data.partition.settings import Partition
 
 _TABLE, _DEAL = 0, 1  # what the keyed generators are for
 
+GIVEN = (
+    "the data say whose the samples are, so none are left for the server; let clients hold out "
+    "validation samples instead (training.validation)"
+)
+
 logger = logging.getLogger(__name__)
 
 
 def divide(
-    data: Dataset, clients: int, partition: Partition, seed: int
+    data: Dataset, clients: int, partition: Partition, seed: int, server: int = 0
 ) -> tuple[Dataset, list[Ints]]:
     """Return the data as the clients see them, and each client's training samples.
 
-    Samples of the result belong to its clients, or to nobody if the test samples cannot be divided.
+    The server keeps `server` samples. Samples of the result belong to its clients, or to nobody if
+    the test samples cannot be divided.
     """
-    shards = deal(data, clients, partition, seed)
+    shards = deal(data, clients, partition, seed, server)
     if partition.changes_inputs:
         return skew_features(data, shards, partition, seed), shards
     if partition.given or not data.clients:
@@ -49,7 +56,9 @@ def divide(
     return replace(data, train=train, test=test, clients=()), shards
 
 
-def deal(data: Dataset, clients: int, partition: Partition, seed: int) -> list[Ints]:
+def deal(
+    data: Dataset, clients: int, partition: Partition, seed: int, server: int = 0
+) -> list[Ints]:
     """Deal the training samples to the clients.
 
     Args:
@@ -57,16 +66,22 @@ def deal(data: Dataset, clients: int, partition: Partition, seed: int) -> list[I
         clients: K, the number of clients.
         partition: How to divide them.
         seed: The seed of the draw.
+        server: How many training samples the server keeps, so that no client gets them.
 
     Returns:
         K sorted vectors of indices into the training samples.
     """
     if partition.given:
+        require(server == 0, f"server_validation = {server}: {GIVEN}")
         return deal_given(data, clients, partition)
-    return deal_labels(data.train.labels.cpu().numpy(), len(data.classes), clients, partition, seed)
+    labels, classes = data.train.labels.cpu().numpy(), len(data.classes)
+    if not server:
+        return deal_labels(labels, classes, clients, partition, seed)
+    left, _ = split_for_server(labels, server, seed)
+    return [left[part] for part in deal_labels(labels[left], classes, clients, partition, seed)]
 
 
-def tabulate(data: Dataset, clients: int, partition: Partition, seed: int) -> Ints:
+def tabulate(data: Dataset, clients: int, partition: Partition, seed: int, server: int = 0) -> Ints:
     """Count the training samples of each class that each client gets.
 
     Args:
@@ -74,12 +89,13 @@ def tabulate(data: Dataset, clients: int, partition: Partition, seed: int) -> In
         clients: K, the number of clients.
         partition: How to divide them.
         seed: The seed of the draw.
+        server: How many training samples the server keeps, so that no client gets them.
 
     Returns:
         A table [K, C].
     """
     labels, classes = data.train.labels.cpu().numpy(), len(data.classes)
-    return count_classes(labels, classes, deal(data, clients, partition, seed))
+    return count_classes(labels, classes, deal(data, clients, partition, seed, server))
 
 
 def deal_labels(

@@ -36,8 +36,8 @@ def draw_partition_of(run: LoadedRun, name: str) -> tuple[Markup | None, str]:
         own = ("method", "metrics", "code")
         config = parse({k: v for k, v in run.config.items() if k not in own})
         config, dataset = follow_data(config, _load_data(config.data))
-        clients = config.training.clients
-        table = partitions.tabulate(dataset, clients, config.partition, config.seed)
+        clients, kept = config.training.clients, config.training.server_validation
+        table = partitions.tabulate(dataset, clients, config.partition, config.seed, kept)
     except (ValueError, OSError) as problem:
         return None, f"The partition is not drawn: {str(problem).rstrip('.')}."
     sizes = table.sum(1)

@@ -51,6 +51,8 @@ MEASURES = {
     for measure in (
         Measure("test_accuracy", "test accuracy (%)", 2, scale=100),
         Measure("val_accuracy", "validation accuracy (%)", 2, scale=100),
+        Measure("last_test_accuracy", "test accuracy of the last round (%)", 2, scale=100),
+        Measure("best_test_accuracy", "best test accuracy of any round (%)", 2, scale=100),
         Measure("nmi", "NMI", 3),
         Measure("silhouette", "silhouette", 3),
         Measure("floats_up", "floats up", 0, better=-1),
