@@ -3,8 +3,9 @@
 import pytest
 
 from fedfm.core.errors import UserError
+from fedfm.grid.changes import merge_settings
 from fedfm.grid.identity import digest
-from fedfm.grid.recipe import Recipe, expand_cells, merge_settings
+from fedfm.grid.recipe import Recipe, expand_cells
 from fedfm.paper.catalogue import list_recipe_names, load_recipe
 
 NUMBER_OF_CELLS = {
@@ -15,7 +16,7 @@ NUMBER_OF_CELLS = {
     "anchors": (3, 3),
     "lite": (8, 8),
     "modularity": (4 * 2, 8),
-    "guiding": (3 * 5, 6),
+    "guiding": (5 * 5, 10),
     "lambda": (7 * 3 + 1, 5),
     "epochs": (8 * 4, 16),
     "participation": (8 * 4, 16),
@@ -24,6 +25,9 @@ NUMBER_OF_CELLS = {
     "tune": (6 * 5 * 2, 4 * 2),
     "partitions": (3, 3),
     "proto": (6, 6),
+    "clients-resnet18": (3 * 3, 6),
+    "tune-l2": (5 * 2, 2 * 2),
+    "baselines": (11 * 2, 4 * 2),
 }
 
 
@@ -61,12 +65,13 @@ def test_full_size_cells_follow_the_papers_protocol():
     for name in list_recipe_names():
         for cell in expand_cells(load_recipe(name)):
             run = cell.resolved.training
-            assert run.rounds == (30 if name == "tune" else 100)
+            fewer = 80 if cell.labels.get("data") == "CIFAR-100" else 100
+            assert run.rounds == (30 if name in ("tune", "tune-l2") else fewer)
             assert (run.batch_size, run.lr, run.momentum) == (64, 0.01, 0.9)
             assert (run.weight_decay, run.validation) == (1e-5, 0.2)
             assert name == "epochs" or run.epochs == 10
             assert name == "participation" or run.participation == 1.0
-            assert name in ("clients", "motivation") or run.clients == 10
+            assert name in ("clients", "clients-resnet18", "motivation") or run.clients == 10
 
 
 def test_the_papers_settings_of_fedfm():
@@ -146,6 +151,46 @@ def test_overrides_reach_every_cell_they_are_about():
     assert fedfm.method["fedfm"]["anchors"] == "uniform"
     replaced = config("anchors", "FedFM (uniform)", overrides=("method=moon",))
     assert list(replaced.method) == ["moon"]
+
+
+def test_a_change_may_be_about_one_data_set():
+    """A folder of results stands in for several data sets."""
+    changes = ("data.cifar10.name=folder", "data.cifar10.path=a", "data.cifar100.path=b")
+    ten = config("main", "FedAvg", "CIFAR-10", "NIID-1", overrides=changes).data
+    hundred = config("main", "FedAvg", "CIFAR-100", "NIID-1", overrides=changes).data
+    assert (ten.name, ten.path) == ("folder", "a")
+    assert (hundred.name, hundred.path) == ("cifar100", "b")
+    flat = config("main", "FedAvg", "CIFAR-10", "NIID-1", overrides=("data.name=folder",))
+    assert flat.data.name == "folder"
+
+
+def test_a_chosen_setting_leaves_what_a_recipe_compares():
+    """Lambda of Fig. 8c, and L2 guiding, whose own choice is for one row."""
+    chosen = ("method.fedfm.strength=7.0",)
+    cells = config("lambda", "T_s = 20", "500", overrides=chosen)
+    assert cells.method["fedfm"]["strength"] == 500.0
+    strength = {
+        label: config("guiding", label, "0.5", overrides=(*chosen, *L2)).method["fedfm"]["strength"]
+        for label in ("FedFM (L2)", "FedFM (L2, averaged)", "FedFM (L2, tuned)", "FedFM (CG)")
+    }
+    assert [*strength.values()] == [50.0, 50 / 512, 0.25, 7.0]
+
+
+L2 = ("only.FedFM (L2, tuned).method.fedfm.strength=0.25",)
+
+
+def test_moons_projection_head_is_the_only_difference_of_its_rows():
+    plain, head = (
+        config("baselines", "NIID-2", f"MOON, mu = 5{more}") for more in ("", ", with head")
+    )
+    assert head.model.options == plain.model.options | {"projection": 256}
+    assert head.method == plain.method
+
+
+def test_the_papers_motivation_has_few_samples_of_mostly_one_class():
+    cell = config("motivation", "FedAvg")
+    assert (cell.training.clients, cell.partition.kind) == (2, "majority")
+    assert (cell.partition.size, cell.partition.share) == (5000, 0.5)
 
 
 def test_overrides_change_the_digest_and_machines_do_not():
