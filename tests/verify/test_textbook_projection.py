@@ -1,8 +1,9 @@
 """MOON on a network with a projection head, by the textbook."""
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
 
 from fedfm import models
 from fedfm.core.errors import UserError
@@ -14,7 +15,7 @@ NAME = "tiny resnet with a projection head"
 OPTIONS = {"width": 4, "stem": "cifar", "norm": "group", "groups": 2}
 
 
-def build(projection: int) -> nn.Module:
+def build(projection: int) -> Any:
     return models.build("resnet18", shape=TINY, classes=CLASSES, projection=projection, **OPTIONS)
 
 
