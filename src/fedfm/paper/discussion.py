@@ -52,8 +52,9 @@ def _fill(found: re.Match[str], exact: Evidence, jpeg: Evidence | None) -> str:
     except (StopIteration, KeyError) as problem:
         raise UserError(f"the discussion names a cell that is not there: {found[0]}") from problem
     title = " minus ".join(make_title(entry) for entry in entries)
-    source = ", JPEG images" if kind.startswith("jpeg") else ", paper" if kind == "paper" else ""
-    what = f" {entries[0].measure.name}" if measure else ""
+    images = " [JPEG images]" if kind.startswith("jpeg") else ""
+    source = " [paper]" if kind == "paper" else images
+    what = f" [{entries[0].measure.name}]" if measure else ""
     anchor = make_anchor(recipe, make_title(entries[0]))
     return f'[{_format(kind, entries)}](#{anchor} "{title}{what}{source}")'
 

@@ -73,7 +73,9 @@ def describe_difference(verdict: Verdict) -> str:
     than = "; ".join(make_title(rival) for rival in verdict.rivals)
     best = "the best of " if len(verdict.rivals) > 1 else ""
     recipe = verdict.claim.than_recipe
-    return f"{make_title(verdict.better)} minus {best}{f'{recipe}: ' if recipe else ''}{than}"
+    measure = f" [{verdict.claim.measure}]" if verdict.claim.measure else ""
+    where = f"{recipe}: " if recipe else ""
+    return f"{make_title(verdict.better)} minus {best}{where}{than}{measure}"
 
 
 def format_earlier(verdict: Verdict) -> str:
@@ -81,5 +83,5 @@ def format_earlier(verdict: Verdict) -> str:
     *_, difference, _, seeds, outcome = verdict.row
     if not difference:
         return outcome
-    link = link_difference(verdict, difference, ", JPEG images")
+    link = link_difference(verdict, difference, " [JPEG images]")
     return f"{link}, {seeds} seed{'s' if seeds != '1' else ''}: {outcome}"
