@@ -52,11 +52,36 @@ def test_tuned_steps_wait_until_something_is_chosen(command, monkeypatch):
     steps = (ReproductionStep("proto", seeds=1, tuned=True), ReproductionStep("tune", seeds=1))
     use_plan(monkeypatch, *steps)
     answer = command("reproduce", "--quick", *SHORT)
-    assert "step 1, proto, waits" in answer.err
+    assert "proto waits" in answer.err
     assert list_recipes("results") == ["tune"]
     given = ("--set", "feddyn.alpha=0.1", "--results", "given")
-    assert "step 1" not in command("reproduce", "--quick", *SHORT, *given).err
+    assert "waits" not in command("reproduce", "--quick", *SHORT, *given).err
     assert list_recipes("given") == ["proto", "tune"]
+
+
+def test_a_row_with_a_choice_of_its_own_waits_for_it(tmp_path):
+    """Fig. 8b needs what `tune` chooses for all, and what `tune-l2` chooses for one row."""
+    step = ReproductionStep("guiding", tuned=True)
+    plan = ReproductionPlan((Section("guiding"),), (step,), ())
+    stages = Stages(plan, tmp_path, False, ("method.fedfm.strength=50.0",))
+    assert list(stages) == []
+    (tmp_path / "tune-l2").mkdir()
+    (tmp_path / "tune-l2/chosen.toml").write_text(
+        '[only."FedFM (L2, tuned)".method.fedfm]\nstrength = 0.1\n'
+    )
+    (jobs,) = stages
+    tuned = {"method": "FedFM (L2, tuned)", "beta": "0.5"}
+    (strength,) = [job.config.method["fedfm"]["strength"] for job in jobs if tuned in job.labels]
+    assert strength == 0.1
+
+
+def test_items_of_the_plan_can_be_chosen(command, monkeypatch):
+    steps = (ReproductionStep("anchors", item=1, seeds=1), ReproductionStep("lite", item=2))
+    use_plan(monkeypatch, *steps)
+    assert command("reproduce", "--quick", "--item", "1", *SHORT).code == 0
+    assert list_recipes("results") == ["anchors"]
+    answer = command("reproduce", "--item", "3")
+    assert (answer.code, "one of 1, 2, not 3" in answer.err) == (2, True)
 
 
 def test_what_is_drawn_without_runs_comes_home_too(command, monkeypatch):
@@ -153,3 +178,6 @@ def test_the_plan_has_the_order_and_the_seeds_of_the_reproduction():
     rest += " motivation clients-resnet18 baselines epochs participation"
     assert [recipe for recipe, _ in steps[6:]] == rest.split()
     assert all(seeds == 1 for _, seeds in steps[6:])
+    items = [step.item for step in load_plan().steps]
+    assert items == sorted(items)
+    assert set(items) == set(range(1, 10))

@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,11 @@ def results(tmp_path) -> Path:
             folder = f"runs/{digest(config)}-0"
             runs.append(result(cell.labels, 0, 70.0, folder=folder, **changes))
     store = store_of(tmp_path / "results", runs)
-    points = {"features": np.zeros((4, 2)), "labels": np.arange(4), "classes": list("abcd")}
+    points: dict[str, Any] = {
+        "features": np.zeros((4, 2)),
+        "labels": np.arange(4),
+        "classes": list("abcd"),
+    }
     for run in runs:
         np.savez(store.folder / run.folder / POINTS_FILE, **points)
     return store.folder

@@ -14,6 +14,10 @@ from fedfm.core.errors import require
 
 
 def reproduce(
+    item: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Only this item of the plan, from 1 to 9. Repeatable."),
+    ] = None,
     budget: Time = None,
     quick: Quick = False,
     overrides: Overrides = None,
@@ -49,7 +53,7 @@ def reproduce(
     log_to_console()
     grid, left = None, []
     if run:
-        stages = Stages(load_plan(), results, quick, changes)
+        stages = Stages(load_plan(), results, quick, changes, item or ())
         workers = make_workers("local", 1, None, results, time)
         grid = run_stages(stages, stages.count_missing(), results, time, workers, collect)
         left = stages.list_missing()

@@ -56,6 +56,8 @@ class Section:
 class ReproductionStep(Section):
     """Runs that belong together, in the order of the plan."""
 
+    item: int = 0
+    """The number of the group of steps that it belongs to."""
     seeds: int = 1
     tuned: bool = False
     """Whether it uses the settings that an earlier step chooses."""

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from fedfm.config import override
 from fedfm.core.checkpoint import write_atomically
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, require
 from fedfm.grid.jobs import Job, find_missing, plan_jobs, select_current
 from fedfm.grid.recipe import Recipe
 from fedfm.grid.store import DRAWN_FILE, Store
 from fedfm.paper.catalogue import load_recipe, read_settings
 from fedfm.paper.claims import UNDECIDED, judge_claims
 from fedfm.paper.plan import ReproductionPlan, ReproductionStep, build_tables
-from fedfm.paper.settings import list_settings_files
+from fedfm.paper.settings import CHOICES, list_settings_files
 from fedfm.report.tables.build import build_table
 from fedfm.report.tables.choice import extend_choice, write_choice
 
@@ -34,29 +34,39 @@ class Stages:
     quick: bool
     given: Sequence[str]
     """The user's changes, beside the settings that the folder of results has."""
+    items: Sequence[int] = ()
+    """The groups of steps to run; by default all."""
 
     @property
     def changes(self) -> list[str]:
         """Return the settings of all runs, as far as they are chosen by now."""
         return [*read_settings(list_settings_files(self.results, self.quick)), *self.given]
 
+    @property
+    def steps(self) -> list[ReproductionStep]:
+        """Return the steps of the chosen groups."""
+        known = sorted({step.item for step in self.plan.steps})
+        for item in self.items:
+            require(item in known, f"--item is one of {', '.join(map(str, known))}, not {item}")
+        return [step for step in self.plan.steps if not self.items or step.item in self.items]
+
     def count_missing(self) -> int:
         """Return how many runs are missing, of the steps that wait for no result."""
-        steps = [step for step in self.plan.steps if not step.undecided and not _is_drawn(step)]
+        steps = [step for step in self.steps if not step.undecided and not _is_drawn(step)]
         return len({key for step in steps for job in self._missing(step) for key in job.keys})
 
     def list_missing(self) -> list[Job]:
         """Return the jobs that are missing now, step by step."""
-        steps = [step for step in self.plan.steps if not _is_drawn(step) and not self._waits(step)]
+        steps = [step for step in self.steps if not _is_drawn(step) and not self._waits(step)]
         return [job for step in steps for job in self._missing(step)]
 
     def __iter__(self) -> Iterator[list[Job]]:
         """Yield the missing jobs of every step that can run, when its turn comes."""
-        for number, step in enumerate(self.plan.steps, 1):
+        for step in self.steps:
             if self._waits(step):
                 print(
-                    f"step {number}, {step.recipe}, waits for the settings that `tune` chooses, "
-                    "or for yours: --with FILE",
+                    f"{step.recipe} waits for settings that `{' or '.join(CHOICES)}` chooses, or "
+                    "for yours: --with FILE",
                     file=sys.stderr,
                 )
             elif _is_drawn(step):
@@ -67,8 +77,16 @@ class Stages:
                     yield from self._choose(load_recipe(step.recipe))
 
     def _waits(self, step: ReproductionStep) -> bool:
-        changes = (change for change in self.changes if not change.startswith("only."))
-        return step.tuned and all(override(change)[0][0] != "method" for change in changes)
+        """Return whether settings that a step uses are not chosen yet, for all or for one label."""
+        changes = [change for change in self.changes if not change.startswith("only.")]
+        if not step.tuned or all(override(change)[0][0] != "method" for change in changes):
+            return step.tuned
+        labels = {label for axis in load_recipe(step.recipe).axes.values() for label in axis}
+        chosen_for = {load_recipe(name).chosen_for for name in CHOICES} & labels
+        return any(
+            not any(change.startswith(f"only.{label}.") for change in self.changes)
+            for label in chosen_for
+        )
 
     def _missing(self, step: ReproductionStep) -> list[Job]:
         jobs = step.jobs(self.quick, step.seeds, self.changes)
