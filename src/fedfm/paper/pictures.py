@@ -134,9 +134,10 @@ def draw_partitions(
             / recipe.name
             / f"{'-'.join(cell.labels.values())}{'-quick' if quick else ''}.png"
         )
-        heading = f"{cell.title}: {dataset.name}, {clients} clients, seed {seed}"
+        source = Path(config.data.path).stem if config.data.path else dataset.name
+        heading = f"{cell.title}: {source}, {clients} clients, seed {seed}"
         yield cell.labels | {
-            "data": dataset.name,
+            "data": source,
             "clients": clients,
             "smallest": int(counts.sum(1).min()),
             "largest": int(counts.sum(1).max()),

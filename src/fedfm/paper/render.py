@@ -15,6 +15,7 @@ from fedfm.paper.repeated import render_repeats
 from fedfm.paper.sections import JPEG, Renderer
 from fedfm.paper.stages import UNTRAINED
 from fedfm.paper.verdicts import render_claims
+from fedfm.report.tables.table import Table
 
 THEORY = """\
 ## Sec. V: convergence
@@ -45,10 +46,18 @@ def _draw(made: Document, part: Section) -> list[Path]:
     evidence, path = made.choose_evidence(part.recipe), made.picture(f"{part.recipe}.png")
     table = evidence.tables[part.recipe]
     note = f"{JPEG}: " if evidence is made.jpeg else ""
-    if draw_picture(part.selection, table, evidence.folder, False, path, note):
+    if _has_curve(table) and draw_picture(
+        part.selection, table, evidence.folder, False, path, note
+    ):
         return [path]
     path.unlink(missing_ok=True)
     return []
+
+
+def _has_curve(table: Table) -> bool:
+    """Return whether a picture over the columns would show more than one of them."""
+    places = {column.labels for (_, column), entry in table.entries.items() if entry.runs}
+    return not table.recipe.columns or len(places) > 1
 
 
 def render_document(made: Document) -> str:
