@@ -15,6 +15,7 @@ from fedfm.paper.document import Document, make_document
 from fedfm.paper.evidence import Evidence
 from fedfm.paper.images import render_images
 from fedfm.paper.plan import load_plan
+from fedfm.paper.protocol import render_protocol
 from fedfm.paper.render import render_document, write_document
 from fedfm.paper.stages import UNTRAINED
 from tests.grid.results import CONFIG, result, store_of, write_rounds
@@ -116,6 +117,28 @@ def test_the_paragraph_on_jpeg_images_compares_runs_that_differ_in_nothing_else(
     assert "+1.20 points (standard deviation over the pairs: 0.28)" in text
     nothing = render_images(Evidence.of(plan, tmp_path / "none"), Evidence.of(plan, jpeg.folder))
     assert "Not measured yet" in nothing
+
+
+def test_how_runs_were_made_and_what_was_chosen_is_disclosed(tmp_path):
+    """From data.toml, the stored choice, and the runs themselves."""
+    tried = {"FedDyn, alpha = 0.01": 0.70, "FedDyn, alpha = 0.1": 0.68}
+    runs = [
+        result({"partition": where, "setting": label}, 0, 60.0, recipe="tune", val_accuracy=value)
+        for label, value in tried.items()
+        for where in ("NIID-1", "NIID-2")
+    ]
+    store_of(tmp_path, [replace(run, device="cuda") for run in runs])
+    (tmp_path / "data.toml").write_text("[data.cifar10]\nmean = [1.5]\nstd = [2.0]\n")
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune/chosen.toml").write_text("[method.feddyn]\nalpha = 0.01\n")
+    evidence = Evidence.of(load_plan(), tmp_path)
+    text = " ".join(render_protocol(evidence, evidence).split())
+    assert "100 rounds (80 on CIFAR-100 with ResNet50)" in text
+    assert "bf16 products in the network" in text
+    assert "`data.cifar10.mean = [1.5]`" in text
+    assert "alpha = 0.01 (70.00), alpha = 0.1 (68.00), alpha = 0.3 (not run)" in text
+    assert "| alpha = 0.01 | alpha = 0.01 |" in text
+    assert "| not chosen yet | not chosen yet |" in text
 
 
 def test_costs_beside_the_papers():

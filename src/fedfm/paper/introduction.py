@@ -22,6 +22,8 @@ Every number is computed from {folders}, where each run's config, rounds and sum
   once). {done} of them have been run on exact pixels{earlier}. Of {own} further cells that are ours
   {own_done} have been run. Cells without runs say "not run".
 - {spent}
+- Every table and figure of the paper has its section, apart from Figures 3 to 5, which illustrate
+  methods.
 - "Ours" is the mean ± sample standard deviation over seeds, at the round with the best validation
   accuracy; the difference is ours minus the paper's. Under "runs" each seed links to its run, and
   the time is that of all seeds of a cell.
