@@ -1,5 +1,7 @@
 """Recipes: every cell is a valid config, and the paper's numbers are the paper's."""
 
+import collections
+
 import pytest
 
 from fedfm.core.errors import UserError
@@ -177,6 +179,23 @@ def test_a_chosen_setting_leaves_what_a_recipe_compares():
 
 
 L2 = ("only.FedFM (L2, tuned).method.fedfm.strength=0.25",)
+
+
+@pytest.mark.parametrize("name", ["tune", "tune-l2"])
+def test_every_method_gets_five_values_and_one_beyond_each_end(name):
+    recipe = load_recipe(name)
+    ranges = collections.defaultdict(list)
+    for settings in recipe.axes["setting"].values():
+        ((method, values),) = settings["method"].items()
+        ranges[method].append(
+            next(v for k, v in values.items() if k not in ("guide", "start_round"))
+        )
+    assert {method: len(values) for method, values in ranges.items()} == dict.fromkeys(ranges, 5)
+    for settings in recipe.beyond["setting"].values():
+        ((method, values),) = settings["method"].items()
+        value = next(v for k, v in values.items() if k not in ("guide", "start_round"))
+        assert value < min(ranges[method]) or value > max(ranges[method])
+    assert len(recipe.beyond["setting"]) == 2 * len(ranges)
 
 
 def test_moons_projection_head_is_the_only_difference_of_its_rows():

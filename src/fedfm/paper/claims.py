@@ -108,7 +108,8 @@ class Verdict:
         measure, interval = self.better.measure, self.interval()
         known = interval and len(self.seeds) > 1 and measure.decimals
         ours = "" if self.difference is None else measure.text(self.difference, "+")
-        untuned = f" ({', '.join(self.untuned)} not tuned)" if self.untuned else ""
+        tunable = self.untuned and measure.decimals  # no setting changes what is counted
+        untuned = f" ({', '.join(self.untuned)} not tuned)" if tunable else ""
         return [
             self.says,
             "" if self.papers is None else measure.text(self.papers, "+"),
