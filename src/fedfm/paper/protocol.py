@@ -35,8 +35,9 @@ TUNING = """\
 ### Tuned settings
 
 Values are compared by validation accuracy with one seed after 30 rounds, over both partitions of
-CIFAR-10, and are used for all data. A method that is not chosen yet lacks runs. A choice at the end
-of its range gets one more value beyond. FedAvg, SCAFFOLD and FedNova have nothing to tune.
+CIFAR-10, and are used for all data. The choice is stored when the last run of its recipe is there.
+A choice at the end of its range gets one more value beyond. FedFM-Lite uses the paper's settings of
+FedFM. FedAvg, SCAFFOLD and FedNova have nothing to tune.
 """
 HEADS = ("method", "tried, with validation accuracy (%)", "chosen", "chosen on JPEG images")
 
