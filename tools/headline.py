@@ -13,10 +13,12 @@ from pathlib import Path
 from fedfm.grid.budget import format_duration
 from fedfm.paper.catalogue import read_settings
 from fedfm.paper.document import Document, make_document
-from fedfm.paper.sections import NOT_RUN, name_machines, sum_seconds
+from fedfm.paper.sections import JPEG, NOT_RUN, name_machines, sum_seconds
 from fedfm.report.tables.formats import MARKDOWN, format_markdown_table
 from fedfm.report.tables.table import Entry, Table
 
+SHOWN = ("CIFAR-10", "CIFAR-100")
+"""The data sets of Table II that the headline has."""
 BEGIN, END = "<!-- headline -->\n", "<!-- end of headline -->"
 
 
@@ -29,7 +31,9 @@ def load_document(path: Path) -> Document:
     changes = read_settings(Path(value) for name, value in pairs if name == "--with")
     changes += [value for name, value in pairs if name == "--set"]
     words = [word for pair in pairs if pair[0] in ("--with", "--set") for word in pair]
-    return make_document(path, Path(dict(pairs)["--results"]), changes, words)
+    given = dict(pairs)
+    jpeg = Path(given["--jpeg"]) if "--jpeg" in given else None
+    return make_document(path, Path(given["--results"]), changes, words, jpeg)
 
 
 def renew(text: str, headline: str) -> str:
@@ -39,42 +43,53 @@ def renew(text: str, headline: str) -> str:
 
 
 def render_headline(document: Document, folder: Path) -> str:
-    """Return the headline for a README in `folder`."""
-    main, lite = document.tables["main"], document.tables["lite"]
-    runs = {run.key: run for entry in main.entries.values() for run in entry.runs}.values()
-    files = any(run.config["data"]["name"] == "folder" for run in runs)
+    """Return the headline for a README in `folder`: exact pixels as soon as Table II has them."""
+    evidence = document.choose_evidence("main")
+    main, lite = evidence.tables["main"], document.choose_evidence("lite").tables["lite"]
+    run = {entry.labels["data"] for entry in main.entries.values() if entry.runs}
+    columns = [column for column in main.columns if column.labels[0] in run.intersection(SHOWN)]
     rows = [
-        [" / ".join(row), *(_format_cell(entry, main.recipe.seeds) for entry in entries)]
-        for row, entries in main.lines
+        [row[0], *(_format_cell(main.entries.get((row, c)), main.recipe.seeds) for c in columns)]
+        for row in main.rows
     ]
-    heads = [main.row_head, *(column.labels[-1] for column in main.columns)]
+    heads = [main.row_head, *(", ".join(column.labels) for column in columns)]
     table = format_markdown_table(heads, rows)
+    entries = (e for (_, c), e in main.entries.items() if c in columns)
+    runs = list({run.key: run for entry in entries for run in entry.runs}.values())
     star = (
         f" {MARKDOWN.star} p < 0.05 against FedAvg with {main.recipe.seeds} seeds: suggestive, not "
         "conclusive."
     )
     about = (
-        f"Test accuracy in percent on CIFAR-10{' as image files' if files else ''} under the "
-        "paper's protocol, with the paper's number in brackets; ± is the standard deviation over "
-        f"{main.recipe.seeds} seeds, n=1 means one seed. "
-        f"{len(runs)} runs, {format_duration(sum_seconds(runs))} on "
-        f"{' and '.join(name_machines(document.results, runs))}."
+        f"Test accuracy in percent {_describe_images(document)} under the paper's protocol, with "
+        f"the paper's number in brackets; ± is the standard deviation over {main.recipe.seeds} "
+        f"seeds, n=1 means one seed. {len(runs)} runs, {format_duration(sum_seconds(runs))} on "
+        f"{' and '.join(name_machines(evidence.folder, runs))}."
         f"{star if MARKDOWN.star in table else ''} [All results, with the command for each]"
         f"({os.path.relpath(document.path, folder)}).\n"
     )
-    picture = os.path.relpath(document.picture("lite"), folder)
-    return f"{table}\n{about}\n![accuracy against floats sent]({picture})\n\n{_list_savings(lite)}"
+    picture = os.path.relpath(document.picture("lite.png"), folder)
+    note = "" if document.choose_evidence("lite") is document.exact else f"On {JPEG}: "
+    savings = _list_savings(lite)
+    return f"{table}\n{about}\n![accuracy against floats sent]({picture})\n\n{note}{savings}"
+
+
+def _describe_images(document: Document) -> str:
+    """Say which data Table II is from, and that CIFAR-100 has fewer rounds."""
+    if document.choose_evidence("main") is not document.exact:
+        return f"on {JPEG} of CIFAR-10, since exact pixels have not been run yet,"
+    return "on exact pixels (CIFAR-100: ResNet50, 80 rounds)"
 
 
 def _list_savings(table: Table) -> str:
     """Name the accuracy of the rows that send less than FedAvg, and how much less they send."""
-    floats = {row: sent.mean for row, (_, sent) in table.lines if sent and sent.mean}
+    floats = {row: sent.mean for row, (_, sent, *_) in table.lines if sent and sent.mean}
     usual = floats.get(("FedAvg",), 0.0)
     rows = [
         f"{accuracy.mean:.2f} % with {100 * floats[row] / usual:.0f} % of the traffic ({row[0]}, "
         f"n={len(accuracy.values)})"
-        for row, (accuracy, _) in table.lines
-        if accuracy and accuracy.mean and floats[row] < usual
+        for row, (accuracy, *_) in table.lines
+        if accuracy and accuracy.mean and floats.get(row, usual) < usual
     ]
     return f"FedFM-Lite sends less than FedAvg and reaches {', '.join(rows) or '(not run)'}.\n"
 

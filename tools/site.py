@@ -59,6 +59,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def _name_file(link: re.Match[str]) -> str:
     text, path = link.groups()
+    if "/runs/" in path:  # a table of the reproduction has hundreds
+        return f'<span title="{path}">{text}</span>'
     return f"`{path}`" if text == path else f"{text} (`{path}` in the repository)"
 
 

@@ -6,13 +6,19 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fedfm.grid.store import Store
-from fedfm.paper.catalogue import list_recipe_names
+from fedfm.grid.identity import digest
+from fedfm.grid.recipe import expand_cells
+from fedfm.grid.store import POINTS_FILE, Store
+from fedfm.paper.catalogue import list_recipe_names, load_recipe
+from fedfm.paper.stages import UNTRAINED
 from tests.cli.tools import sets, start
 from tests.grid.grids import found, timeless
+from tests.grid.results import result, store_of
 
 SHORT = sets("executor=stacked", "rounds=3", "epochs=1", "batch_size=32")
 ANCHORS = ("table", "anchors", "--quick", "--seeds", "2", *SHORT)
@@ -77,6 +83,45 @@ def test_without_running_the_missing_cells_are_named_with_the_command(command):
 
 def read_all(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    """A run for the first cells of every recipe, with measures and points for t-SNE."""
+    runs = []
+    for name in list_recipe_names():
+        for cell in list(expand_cells(load_recipe(name)))[:3]:
+            config, measures = cell.resolved.as_toml(), {"nmi": 0.5, "silhouette": 0.1}
+            changes = {"config": config, "recipe": name, "measures": measures}
+            folder = f"runs/{digest(config)}-0"
+            runs.append(result(cell.labels, 0, 70.0, folder=folder, **changes))
+    store = store_of(tmp_path / "results", runs)
+    points: dict[str, Any] = {
+        "features": np.zeros((4, 2)),
+        "labels": np.arange(4),
+        "classes": list("abcd"),
+    }
+    for run in runs:
+        np.savez(store.folder / run.folder / POINTS_FILE, **points)
+    return store.folder
+
+
+def read_files(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """All files and folders below a folder, with what they hold and when they were changed."""
+    return {
+        str(path): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("name", list_recipe_names())
+def test_a_table_without_running_writes_nothing(command, results, name):
+    drawn = load_recipe(name).output in UNTRAINED  # these are refused, since nothing is stored
+    before = read_files(Path())
+    answer = command("table", name, "--no-run", "--results", str(results))
+    assert answer.code == (2 if drawn else 0)
+    assert bool(answer.out) != drawn
+    assert read_files(Path()) == before
 
 
 @pytest.mark.parametrize("name", ["proto", "lite", "tsne"])

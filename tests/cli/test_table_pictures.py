@@ -27,7 +27,7 @@ def titles(monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "picture"),
-    [("lite", "lite/curve-quick.png"), ("quality", "quality/features-quick.png")],
+    [("lite", "lite/curve-quick.png"), ("tsne", "tsne/features-quick.png")],
 )
 def test_a_figure_is_drawn_after_its_table(command, name, picture):
     answer = command("table", name, "--quick", "--seeds", "1", "--only", "FedFM", *SHORT)

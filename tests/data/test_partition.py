@@ -320,6 +320,28 @@ def test_quantities_are_uneven_while_classes_are_alike():
     assert abs(shares - 0.25).max() < 0.12
 
 
+# --- majority -------------------------------------------------------------------------------------
+
+
+def test_half_of_a_clients_samples_are_of_its_own_class():
+    """The paper's setting: 5,000 of CIFAR-10, 2,500 airplanes or cars, 2,500 others."""
+    table = table_of([5000] * 10, 2, Partition("majority"))
+    assert table.tolist() == [
+        [2500, 278, 278, 278, 278, 278, 278, 278, 277, 277],
+        [277, 2500, 278, 278, 278, 278, 278, 278, 278, 277],
+    ]
+    assert table_of([90] * 3, 3, Partition("majority", size=10, share=0.2)).tolist() == [
+        [2, 4, 4],
+        [4, 2, 4],
+        [4, 4, 2],
+    ]
+    assert table_of([50], 2, Partition("majority", size=20)).tolist() == [[20], [20]]
+
+
+def test_a_majority_that_a_class_cannot_give_is_refused():
+    refused(r"class 0 has 5 .* 2 clients .* need 8", [5, 9], 2, Partition("majority", size=8))
+
+
 # --- the same on every machine --------------------------------------------------------------------
 
 DIGESTS = {
@@ -373,6 +395,8 @@ def test_speed():
         ("dominance", float("nan"), r"dominance.*\b1\b.*nan"),
         ("missing", -1, r"missing.*\b0\b.*-1"),
         ("shards", 0, r"shards.*\b1\b.*\b0\b"),
+        ("size", 0, r"size.*\b1\b.*\b0\b"),
+        ("share", 1.5, r"share.*\b0\b.*1\.5"),
         ("severity", -1.0, r"severity.*\b0\b.*-1"),
         ("severity", float("nan"), r"severity.*\b0\b.*nan"),
         ("transform", "rotate", r"transform 'rotate': did you mean 'rotation'\?"),

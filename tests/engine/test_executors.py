@@ -31,6 +31,7 @@ NETWORKS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("mlp", (12,), {"norm": "batch"}),
     ("resnet18", (3, 32, 32), {"width": 8}),
     ("resnet18", (3, 16, 16), {"width": 8, "stem": "cifar", "norm": "group", "groups": 4}),
+    ("resnet18", (3, 16, 16), {"width": 8, "stem": "cifar", "projection": 6}),
     ("resnet50", (3, 16, 16), {"width": 4}),
     ("resnet50", (3, 32, 32), {"width": 8, "stem": "imagenet", "norm": "group", "groups": 4}),
 ]

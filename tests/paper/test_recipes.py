@@ -1,10 +1,13 @@
 """Recipes: every cell is a valid config, and the paper's numbers are the paper's."""
 
+import collections
+
 import pytest
 
 from fedfm.core.errors import UserError
+from fedfm.grid.changes import merge_settings
 from fedfm.grid.identity import digest
-from fedfm.grid.recipe import Recipe, expand_cells, merge_settings
+from fedfm.grid.recipe import Recipe, expand_cells
 from fedfm.paper.catalogue import list_recipe_names, load_recipe
 
 NUMBER_OF_CELLS = {
@@ -15,13 +18,13 @@ NUMBER_OF_CELLS = {
     "anchors": (3, 3),
     "lite": (8, 8),
     "modularity": (4 * 2, 8),
-    "guiding": (3 * 5, 6),
+    "guiding": (5 * 5, 10),
     "lambda": (7 * 3 + 1, 5),
     "epochs": (8 * 4, 16),
     "participation": (8 * 4, 16),
     "motivation": (3, 3),
     "tsne": (8, 8),
-    "tune": ((6 * 5 + 1) * 2, 4 * 2),
+    "tune": (6 * 5 * 2, 4 * 2),
     "partitions": (3, 3),
     "proto": (6, 6),
     "field": (2 * 11, 11),
@@ -29,6 +32,9 @@ NUMBER_OF_CELLS = {
     "field-matching": (2 * 9, 2 * 3),
     "field-published": (2 * 8, 8),
     "field-tune": (4 * 11, 4),
+    "clients-resnet18": (3 * 3, 6),
+    "tune-l2": (5 * 2, 2 * 2),
+    "baselines": (11 * 2, 4 * 2),
 }
 PAPERS = sorted(name for name in NUMBER_OF_CELLS if not name.startswith("field"))
 """The others are about the field's methods: tests/paper/field."""
@@ -68,12 +74,13 @@ def test_full_size_cells_follow_the_papers_protocol():
     for name in PAPERS:
         for cell in expand_cells(load_recipe(name)):
             run = cell.resolved.training
-            assert run.rounds == (30 if name == "tune" else 100)
+            fewer = 80 if cell.labels.get("data") == "CIFAR-100" else 100
+            assert run.rounds == (30 if name in ("tune", "tune-l2") else fewer)
             assert (run.batch_size, run.lr, run.momentum) == (64, 0.01, 0.9)
             assert (run.weight_decay, run.validation) == (1e-5, 0.2)
             assert name == "epochs" or run.epochs == 10
             assert name == "participation" or run.participation == 1.0
-            assert name in ("clients", "motivation") or run.clients == 10
+            assert name in ("clients", "clients-resnet18", "motivation") or run.clients == 10
 
 
 def test_the_papers_settings_of_fedfm():
@@ -153,6 +160,63 @@ def test_overrides_reach_every_cell_they_are_about():
     assert fedfm.method["fedfm"]["anchors"] == "uniform"
     replaced = config("anchors", "FedFM (uniform)", overrides=("method=moon",))
     assert list(replaced.method) == ["moon"]
+
+
+def test_a_change_may_be_about_one_data_set():
+    """A folder of results stands in for several data sets."""
+    changes = ("data.cifar10.name=folder", "data.cifar10.path=a", "data.cifar100.path=b")
+    ten = config("main", "FedAvg", "CIFAR-10", "NIID-1", overrides=changes).data
+    hundred = config("main", "FedAvg", "CIFAR-100", "NIID-1", overrides=changes).data
+    assert (ten.name, ten.path) == ("folder", "a")
+    assert (hundred.name, hundred.path) == ("cifar100", "b")
+    flat = config("main", "FedAvg", "CIFAR-10", "NIID-1", overrides=("data.name=folder",))
+    assert flat.data.name == "folder"
+
+
+def test_a_chosen_setting_leaves_what_a_recipe_compares():
+    """Lambda of Fig. 8c, and L2 guiding, whose own choice is for one row."""
+    chosen = ("method.fedfm.strength=7.0",)
+    cells = config("lambda", "T_s = 20", "500", overrides=chosen)
+    assert cells.method["fedfm"]["strength"] == 500.0
+    strength = {
+        label: config("guiding", label, "0.5", overrides=(*chosen, *L2)).method["fedfm"]["strength"]
+        for label in ("FedFM (L2)", "FedFM (L2, averaged)", "FedFM (L2, tuned)", "FedFM (CG)")
+    }
+    assert [*strength.values()] == [50.0, 50 / 512, 0.25, 7.0]
+
+
+L2 = ("only.FedFM (L2, tuned).method.fedfm.strength=0.25",)
+
+
+@pytest.mark.parametrize("name", ["tune", "tune-l2"])
+def test_every_method_gets_five_values_and_one_beyond_each_end(name):
+    recipe = load_recipe(name)
+    ranges = collections.defaultdict(list)
+    for settings in recipe.axes["setting"].values():
+        ((method, values),) = settings["method"].items()
+        ranges[method].append(
+            next(v for k, v in values.items() if k not in ("guide", "start_round"))
+        )
+    assert {method: len(values) for method, values in ranges.items()} == dict.fromkeys(ranges, 5)
+    for settings in recipe.beyond["setting"].values():
+        ((method, values),) = settings["method"].items()
+        value = next(v for k, v in values.items() if k not in ("guide", "start_round"))
+        assert value < min(ranges[method]) or value > max(ranges[method])
+    assert len(recipe.beyond["setting"]) == 2 * len(ranges)
+
+
+def test_moons_projection_head_is_the_only_difference_of_its_rows():
+    plain, head = (
+        config("baselines", "NIID-2", f"MOON, mu = 5{more}") for more in ("", ", with head")
+    )
+    assert head.model.options == plain.model.options | {"projection": 256}
+    assert head.method == plain.method
+
+
+def test_the_papers_motivation_has_few_samples_of_mostly_one_class():
+    cell = config("motivation", "FedAvg")
+    assert (cell.training.clients, cell.partition.kind) == (2, "majority")
+    assert (cell.partition.size, cell.partition.share) == (5000, 0.5)
 
 
 def test_overrides_change_the_digest_and_machines_do_not():

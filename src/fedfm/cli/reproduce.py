@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from fedfm.cli.grid import count_runs, exit_if_incomplete, make_workers, run_stages
+from fedfm.cli.grid import exit_if_incomplete, make_workers, run_stages
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
 from fedfm.core.errors import require
 
-if TYPE_CHECKING:
-    from fedfm.grid.jobs import Job
-    from fedfm.grid.store import Store
-    from fedfm.paper.plan import ReproductionPlan
-
 
 def reproduce(
+    item: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Only this item of the plan, from 1 to 9. Repeatable."),
+    ] = None,
     budget: Time = None,
     quick: Quick = False,
     overrides: Overrides = None,
@@ -30,66 +28,50 @@ def reproduce(
         Path | None,
         typer.Option(metavar="FILE", help="Write a Markdown document about the results."),
     ] = None,
+    jpeg: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Results on JPEG images, to compare with in FILE."),
+    ] = None,
     run: RunFirst = True,
 ) -> None:
     """Reproduce the paper step by step, as far as the time allows, and write down the results.
 
-    The most important steps come first. The same command continues an unfinished reproduction.
+    The most important steps come first. The same command continues an unfinished reproduction. The
+    results folder's own settings are used: its data.toml, and what `tune` has chosen.
     """
     from fedfm.grid.budget import Budget
+    from fedfm.grid.merge import collect_results
     from fedfm.grid.store import Store
     from fedfm.paper.catalogue import read_settings
     from fedfm.paper.plan import load_plan
+    from fedfm.paper.stages import Stages
     from fedfm.run.console import log_to_console
 
     require(not (quick and document), "--quick gives no results for a document")
     time = Budget.parse(budget, whole=collect is not None)
     changes = [*read_settings(settings or []), *(overrides or [])]
     log_to_console()
-    plan, store = load_plan(), Store(results)
     grid, left = None, []
     if run:
-        stages = list(_stages(plan, quick, changes, results))
+        stages = Stages(load_plan(), results, quick, changes, item or ())
         workers = make_workers("local", 1, None, results, time)
-        missing = _missing(stages, store)
-        grid = run_stages(missing, count_runs(missing), results, time, workers, collect)
-        left = [job for jobs in _missing(stages, store) for job in jobs]
+        grid = run_stages(stages, stages.count_missing(), results, time, workers, collect)
+        left = stages.list_missing()
+        if collect and Store(results).path.exists():
+            collect_results(results, collect)
     if document:
         files = [word for path in settings or [] for word in ("--with", str(path))]
         words = [*files, *(word for change in overrides or [] for word in ("--set", change))]
-        _write_document(document, results, changes, words)
+        _write_document(document, results, jpeg, changes, words)
     exit_if_incomplete(grid, left)
 
 
-def _missing(stages: Sequence[Sequence[Job]], store: Store) -> list[list[Job]]:
-    """Return the jobs of every stage that have no results yet."""
-    from fedfm.grid.jobs import find_missing
-
-    summaries = store.summaries()
-    return [find_missing(jobs, summaries) for jobs in stages]
-
-
-def _stages(
-    plan: ReproductionPlan, quick: bool, changes: Sequence[str], results: Path
-) -> Iterator[list[Job]]:
-    """Yield the jobs of every step that can run; steps on tuned methods wait for the tuning."""
-    from fedfm.config import override
-
-    chosen = any(override(change)[0][0] == "method" for change in changes)
-    for number, step in enumerate(plan.steps, 1):
-        if step.tuned and not chosen:
-            choice = results / "tune" / "chosen.toml"
-            message = f"step {number}, {step.recipe}, needs tuned settings: give --with {choice}"
-            print(message, file=sys.stderr)
-            continue
-        yield step.jobs(quick, step.seeds, changes)
-
-
 def _write_document(
-    path: Path, results: Path, changes: Sequence[str], words: Sequence[str]
+    path: Path, results: Path, jpeg: Path | None, changes: Sequence[str], words: Sequence[str]
 ) -> None:
     """Write the document with its pictures; print where they are."""
-    from fedfm.paper.document import make_document, write_document
+    from fedfm.paper.document import make_document
+    from fedfm.paper.render import write_document
 
-    for file in write_document(make_document(path, results, changes, words)):
+    for file in write_document(make_document(path, results, changes, words, jpeg)):
         print(f"wrote {file}")

@@ -17,14 +17,13 @@ from fedfm.core.errors import require
 if TYPE_CHECKING:
     from fedfm.grid.jobs import Job
     from fedfm.grid.recipe import Recipe
+    from fedfm.grid.runner import Grid
     from fedfm.grid.store import Store, Summary
     from fedfm.report.tables.table import Table
 
 EngineName = Annotated[
     Literal["local", "ray"], typer.Option(help="Where to run: on this machine, or on Ray.")
 ]
-UNTRAINED = ("partitions", "clients")
-"""Outputs that are drawn at once, without runs of the grid."""
 
 
 def table(
@@ -71,6 +70,7 @@ def table(
     from fedfm.grid.store import Store
     from fedfm.paper.catalogue import load_recipe, read_settings
     from fedfm.paper.field.tuning import use_choices
+    from fedfm.paper.stages import UNTRAINED, draw_untrained
     from fedfm.run.console import log_to_console
 
     time = Budget.parse(budget, whole=collect is not None)
@@ -83,17 +83,28 @@ def table(
     recipe, store = _set_measures(load_recipe(name), measure), Store(results)
     if recipe.output in UNTRAINED:
         require(run, f"recipe {name} is drawn anew each time: leave out --no-run")
-        _list_pictures(_draw_untrained(recipe, quick, changes, results), format)
+        _list_pictures(draw_untrained(recipe, quick, changes, results), format)
         return
     tuned = use_choices(recipe, store.summaries(), changes, quick)
-    recipe = tuned.recipe
-    wanted = plan_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
-    grid, ready = None, tuned.select_ready(wanted)
+
+    def plan(recipe: Recipe) -> list[Job]:
+        return plan_jobs(recipe, quick, range(seeds or recipe.seeds), changes, only or [])
+
+    def run_missing(wanted: list[Job]) -> Grid | None:
+        ready = tuned.select_ready(wanted)
+        left = find_missing(ready, store.summaries()) if run else []
+        if not left:
+            return None
+        workers = make_workers(engine, jobs, ray_address, results, time)
+        return run_stages([left], count_runs([left]), results, time, workers, collect)
+
+    recipe, wanted = tuned.recipe, plan(tuned.recipe)
     if waiting := ", ".join(tuned.list_waiting(wanted)):
         print(f"fedfm table {recipe.tuned} must first choose settings: {waiting}", file=sys.stderr)
-    if run and (left := find_missing(ready, store.summaries())):
-        workers = make_workers(engine, jobs, ray_address, results, time)
-        grid = run_stages([left], count_runs([left]), results, time, workers, collect)
+    grid = run_missing(wanted)
+    if extended := _extend_range(recipe, quick, wanted, store):
+        recipe, wanted = extended, plan(extended)
+        grid = run_missing(wanted) or grid
     content = _print_table(recipe, quick, wanted, store, format)
     if run:
         _write_files(recipe, content, store.folder, quick)
@@ -108,6 +119,19 @@ def _set_measures(recipe: Recipe, measures: Sequence[str] | None) -> Recipe:
 
     names = tuple(get_measure(name).name for name in measures or recipe.measures)
     return replace(recipe, measures=names)
+
+
+def _extend_range(recipe: Recipe, quick: bool, jobs: Sequence[Job], store: Store) -> Recipe | None:
+    """Return a choice with the values beyond its range that it needs; None if it needs none."""
+    from fedfm.grid.jobs import select_current
+    from fedfm.report.tables.build import build_table
+    from fedfm.report.tables.choice import extend_choice
+
+    if quick or recipe.output != "choice":
+        return None
+    table = build_table(recipe, select_current(jobs, store.summaries()))
+    extended = extend_choice(recipe, table)
+    return extended if extended.axes != recipe.axes else None
 
 
 def _print_table(
@@ -133,17 +157,6 @@ def _write_files(recipe: Recipe, content: Table, results: Path, quick: bool) -> 
     drawn = recipe.output in ("curve", "features")
     if drawn and (picture := draw_picture(recipe, content, results, quick)):
         print(f"picture in {picture}", file=sys.stderr)
-
-
-def _draw_untrained(
-    recipe: Recipe, quick: bool, changes: Sequence[str], results: Path
-) -> Iterable[dict[str, Any]]:
-    """Draw partitions, or the local models of two clients."""
-    from fedfm.paper.pictures import draw_local_models, draw_partitions
-
-    if recipe.output == "partitions":
-        return draw_partitions(recipe, quick, changes, results / recipe.name)
-    return draw_local_models(recipe, quick, changes, results)
 
 
 def _list_pictures(pictures: Iterable[dict[str, Any]], format: str) -> None:
@@ -185,6 +198,7 @@ def _count_runs(
     """Return a recipe's name, place in the paper, title, and how many of its runs exist."""
     from fedfm.grid.jobs import find_missing, plan_jobs
     from fedfm.paper.field.tuning import use_choices
+    from fedfm.paper.stages import UNTRAINED
 
     row = {"name": recipe.name, "paper": recipe.paper, "title": recipe.title}
     if recipe.output in UNTRAINED:

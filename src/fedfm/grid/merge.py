@@ -12,7 +12,7 @@ from fedfm.core.checkpoint import partial_path
 from fedfm.core.errors import require
 from fedfm.data.archives import user_errors
 from fedfm.grid.repeats import Repeat, find_repeats
-from fedfm.grid.store import Store, Summary
+from fedfm.grid.store import DRAWN_FILE, Store, Summary
 from fedfm.run.folder import is_finished
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ def merge(source: Path, target: Path, models: bool = False) -> MergeReport:
     repeated = tuple(find_repeats(new, there))
     _warn_of_conflicts(new.summaries(), there.summaries(), repeated, source)
     folders = dict.fromkeys(summary.folder for summary in new.summaries())
+    _copy_drawn(source, target)
     copied = sum(_copy_run(source / folder, target / folder, models) for folder in folders)
     return MergeReport(there.merge(new), copied, repeated)
 
@@ -73,6 +74,14 @@ def _unpack(archive: Path, folder: Path) -> Path:
     with user_errors(archive), tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     return folder / "results"
+
+
+def _copy_drawn(source: Path, target: Path) -> None:
+    """Copy what was drawn without runs (partitions, local models), unless it is there."""
+    for record in source.glob(f"*/{DRAWN_FILE}"):
+        folder = target / record.parent.name
+        if not (folder / record.name).exists():
+            shutil.copytree(record.parent, folder, dirs_exist_ok=True)
 
 
 def _copy_run(source: Path, target: Path, models: bool) -> bool:

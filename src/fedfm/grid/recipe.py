@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
-from fedfm.config import Config, override, parse, use_method_table
+from fedfm.config import Config, parse, use_method_table
 from fedfm.core.errors import UserError, require, unknown
+from fedfm.grid.changes import Settings, apply_change, merge_settings, parse_change
 from fedfm.methods import PIECES
 
-Settings = dict[str, Any]
-"""A nested table of a config, whole or in part."""
 Output = Literal["table", "curve", "features", "clients", "partitions", "choice"]
 """What a recipe shows: numbers, curves over the columns' axis, feature spaces, local models of
 clients, partitions; or the best settings of each method, which are then chosen."""
@@ -44,6 +43,12 @@ class Recipe:
     """The paper's numbers by labels, "A / B" in the axes' order, with the measure if several."""
     skipped: tuple[dict[str, Any], ...] = ()
     """Combinations without a cell: a label, or a list of them, for some axes."""
+    fixed: tuple[str, ...] = ()
+    """Cells with a label that begins so set their method themselves: no change reaches it."""
+    beyond: dict[str, dict[str, Settings]] = field(default_factory=dict)
+    """Of a choice: further labels, each for a choice at that end of its method's range."""
+    chosen_for: str = ""
+    """Of a choice: the only label whose cells take what is chosen; by default all cells do."""
     quick: Settings = field(default_factory=dict)
     output: Output = "table"
     seeds: int = 3
@@ -71,6 +76,16 @@ class Recipe:
         skipped = (*self.skipped, *self.quick.get("skipped", ()))
         base = merge_settings(self.base, self.quick.get("base", {}))
         return replace(self, base=base, axes=axes, skipped=skipped, values={}, quick={})
+
+    def extended(self, axis: str, labels: Iterable[str]) -> "Recipe":
+        """Return the recipe with some of the labels of `beyond`."""
+        added = {label: self.beyond[axis][label] for label in labels}
+        return replace(self, axes=self.axes | {axis: self.axes[axis] | added})
+
+    def fixes(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the cell with these labels sets its method itself."""
+        own = any(label.startswith(self.fixed) for label in labels.values())
+        return own or self.output == "choice"
 
     def skips(self, labels: Mapping[str, str]) -> bool:
         """Return whether there is no cell with these labels."""
@@ -106,9 +121,7 @@ def expand_cells(
         yield from recipe.cells
         return
     recipe = recipe.reduced if quick else recipe
-    changes = [_parse_change(text) for text in overrides]
-    if recipe.output == "choice":  # the recipe itself sets what is compared
-        changes = [(path, change) for path, change in changes if path[0] != "method"]
+    changes = [parse_change(text) for text in overrides]
     for combination in product(*recipe.axes.values()):
         labels = dict(zip(recipe.axes, combination, strict=True))
         if recipe.skips(labels):
@@ -116,19 +129,11 @@ def expand_cells(
         config = use_method_table(recipe.base)
         for axis, label in labels.items():
             config = merge_settings(config, use_method_table(recipe.axes[axis][label]))
-        for path, change in changes:
-            config = _apply_change(config, path, change)
+        source = config.get("data", {}).get("name", "")
+        for change in changes:
+            if change.is_about(labels, source, recipe.fixes(labels)):
+                config = apply_change(config, change.path, change.settings)
         yield Cell(labels, _drop_idle_pieces(config))
-
-
-def merge_settings(table: Settings, changes: Settings) -> Settings:
-    """Return a nested table with changes; keys that they do not mention stay."""
-    both = dict(table)
-    for key, value in changes.items():
-        old = both.get(key)
-        nested = isinstance(old, dict) and isinstance(value, dict)
-        both[key] = merge_settings(old, value) if nested and isinstance(old, dict) else value
-    return both
 
 
 def parse_recipe(name: str, text: str, axes: Settings, quick: Settings) -> Recipe:
@@ -145,7 +150,7 @@ def parse_recipe(name: str, text: str, axes: Settings, quick: Settings) -> Recip
         require(key in table, f"recipe {name} needs the key '{key}'")
     table["axes"] = {a: _resolve_labels(a, labels, axes) for a, labels in table["axes"].items()}
     table["quick"] = merge_settings(quick, table.get("quick", {}))
-    for key in ("rows", "columns", "measures", "skipped"):
+    for key in ("rows", "columns", "measures", "skipped", "fixed"):
         if key in table:
             table[key] = tuple(table[key])
     recipe = Recipe(name, **table)
@@ -189,23 +194,6 @@ def _resolve_labels(axis: str, labels: Any, shared: Settings) -> dict[str, Setti
 
 def _as_list(given: Any) -> list[str]:
     return given if isinstance(given, list) else [given]
-
-
-def _parse_change(text: str) -> tuple[list[str], Settings]:
-    path, change = override(text)
-    require(path != ["seed"], "seeds are chosen with --seeds, not with --set seed")
-    for part in reversed(path):
-        change = {part: change}
-    return path, change
-
-
-def _apply_change(config: Settings, path: list[str], change: Settings) -> Settings:
-    """Return a config after a user's change; settings of absent methods are ignored."""
-    if path == ["method"]:
-        return config | use_method_table(change)
-    if path[0] == "method" and path[1] not in config.get("method", {}):
-        return config
-    return merge_settings(config, change)
 
 
 def _drop_idle_pieces(config: Settings) -> Settings:

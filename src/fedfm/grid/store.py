@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 POINTS_FILE = "points.npz"
 """Holds a sample of a run's test features (feature_points.py)."""
+DRAWN_FILE = "drawn.json"
+"""Says what was drawn without runs, beside the pictures."""
 KEPT = (
     "seed",
     "method",

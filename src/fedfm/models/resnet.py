@@ -92,6 +92,14 @@ class Bottleneck(nn.Module):
         return activate(self.bn3, self.conv3(y), self.downsample(x))
 
 
+def _make_projection(inputs: int, outputs: int) -> nn.Module:
+    """Return a projection head [B, inputs] -> [B, outputs], or for 0 outputs nothing."""
+    if not outputs:
+        return nn.Identity()
+    check_positive(projection=outputs)
+    return nn.Sequential(nn.Linear(inputs, inputs), nn.ReLU(), nn.Linear(inputs, outputs))
+
+
 class ResNet(nn.Module):
     """Four stages of residual blocks for images.
 
@@ -105,6 +113,8 @@ class ResNet(nn.Module):
         width: The number of channels of the first stage.
         standardise: rho of weight-standardised convolutions (FedWS); 0: plain convolutions.
         head: "linear", or "simplex" for fixed class directions (FedETF).
+        projection: The number of features after a projection head, as MOON's authors use it: two
+            linear layers, which the last layer follows; 0: none.
 
     Examples:
         >>> small = ResNet18((1, 28, 28), 10, stem="cifar", norm="group", groups=8, width=8)
@@ -129,6 +139,7 @@ class ResNet(nn.Module):
         width: int = 64,
         standardise: float = 0.0,
         head: str = "linear",
+        projection: int = 0,
     ) -> None:
         stem = stem or self.default_stem
         check_choice("stem", stem, ("imagenet", "cifar"))
@@ -144,7 +155,9 @@ class ResNet(nn.Module):
         self.layer3 = self._stage(2, width * 2 * self.block.expansion, width * 4, make_norm)
         self.layer4 = self._stage(3, width * 4 * self.block.expansion, width * 8, make_norm)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = make_head(head, width * 8 * self.block.expansion, classes)
+        pooled = width * 8 * self.block.expansion
+        self.projection = _make_projection(pooled, projection)
+        self.fc = make_head(head, projection or pooled, classes)
         self._initialise()
         standardise_convolutions(self, standardise, norm)
 
@@ -152,7 +165,7 @@ class ResNet(nn.Module):
         """Return images [B, C, H, W] -> (features [B, d], logits [B, classes])."""
         x = self.maxpool(activate(self.bn1, self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        features = torch.flatten(self.avgpool(x), 1)
+        features = self.projection(torch.flatten(self.avgpool(x), 1))
         return features, self.fc(features)
 
     def _stage(self, index: int, inside: int, width: int, norm: Norm) -> nn.Sequential:

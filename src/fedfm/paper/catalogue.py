@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.core.tables import flatten_keys
-from fedfm.grid.recipe import Recipe, Settings, parse_recipe
+from fedfm.grid.changes import Settings
+from fedfm.grid.recipe import Recipe, parse_recipe
 
 FOLDER = resources.files("fedfm.paper") / "recipes"
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,19 @@ from fedfm.run.simulation import Simulation
 
 
 def draw_picture(
-    recipe: Recipe, table: Table, results: Path, quick: bool, path: Path | None = None
+    recipe: Recipe,
+    table: Table,
+    results: Path,
+    quick: bool,
+    path: Path | None = None,
+    note: str = "",
 ) -> Path | None:
-    """Draw the runs of a table, by default into the results folder; None if it has no picture."""
+    """Draw the runs of a table, by default into the results folder; None if it has no picture.
+
+    The title begins with `note`.
+    """
+    recipe = replace(recipe, title=note + recipe.title)
+    table = replace(table, recipe=replace(table.recipe, title=note + table.recipe.title))
     entries = (entry for entry in table.entries.values() if entry.runs)
     runs = {tuple(entry.labels.values()): entry.runs[0] for entry in entries}
     if not runs or recipe.output not in ("curve", "features"):
@@ -109,7 +120,7 @@ def compute_local_spaces(
 
 
 def draw_partitions(
-    recipe: Recipe, quick: bool, overrides: Iterable[str], folder: Path
+    recipe: Recipe, quick: bool, overrides: Iterable[str], results: Path
 ) -> Iterator[dict[str, Any]]:
     """Draw the partition of every cell; yield what it shows and where it is."""
     from fedfm.run.prepare import follow_data, load_data
@@ -119,10 +130,12 @@ def draw_partitions(
         clients, seed = config.training.clients, config.seed
         kept = config.training.server_validation
         counts = partitions.tabulate(dataset, clients, config.partition, seed, kept)
-        path = folder / f"{'-'.join(cell.labels.values())}{'-quick' if quick else ''}.png"
-        heading = f"{cell.title}: {dataset.name}, {clients} clients, seed {seed}"
+        name = f"{'-'.join(cell.labels.values())}{'-quick' if quick else ''}.png"
+        path = results / recipe.name / name
+        source = Path(config.data.path).stem if config.data.path else dataset.name
+        heading = f"{cell.title}: {source}, {clients} clients, seed {seed}"
         yield cell.labels | {
-            "data": dataset.name,
+            "data": source,
             "clients": clients,
             "smallest": int(counts.sum(1).min()),
             "largest": int(counts.sum(1).max()),

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedfm.grid.jobs import Job, plan_jobs, select_cells, select_current
 from fedfm.grid.recipe import Recipe, expand_cells
-from fedfm.grid.store import Store
+from fedfm.grid.store import Store, Summary
 from fedfm.paper.catalogue import load_recipe, read_shared
 from fedfm.report.tables.build import build_table
+from fedfm.report.tables.choice import extend_choice, find_beyond
 from fedfm.report.tables.table import Table
 
 Places = Mapping[str, Sequence[str]]
@@ -24,6 +25,10 @@ class Section:
 
     recipe: str
     only: Sequence[str] = ()
+    ours: bool = False
+    """Whether it is not a table or figure of the paper."""
+    takes: Mapping[str, str] = field(default_factory=dict)
+    """By the data's label, or "", what the missing cells take where finished runs do not tell."""
 
     @cached_property
     def selection(self) -> Recipe:
@@ -51,9 +56,13 @@ class Section:
 class ReproductionStep(Section):
     """Runs that belong together, in the order of the plan."""
 
+    item: int = 0
+    """The number of the group of steps that it belongs to."""
     seeds: int = 1
     tuned: bool = False
     """Whether it uses the settings that an earlier step chooses."""
+    undecided: bool = False
+    """Whether it has only the cells of claims that the runs so far leave undecided."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +76,14 @@ class Claim:
     at: Places = field(default_factory=dict)
     measure: str = ""
     """By default the recipe's first."""
+    than_recipe: str = ""
+    """The recipe of the cells of `than`, if it is another one; `at` is not about these."""
+    kind: Literal["better", "comparable"] = "better"
+    """Whether `better` must be better, or differ by less than `within`."""
     best: bool = False
     """Whether the best of `than` is the one to beat, instead of each of them."""
     within: float = 0.0
-    """The claim still holds if the difference is worse by at most this."""
+    """In points: so much worse still counts as better, or so much either way as comparable."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +111,22 @@ def build_tables(
     """Return the table of every section by recipe, as far as there are results."""
     summaries, tables = Store(results).summaries(), {}
     for part in plan.parts:
-        jobs = part.jobs(quick, None, overrides)
         recipe = load_recipe(part.recipe) if quick else part.selection
-        tables[part.recipe] = build_table(recipe, select_current(jobs, summaries), quick)
+        jobs = part.jobs(quick, None, overrides)
+        table = build_table(recipe, select_current(jobs, summaries), quick)
+        tables[part.recipe] = add_beyond(table, recipe, summaries, overrides)
     return tables
+
+
+def add_beyond(
+    table: Table, recipe: Recipe, summaries: Sequence[Summary], overrides: Sequence[str]
+) -> Table:
+    """Return the table of a choice with the values beyond its range that it needs."""
+    if table.quick or recipe.output != "choice" or not find_beyond(recipe, table):
+        return table
+    recipe = extend_choice(recipe, table)
+    jobs = plan_jobs(recipe, False, range(recipe.seeds), overrides, ())
+    return build_table(recipe, select_current(jobs, summaries))
 
 
 def expand_places(places: Places) -> list[dict[str, Any]]:

@@ -9,7 +9,13 @@ from fedfm.core.errors import UserError
 from fedfm.grid.recipe import expand_cells
 from fedfm.paper.catalogue import load_recipe, read_settings
 from fedfm.report.tables.build import build_table
-from fedfm.report.tables.choice import ChosenSettings, choose_settings, write_choice
+from fedfm.report.tables.choice import (
+    ChosenSettings,
+    choose_settings,
+    extend_choice,
+    find_beyond,
+    write_choice,
+)
 from tests.grid.results import result
 
 TUNE = load_recipe("tune")
@@ -41,7 +47,7 @@ def test_the_best_by_validation_is_chosen(table):
     assert found.keys() == {"fedprox", "moon"}
     assert found["fedprox"].settings == {"mu": 0.1}
     assert found["fedprox"].words == "fedprox: mu = 0.1 (68.00 %)"
-    assert "also tried: mu = 0.001 (not run), mu = 0.01 (66.00 %)" in found["fedprox"].toml
+    assert "also tried: mu = 0.001 (not run), mu = 0.01 (66.00 %)" in found["fedprox"].format_toml()
 
 
 def test_the_choice_is_a_file_that_other_recipes_take(table, tmp_path):
@@ -79,7 +85,7 @@ def test_settings_that_all_rows_share_are_not_part_of_the_choice():
 
 def test_texts_and_truths_can_be_chosen():
     settings = {"guide": "l2", "loud": True, "strength": 1e-05}
-    text = ChosenSettings("fedfm", settings, 50.0, ()).toml
+    text = ChosenSettings("fedfm", settings, 50.0, ()).format_toml()
     assert tomllib.loads(text) == {"method": {"fedfm": settings}}
 
 
@@ -129,3 +135,52 @@ def test_bad_files_are_named(tmp_path, text, pattern):
         path.write_text(text)
     with pytest.raises(UserError, match=pattern):
         read_settings([path])
+
+
+def run_moon(values: dict[str, float], recipe=TUNE):
+    """Validation accuracies by mu, under both partitions."""
+    return build_table(
+        recipe,
+        [
+            result(
+                {"partition": where, "setting": f"MOON, mu = {mu}"},
+                0,
+                50.0,
+                val_accuracy=value,
+                recipe="tune",
+            )
+            for mu, value in values.items()
+            for where in ("NIID-1", "NIID-2")
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("best", "beyond"), [("0.1", ["MOON, mu = 0.02"]), ("1", []), ("10", ["MOON, mu = 20"])]
+)
+def test_a_choice_at_the_end_of_its_range_gets_one_value_beyond(best, beyond):
+    values = dict.fromkeys(("0.1", "0.5", "1", "5", "10"), 0.5) | {best: 0.6}
+    table = run_moon(values)
+    assert find_beyond(TUNE, table) == beyond
+    extended = extend_choice(TUNE, table)
+    assert [*extended.axes["setting"]] == [*TUNE.axes["setting"], *beyond]
+    more = run_moon(values | {label.split()[-1]: 0.7 for label in beyond}, extended)
+    assert extend_choice(extended, more).axes == extended.axes
+
+
+def test_nothing_beyond_is_asked_for_while_a_value_was_not_run():
+    assert find_beyond(TUNE, run_moon({"0.1": 0.6, "0.5": 0.5})) == []
+
+
+def test_a_choice_for_one_label_reaches_only_that_one(tmp_path):
+    recipe = load_recipe("tune-l2")
+    runs = [
+        result(
+            {"partition": where, "setting": label}, 0, 50.0, val_accuracy=value, recipe="tune-l2"
+        )
+        for label, value in (("L2, lambda = 1", 0.6), ("L2, lambda = 10", 0.5))
+        for where in ("NIID-1", "NIID-2")
+    ]
+    path = write_choice(recipe, build_table(recipe, runs), tmp_path)
+    assert path is not None
+    assert read_settings([path]) == ["only.FedFM (L2, tuned).method.fedfm.strength=1.0"]

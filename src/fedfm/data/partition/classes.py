@@ -1,4 +1,4 @@
-"""Partitions by classes: dominant ones, missing ones, and shards of the sorted samples."""
+"""Partitions by classes: dominant ones, missing ones, a majority, shards of sorted samples."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,31 @@ def _equal_cells(held: NDArray[np.bool_], sizes: Ints) -> Ints:
         "that hold it: use fewer clients or a larger missing",
     )
     return np.where(cells, per_cell[scarce], 0)
+
+
+# --- A majority: few samples, many of them of one class -------------------------------------------
+
+
+def favour_one_class(
+    sizes: Ints, clients: int, partition: Partition, rng: np.random.Generator
+) -> Ints:
+    """Make the table [K, C] of majority: `size` samples a client, `share` of them of one class."""
+    classes = len(sizes)
+    own = round(partition.share * partition.size) if classes > 1 else partition.size
+    whole, rest = divmod(partition.size - own, max(classes - 1, 1))
+    table = np.zeros((clients, classes), np.int64)
+    for client in range(clients):
+        order = (client + np.arange(classes)) % classes  # its own class, then the following ones
+        table[client, order] = whole + (np.arange(classes) <= rest)
+        table[client, order[0]] = own
+    scarce = int((sizes - table.sum(0)).argmin())
+    require(
+        table[:, scarce].sum() <= sizes[scarce],
+        f"class {scarce} has {sizes[scarce]} samples, but {clients} clients with size = "
+        f"{partition.size} and share = {partition.share:g} need {table[:, scarce].sum()}: use "
+        "fewer clients or a smaller size",
+    )
+    return table
 
 
 # --- Shards: the samples sorted by class, cut into pieces -----------------------------------------

@@ -178,6 +178,7 @@ TABLES: dict[str, Draw] = {
     "niid3": by_classes.withhold_classes,
     "dirichlet": dirichlet.mix_classes,
     "shards": by_classes.deal_shards,
+    "majority": by_classes.favour_one_class,
 }
 """Kinds that deal each class by itself: how many samples of it each client gets [K, C]."""
 

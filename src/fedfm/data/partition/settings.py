@@ -13,6 +13,7 @@ Kind = Literal[
     "niid3",
     "dirichlet",
     "shards",
+    "majority",
     "quantity",
     "feature",
     "natural",
@@ -39,7 +40,8 @@ class Partition:
 
     Drawn: an even share (iid), Dirichlet shares of each class (niid1), dominant classes (niid2),
     missing classes (niid3), a Dirichlet mixture of classes in equal sizes (dirichlet), a few
-    classes (shards), unequal sizes (quantity), an even share with changed inputs (feature).
+    classes (shards), few samples mostly of one class (majority), unequal sizes (quantity), an even
+    share with changed inputs (feature).
     Given: the clients that the data name (natural), or yours, from a file or from Python (own).
     """
     beta: float = 0.5
@@ -62,6 +64,10 @@ class Partition:
     """
     shards: int = 2
     """shards: how many pieces of the samples, sorted by class, a client gets."""
+    size: int = 5000
+    """majority: how many samples a client holds; the rest of the data is not used."""
+    share: float = 0.5
+    """majority: how many of these are of the client's own class, k mod C; the others are even."""
     transform: Transform = "rotation"
     """feature: what differs between the clients: rotation (of images), noise or brightness."""
     severity: float = 1.0
@@ -92,6 +98,8 @@ class Partition:
         )
         require(self.missing >= 0, f"missing must be at least 0 (it is {self.missing})")
         require(self.shards >= 1, f"shards must be at least 1 (it is {self.shards})")
+        require(self.size >= 1, f"size must be at least 1 (it is {self.size})")
+        require(0 <= self.share <= 1, f"share must be from 0 to 1 (it is {self.share:g})")
         require(
             isfinite(self.severity) and self.severity >= 0,
             f"severity must be at least 0 (it is {self.severity:g})",

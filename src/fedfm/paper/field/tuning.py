@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
 
+from fedfm.grid.changes import Settings, merge_settings
 from fedfm.grid.jobs import Job, plan_jobs
-from fedfm.grid.recipe import Recipe, Settings, merge_settings
+from fedfm.grid.recipe import Recipe
 from fedfm.grid.store import Summary
 from fedfm.grid.sweep import mean_of
 from fedfm.paper.catalogue import load_recipe
