@@ -24,7 +24,13 @@ from fedfm.deploy.programs.addresses import (
 )
 from fedfm.deploy.programs.keys import ServerKeys
 from fedfm.deploy.programs.logs import show_log
-from fedfm.deploy.programs.processes import FlowerError, Processes, hold, supervise
+from fedfm.deploy.programs.processes import (
+    FlowerError,
+    Processes,
+    explain_full_disk,
+    hold,
+    supervise,
+)
 from fedfm.deploy.programs.renewal import Renewed
 from fedfm.deploy.server.grid import ServerGrid
 from fedfm.deploy.server_app import FLOWER, run_federation
@@ -37,6 +43,7 @@ APP = {
     "clientapp": "fedfm.deploy.client_app:app",
 }
 """The two halves of the Flower app, as module:attribute, for nodes of Flower's own."""
+FULL = "make room, then continue with --resume; all finished rounds are saved"
 LOG, TOKEN, SECRET = "server.log", "control.token", "runtime.secret"
 
 
@@ -89,6 +96,7 @@ def serve(serving: Serving, services: Sequence[Service] = ()) -> None:
     """Run a federation to its end, with `services` beside it; raise `FlowerError` if it fails."""
     require_free(serving.address)
     with ExitStack() as stack:
+        stack.enter_context(explain_full_disk(FULL))
         stack.enter_context(hold(serving.flower))
         RunFolder.open(serving.out, serving.config.as_toml(), serving.resume, FLOWER)
         stack.enter_context(show_log(serving.flower / LOG, serving.log_json))
