@@ -148,6 +148,17 @@ def test_a_port_in_use(command: Command):
     assert "choose another --port" in answer.err
 
 
+def test_a_port_for_metrics_in_use(command: Command, tmp_path):
+    """It is found before the run's folder is made: the corrected command can begin."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        answer = command(*SERVE, "--metrics", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert answer.code == 2
+    assert "another port, or an address of this machine, for --metrics" in answer.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_data_can_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()

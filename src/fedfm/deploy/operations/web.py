@@ -1,6 +1,7 @@
 """The server's web pages for operators: /metrics, /health, /status.json, and a live page at /."""
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -140,6 +141,6 @@ def _bind(address: Address) -> socket.socket:
         return socket.create_server(tuple(address), family=family)
     except OSError as problem:
         raise UserError(
-            f"--metrics {address}: cannot listen there ({problem.strerror}); choose another port, "
+            f"--metrics {address}: cannot listen there ({os.strerror(problem.errno or 0)}); choose another port, "
             "or an address of this machine"
         ) from problem
