@@ -140,7 +140,8 @@ def _bind(address: Address) -> socket.socket:
     try:
         return socket.create_server(tuple(address), family=family)
     except OSError as problem:
+        reason = os.strerror(problem.errno or 0)
         raise UserError(
-            f"--metrics {address}: cannot listen there ({os.strerror(problem.errno or 0)}); choose another port, "
-            "or an address of this machine"
+            f"--metrics {address}: cannot listen there ({reason}); choose another port, or an "
+            "address of this machine"
         ) from problem
