@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedfm.core.errors import UserError
 from fedfm.deploy.operations.metrics import write_metrics
@@ -41,6 +43,20 @@ FILES = {
 }
 """The page's files by path: type and sources; its look is the report's."""
 CONNECTIONS = 50
+"""Open connections; the files of the server's process are needed for its run."""
+
+
+class Connection(H11Protocol):
+    """One connection; over the limit the oldest makes way, so that nobody can hold the port."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept a connection."""
+        super().connection_made(transport)
+        self.began = time.monotonic()
+        if len(self.connections) > CONNECTIONS:
+            oldest = min(self.connections, key=lambda each: each.began)  # type: ignore[union-attr]
+            self.connections.discard(oldest)
+            oldest.transport.abort()
 
 
 class Source(Protocol):
@@ -108,7 +124,8 @@ def serve_web(source: Source, address: Address) -> Iterator[None]:
         log_level="error",
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
+        http=Connection,
+        backlog=CONNECTIONS,  # so many are accepted before others are closed
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2,
     )

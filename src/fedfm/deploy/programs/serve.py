@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from fedfm.config import Config
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, is_disk_full
 from fedfm.deploy.flower import Control, FleetError, read_public_key, take_server_task
 from fedfm.deploy.programs.addresses import (
     LOOPBACK,
@@ -122,6 +122,10 @@ def run_server(running: Running) -> None:
         raise FlowerError(f"the superlink refuses its own server: {problem}") from problem
     except UserError as problem:
         raise FlowerError(f"the run failed: {problem}") from problem
+    except OSError as problem:
+        if is_disk_full(problem):
+            raise
+        raise FlowerError(f"the run failed: {problem}; continue with --resume") from problem
 
 
 @contextmanager
