@@ -14,7 +14,10 @@ import tomli_w
 
 from fedfm.config import Config
 from fedfm.core.errors import UserError, is_disk_full
-from fedfm.deploy.flower import Control, FleetError, read_public_key, take_server_task
+from fedfm.deploy.flower.control import Control
+from fedfm.deploy.flower.errors import FleetError
+from fedfm.deploy.flower.keys import read_public_key
+from fedfm.deploy.flower.task import take_server_task
 from fedfm.deploy.programs.addresses import (
     LOOPBACK,
     Address,
@@ -153,7 +156,7 @@ def superlink_command(folder: Path, address: Address, keys: ServerKeys | None) -
     clients are registered again and reconnect.
     """
     credentials = [str(folder / TOKEN), str(folder / SECRET)]
-    module = [sys.executable, "-m", "fedfm.deploy.flower"]
+    module = [sys.executable, "-m", "fedfm.deploy.flower.superlink"]
     return [*module, str(address), *credentials, *_tls(keys)]
 
 
