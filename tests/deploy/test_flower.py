@@ -184,6 +184,69 @@ def test_who_is_not_let_in(closed, folder):
         Fleet(str(free_address()), a.ca, a.key)
 
 
+@pytest.fixture
+def both(folder) -> Iterator[tuple[str, Path]]:
+    """A superlink with TLS that knows `a` and `b`, and its authority."""
+    keys = load_server_keys(folder / "keys" / "server")
+    with run_superlink(keys) as address:
+        with Control(str(address), keys.ca, TOKEN) as control:
+            for name in "ab":
+                control.register(name, read_public_key(keys.clients[name]))
+        yield str(address), keys.ca
+
+
+def test_a_client_does_not_act_as_another(both, folder, app):
+    """Neither with the other's number, nor by an answer to a question that it does not know."""
+    address, ca = both
+    a, b = (load_client_keys(folder / "keys" / name, name) for name in "ab")
+    run = start_run(address, app, ca)
+    with (
+        take_server_task(address, ca, SECRET, run, lambda: None) as grid,
+        Fleet(address, a.ca, a.key) as liar,
+        Fleet(address, b.ca, b.key) as other,
+    ):
+        nodes = (liar.node, other.node)
+        ids = [
+            *grid.push_messages(
+                [Message(write_payload(QUESTION), node, "query.hello", ttl=60) for node in nodes]
+            )
+        ]
+        own, question = liar.receive(), other.receive()
+        assert own is not None
+        assert question is not None
+        liar._node, honest = other._node, liar._node
+        for call in (liar.receive, partial(liar.reply, question, "in another's name")):
+            with pytest.raises(Unauthenticated):
+                call()
+        liar._node = honest
+        own.message.metadata.dst_node_id = other.node  # as if it were a question to the other
+        own.message.metadata.__dict__["_message_id"] = "0" * 64
+        liar.reply(own, "in another's name")
+        other.reply(question, question.content)
+        replies: list[Message] = []
+        while not replies:
+            replies = [each for each in grid.pull_messages(ids) if not each.has_error()]
+            time.sleep(0.01)
+        assert [read_payload(each.content) for each in replies] == [QUESTION]
+        assert list(grid.pull_messages(ids[:1])) == []
+
+
+def test_requests_of_strangers_leave_nothing_in_the_log(capfd):
+    """They would fill the disk."""
+    with run_superlink() as address:
+        capfd.readouterr()
+        for call in ("pull-messages", "activate-node", "nothing"):
+            for kind in (PROTOBUF_MEDIA_TYPE, "text/plain"):
+                answered = httpx.post(
+                    f"http://{address}/v1/fleet/{call}",
+                    content=b"\xff" * 100,
+                    headers={"content-type": kind, "accept": kind},
+                )
+                assert answered.is_client_error
+        said = capfd.readouterr()
+    assert said.out + said.err == ""
+
+
 def test_plain_http_and_tls_do_not_mix(plain, closed, folder):
     a = load_client_keys(folder / "keys" / "a", "a")
     with pytest.raises(Untrusted):

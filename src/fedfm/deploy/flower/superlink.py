@@ -47,6 +47,7 @@ def make_server(
         log_config=get_uvicorn_log_config(logging.INFO),
         ssl_certfile=certificate,
         ssl_keyfile=key,
+        access_log=False,  # a stranger's requests must not fill the disk
         ws="none",
         timeout_graceful_shutdown=2,
     )
