@@ -130,8 +130,9 @@ def test_a_full_disk_ends_a_run_in_words_and_the_checkpoint_before_is_whole(tmp_
     filled.start(largest_file=4 * model)
     assert filled.end() == 2
     *rounds, last = filled.said.read_text().splitlines()
-    assert last == "fedfm: File too large; everything saved before is intact"
     assert 0 < len(rounds) == filled.saved() < 4
+    file = filled.folder / "checkpoint" / f"state-{filled.saved() + 1:06d}.safetensors"
+    assert last == f"fedfm: File too large ({file}); everything saved before is intact"
     assert not [name for name in contents(filled.folder) if name.endswith(".partial")]
 
     filled.start()

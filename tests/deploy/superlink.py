@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedfm.deploy.flower import make_server
+from fedfm.deploy.flower.superlink import make_server
 from fedfm.deploy.programs.addresses import Address, free_address
 from fedfm.deploy.programs.keys import ServerKeys
 

@@ -13,6 +13,7 @@ import pytest
 from fedfm.config import parse
 from fedfm.config.deployment import Deployment
 from fedfm.deploy.client.site import Site
+from fedfm.deploy.programs.gate.calls import HEAD
 from fedfm.deploy.programs.gate.limits import KIB, MIB, Limits
 from fedfm.deploy.programs.serve import APP
 from tests.deploy.commands import parse as parse_command
@@ -113,6 +114,7 @@ def test_the_limits_of_the_proxy_are_the_defaults():
     numbers = [[int(number) for number in row] for row in rows]
     assert numbers == [
         [limits.address, limits.client, limits.connections],
+        [HEAD // KIB, HEAD // KIB],
         [limits.stranger // KIB, limits.request // MIB, 5],
         [limits.own // MIB, limits.total // MIB, limits.wait],
         [],

@@ -3,14 +3,20 @@
 "Without them" is exact: the result is the simulation's in which they did not answer.
 """
 
+import errno
+import os
 import pickle
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from safetensors.torch import load_file
 
+from fedfm.core import client_states
+from fedfm.core.checkpoint import partial_path
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet, pack
@@ -24,6 +30,7 @@ EXACT = {"rtol": 1e-5, "atol": 1e-6}
 QUANTISED = {"rtol": 1e-3, "atol": 1e-4}
 RARE = ("fedfm-lite.models_every=2", "training.rounds=4")
 SECURE = "deployment.secure=true"
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
 
 
 def missing(kind, round=1, client=1):
@@ -555,6 +562,70 @@ def test_a_lost_or_damaged_model(federation, warnings, pattern, damage):
     run.run(Fault("train", disk_dies, at=(1,)))
     assert_same(run.state, run.simulated_without(missing("train"), {1: 1}), **EXACT)
     assert_one_line(warnings(), "this client")
+
+
+# --- a full disk ------------------------------------------------------------------------------
+
+
+def fill(file: Path) -> None:
+    """Let the disk be full when this file is written next: its content goes to /dev/full."""
+    partial_path(file).symlink_to("/dev/full")
+
+
+@on_linux
+@pytest.mark.parametrize("name", ["state-000002.safetensors", "manifest.json"])
+def test_the_servers_disk_is_full_while_it_writes_a_checkpoint(federation, name):
+    """The server ends and names the file; the checkpoint before is whole, and it goes on."""
+    run, undisturbed = federation("scaffold"), federation("scaffold")
+    undisturbed.run()
+
+    def disk_fills_up(message, answer):
+        fill(run.folder / "server" / "checkpoint" / name)
+        return answer()
+
+    with pytest.raises(OSError, match="No space") as problem:
+        run.run(Fault("train", disk_fills_up, at=(1,)))
+    assert problem.value.filename.endswith(name)
+    assert run.state.round == 1
+    run.run(resume=True)
+    assert_same(run.state, undisturbed.state)
+
+
+def test_a_clients_disk_is_full_while_it_keeps_its_state(federation, warnings, caplog, monkeypatch):
+    """Both sides say so; it misses the round and takes part in the next with the state before."""
+    run = federation("scaffold", "training.rounds=4")
+
+    def write(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def disk_fills_up(message, answer):
+        with monkeypatch.context() as patch:
+            patch.setattr(client_states, "write_atomically", write)
+            return answer()
+
+    result = run.run(Fault("train", disk_fills_up, at=(1,)))
+    assert_same(run.state, run.simulated_without(missing("train")), **EXACT)
+    assert [record.failed for record in result.rounds] == [0, 1, 0, 0]
+    assert_one_line(warnings(), "its disk is full")
+    (line,) = [line for line in caplog.messages if "make room" in line]
+    assert "client-000001-000002.safetensors" in line
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@on_linux
+def test_a_clients_disk_is_full_when_the_model_is_delivered(federation, warnings):
+    """It gets the model when the server is started again."""
+    run = federation("fedavg", "training.rounds=1")
+
+    def disk_fills_up(message, answer):
+        fill(run.out(1) / "model.safetensors")
+        return answer()
+
+    run.run(Fault("deliver", disk_fills_up))
+    assert_one_line(warnings(), "its disk is full")
+    assert not (run.out(1) / "model.safetensors").exists()
+    run.run(resume=True)
+    assert (run.out(1) / "model.safetensors").exists()
 
 
 # --- secure sums ----------------------------------------------------------------------------------

@@ -16,18 +16,19 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from fedfm.core.errors import UserError
-from fedfm.deploy import flower
 from fedfm.deploy.errors import Refusal
-from fedfm.deploy.flower import (
-    Control,
-    Fleet,
+from fedfm.deploy.flower import errors
+from fedfm.deploy.flower.control import Control
+from fedfm.deploy.flower.errors import (
+    FleetError,
     NotAdmitted,
     Unauthenticated,
     Unreachable,
     Untrusted,
-    read_public_key,
-    take_server_task,
 )
+from fedfm.deploy.flower.fleet import Fleet, Question
+from fedfm.deploy.flower.keys import load_key_pair, read_public_key
+from fedfm.deploy.flower.task import take_server_task
 from fedfm.deploy.payload import Payload, read_payload, write_payload
 from fedfm.deploy.programs.addresses import free_address
 from fedfm.deploy.programs.keys import load_client_keys, load_server_keys, make_keys
@@ -82,7 +83,7 @@ def ask(grid, node: int, question: Payload) -> Message:
     return replies[0]
 
 
-def answer(fleet: Fleet, react: Callable[[flower.Question], object]) -> threading.Thread:
+def answer(fleet: Fleet, react: Callable[[Question], object]) -> threading.Thread:
     """Let a node react to one question, in another thread."""
 
     def work() -> None:
@@ -111,6 +112,35 @@ def test_questions_and_answers(plain, app):
         reply = ask(grid, fleet.node, QUESTION)
         node.join()
         assert reply.error.reason == f"not in run {run}"
+        assert fleet.receive() is None
+
+
+@pytest.mark.parametrize("call", ["PullObject", "ConfirmMessageReceived"])
+def test_a_question_is_not_lost_while_the_network_is_cut(plain, app, monkeypatch, call):
+    """The superlink announces a message once; a node that was cut off then fetches it later."""
+    run = start_run(plain, app)
+    with (
+        take_server_task(plain, None, SECRET, run, lambda: None) as grid,
+        Fleet(plain) as fleet,
+    ):
+        message = Message(write_payload(QUESTION), fleet.node, "query.hello", ttl=60)
+        ids = list(grid.push_messages([message]))
+
+        def cut(*given: object) -> None:
+            raise httpx.ReadError("cut")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fleet._client, call, cut)
+            for _ in range(2):
+                with pytest.raises(Unreachable):
+                    fleet.receive()
+        question = fleet.receive()
+        assert question is not None
+        assert read_payload(question.content) == QUESTION
+        fleet.reply(question, question.content)
+        while not (replies := list(grid.pull_messages(ids))):
+            time.sleep(0.01)
+        assert read_payload(replies[0].content) == QUESTION
         assert fleet.receive() is None
 
 
@@ -146,12 +176,75 @@ def test_who_is_not_let_in(closed, folder):
         Fleet(closed, a.ca, c.key)
     with pytest.raises(Untrusted):
         Fleet(closed, c.ca, c.key)
-    with pytest.raises(flower.FleetError):
+    with pytest.raises(FleetError):
         Fleet(closed, a.ca)
     with Fleet(closed, a.ca, a.key), pytest.raises(NotAdmitted):
         Fleet(closed, a.ca, a.key)
     with pytest.raises(Unreachable):
         Fleet(str(free_address()), a.ca, a.key)
+
+
+@pytest.fixture
+def both(folder) -> Iterator[tuple[str, Path]]:
+    """A superlink with TLS that knows `a` and `b`, and its authority."""
+    keys = load_server_keys(folder / "keys" / "server")
+    with run_superlink(keys) as address:
+        with Control(str(address), keys.ca, TOKEN) as control:
+            for name in "ab":
+                control.register(name, read_public_key(keys.clients[name]))
+        yield str(address), keys.ca
+
+
+def test_a_client_does_not_act_as_another(both, folder, app):
+    """Neither with the other's number, nor by an answer to a question that it does not know."""
+    address, ca = both
+    a, b = (load_client_keys(folder / "keys" / name, name) for name in "ab")
+    run = start_run(address, app, ca)
+    with (
+        take_server_task(address, ca, SECRET, run, lambda: None) as grid,
+        Fleet(address, a.ca, a.key) as liar,
+        Fleet(address, b.ca, b.key) as other,
+    ):
+        nodes = (liar.node, other.node)
+        ids = [
+            *grid.push_messages(
+                [Message(write_payload(QUESTION), node, "query.hello", ttl=60) for node in nodes]
+            )
+        ]
+        own, question = liar.receive(), other.receive()
+        assert own is not None
+        assert question is not None
+        liar._node, honest = other._node, liar._node
+        for call in (liar.receive, partial(liar.reply, question, "in another's name")):
+            with pytest.raises(Unauthenticated):
+                call()
+        liar._node = honest
+        own.message.metadata.dst_node_id = other.node  # as if it were a question to the other
+        own.message.metadata.__dict__["_message_id"] = "0" * 64
+        liar.reply(own, "in another's name")
+        other.reply(question, question.content)
+        replies: list[Message] = []
+        while not replies:
+            replies = [each for each in grid.pull_messages(ids) if not each.has_error()]
+            time.sleep(0.01)
+        assert [read_payload(each.content) for each in replies] == [QUESTION]
+        assert list(grid.pull_messages(ids[:1])) == []
+
+
+def test_requests_of_strangers_leave_nothing_in_the_log(capfd):
+    """They would fill the disk."""
+    with run_superlink() as address:
+        capfd.readouterr()
+        for call in ("pull-messages", "activate-node", "nothing"):
+            for kind in (PROTOBUF_MEDIA_TYPE, "text/plain"):
+                answered = httpx.post(
+                    f"http://{address}/v1/fleet/{call}",
+                    content=b"\xff" * 100,
+                    headers={"content-type": kind, "accept": kind},
+                )
+                assert answered.is_client_error
+        said = capfd.readouterr()
+    assert said.out + said.err == ""
 
 
 def test_plain_http_and_tls_do_not_mix(plain, closed, folder):
@@ -172,7 +265,7 @@ def test_a_clock_that_is_off_is_measured(closed, folder, monkeypatch, off):
             return datetime.now(tz) + timedelta(seconds=off)
 
     monkeypatch.setattr("flwr.supernode.node_auth_http_interceptor.now", lambda: Clock.now(UTC))
-    monkeypatch.setattr(flower, "datetime", Clock)
+    monkeypatch.setattr(errors, "datetime", Clock)
     with pytest.raises(Unauthenticated) as caught:
         Fleet(closed, a.ca, a.key)
     assert caught.value.ahead == pytest.approx(off, abs=5)
@@ -232,7 +325,7 @@ def test_a_grid_signs_what_it_sends(closed, folder, app):
     verifier = Verifier(a.ca.read_bytes(), "127.0.0.1")
     signer = partial(Signer.load, keys.certificate, keys.key)
 
-    def check(question: flower.Question) -> object:
+    def check(question: Question) -> object:
         payload, signature = read_payload(question.content), read_signature(question.content)
         try:
             verifier.verify(payload, signature, question.run, fleet.node)
@@ -288,7 +381,7 @@ def test_the_grid_notices_that_a_process_has_ended():
             call()
 
 
-@pytest.mark.parametrize("read", [read_public_key, flower.load_key_pair])
+@pytest.mark.parametrize("read", [read_public_key, load_key_pair])
 def test_a_key_that_is_none_is_named(tmp_path, read):
     (tmp_path / "a.key").write_text("no key")
     with pytest.raises(UserError, match=r"a\.key"):

@@ -97,7 +97,39 @@ def test_a_client_absent_when_the_server_comes_back(federation):
     assert_same(run.state, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_the_server_killed_while_it_delivers_the_model(federation):
+def test_a_restarted_server_does_not_wait_for_who_had_gone(federation, caplog):
+    """A client that left for good must not hold up the others whenever the server comes back."""
+    run = federation("fedavg", "training.rounds=4")
+
+    def leave(message, answer):
+        reply = answer()
+        del run.grid.contexts[NODES[2]]
+        return reply
+
+    class Killed(Exception):
+        pass
+
+    def killed(message, answer):
+        raise Killed
+
+    leaving = Fault("train", leave, client=2)
+    killing = Fault("train", killed, client=0, at=(3,))
+
+    def tamper(message, answer):
+        fault = leaving if message.metadata.dst_node_id == NODES[2] else killing
+        return fault(message, answer)
+
+    with caplog.at_level("INFO"), pytest.raises(Killed):
+        run.run(tamper)
+    assert [line for line in caplog.messages if "waiting" in line] == ["waiting for 3 clients"]
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        run.run(resume=True)
+    assert [line for line in caplog.messages if "waiting" in line] == ["waiting for 2 clients"]
+    assert run.state.round == 4
+
+
+def test_the_server_killed_while_it_delivers_the_model(federation, caplog):
     """Those who have it are gone when it comes back; the others get it."""
     run = federation("fedavg", "training.rounds=1")
     result = run.run(Fault("deliver", silent))
@@ -108,7 +140,10 @@ def test_the_server_killed_while_it_delivers_the_model(federation):
     ]
     for client in (0, 2):
         del run.grid.contexts[NODES[client]]
-    assert run.run(resume=True).test_accuracy == result.test_accuracy
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        assert run.run(resume=True).test_accuracy == result.test_accuracy
+    assert "waiting for 1 client\n" in caplog.text
     assert (run.out(1) / "model.safetensors").exists()
 
 

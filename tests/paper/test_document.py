@@ -73,10 +73,8 @@ def test_a_cell_has_the_papers_number_ours_the_difference_runs_time_and_command(
 def test_every_cell_is_there_and_says_if_it_was_not_run(made):
     whole = re.sub("<a id=.*?></a>", "", render_document(made)).replace("\\", "")
     assert "| 67.33 ± 0.49 | not run |  |  |" in row(made, "FedProto")
-    recipes = {name: load_recipe(name) for name in list_recipe_names()}
-    for name, recipe in recipes.items():
-        if not recipe.paper:
-            continue  # of the comparison of the field
+    for name in (name for name in list_recipe_names() if not name.startswith("field")):
+        recipe = load_recipe(name)
         assert f"## {recipe.paper}: {recipe.title} (`{name}`)" in whole
         for cell in expand_cells(recipe) if recipe.output not in UNTRAINED else ():
             assert f"| {' | '.join(cell.labels.values())} |" in whole

@@ -53,7 +53,7 @@ def serve(
     from fedfm.config import load_config
     from fedfm.deploy.checks import check_deployable, list_warnings
     from fedfm.deploy.operations.serving import make_service
-    from fedfm.deploy.programs.addresses import Address
+    from fedfm.deploy.programs.addresses import Address, require_free
     from fedfm.deploy.programs.keys import load_server_keys
     from fedfm.deploy.programs.serve import Serving
     from fedfm.deploy.programs.serve import serve as run_server
@@ -76,8 +76,11 @@ def serve(
         resume,
         log_json,
     )
+    page = Address.parse(metrics) if metrics else None
+    if page:
+        require_free(page, "choose another port, or an address of this machine, for --metrics")
     try:
-        run_server(serving, [make_service(Address.parse(metrics) if metrics else None)])
+        run_server(serving, [make_service(page)])
     except FlowerError as problem:
         exit_with_reason(problem)
     print(f"finished; files in {serving.out}")

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import UserError, name_file, require
 from fedfm.core.trees import Tree, flatten, unflatten
 
 MANIFEST = "manifest.json"
@@ -26,7 +26,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content in one step that survives a crash; nothing is left on failure."""
     temporary = partial_path(path)
     try:
-        with temporary.open("wb") as file:
+        with name_file(path), temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

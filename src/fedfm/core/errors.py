@@ -1,10 +1,13 @@
 """Errors for the user: the command line prints their message and exits with code 2."""
 
 import difflib
-from collections.abc import Collection, Iterable
+import errno
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from itertools import islice
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 
@@ -50,6 +53,21 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name.lower(), folded, n=1)
     hint = f"did you mean '{folded[near[0]]}'?" if near else f"known: {', '.join(names) or 'none'}"
     return UserError(f"unknown {kind} '{name}': {hint}")
+
+
+@contextmanager
+def name_file(path: Path) -> Iterator[None]:
+    """Add the file to a system's error inside the block: a write that fails does not name it."""
+    try:
+        yield
+    except OSError as problem:
+        problem.filename = problem.filename or str(path)
+        raise
+
+
+def is_disk_full(problem: BaseException) -> bool:
+    """Return whether an error says that a disk, or the user's part of it, is full."""
+    return isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def plural(count: int, noun: str) -> str:

@@ -27,7 +27,7 @@ from fedfm.core.checkpoint import (
     to_bytes,
     write_atomically,
 )
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import UserError, name_file, require
 from fedfm.core.locks import lock
 from fedfm.core.tables import to_csv
 from fedfm.core.trees import Tree, leaves, to_device
@@ -140,7 +140,8 @@ class RunFolder:
 
     def save(self, progress: Progress, saved: int, checkpoint: bool = True) -> None:
         """Add the lines of the rounds after the first `saved`, then replace the checkpoint."""
-        with (self.path / "rounds.jsonl").open("a") as file:
+        path = self.path / "rounds.jsonl"
+        with name_file(path), path.open("a") as file:
             new = progress.records[saved:]
             file.writelines(json.dumps(record.as_dict()) + "\n" for record in new)
             file.flush()

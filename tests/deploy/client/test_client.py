@@ -202,7 +202,7 @@ def test_a_client_with_another_config(federation, warnings):
     write_site(run.folder / "c1", "c1", data, config='"own.toml"')
     run.run()
     (line,) = warnings()
-    assert line.endswith("config is not this client's: training.lr (client 0.5, server 0.02)")
+    assert "config is not this client's: training.lr (client 0.5, server 0.02); use" in line
 
 
 def test_a_client_with_a_batch_of_one_that_cannot_be_trained_on_is_left_out(federation, caplog):

@@ -115,8 +115,9 @@ def test_numbers_that_are_not_finite_are_written_as_text(tmp_path):
 def test_a_full_disk_leaves_whole_entries_and_says_so(path, monkeypatch):
     writer = AuditWriter(path)
     monkeypatch.setattr("os.write", lambda handle, line: 0)
-    with pytest.raises(UserError, match="disk is full"):
+    with pytest.raises(OSError, match="No space") as problem:
         writer.append(LeftOut("late", node=1))
+    assert problem.value.filename == str(path)
     monkeypatch.undo()
     assert len(read_audit(path).entries) == 6
 

@@ -1,5 +1,6 @@
 """The services beside a real server: audit log, status, keys and certificates."""
 
+import errno
 import json
 import os
 import socket
@@ -22,6 +23,7 @@ from fedfm.deploy.events import (
     LeftOut,
     listen,
 )
+from fedfm.deploy.operations import service
 from fedfm.deploy.operations.audit import compare_files, read_audit
 from fedfm.deploy.operations.certificates import CertificateWatcher
 from fedfm.deploy.operations.service import Operations, Watched, operate
@@ -388,5 +390,22 @@ def test_a_full_disk_stops_the_server(federation, tmp_path, monkeypatch):
     """Nothing goes on that is not in the audit log."""
     operations = Operations(tmp_path, federation("fedavg").config.deployment)
     monkeypatch.setattr("os.write", lambda handle, line: 0)
-    with pytest.raises(UserError, match="disk is full"):
+    with pytest.raises(OSError, match=r"No space.*audit\.jsonl"):
         operations(LeftOut("late", node=1))
+
+
+def test_the_reason_of_a_full_disk_is_not_hidden_by_the_services(federation, tmp_path, monkeypatch):
+    """That the end cannot be written either is not what the operator must read."""
+    deployment = federation("fedavg").config.deployment
+
+    def fill() -> None:
+        monkeypatch.setattr("os.write", lambda handle, line: 0)
+        monkeypatch.setattr(service, "write_atomically", _no_room)
+        _no_room(tmp_path / "checkpoint", b"")
+
+    with pytest.raises(OSError, match="checkpoint"), operate(tmp_path, deployment):
+        fill()
+
+
+def _no_room(path: Path, content: bytes) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

@@ -27,7 +27,7 @@ from fedfm.deploy.events import (
     tell,
 )
 from fedfm.deploy.operations.service import Operations, operate
-from fedfm.deploy.operations.web import FILES, make_app, warn_of_network
+from fedfm.deploy.operations.web import CONNECTIONS, FILES, make_app, warn_of_network
 from fedfm.deploy.programs.addresses import Address, free_address
 
 HERE = Address("127.0.0.1", 9464)
@@ -181,6 +181,29 @@ def test_it_is_served_beside_the_server(tmp_path: Path):
             pass
     with socket.socket() as probe:
         assert probe.connect_ex(address) != 0
+
+
+def test_half_finished_requests_neither_hold_the_port_nor_the_servers_files(tmp_path: Path):
+    """They were held open without end: the run then had no file left for its checkpoint."""
+    address, held = free_address(), list[socket.socket]()
+    with operate(tmp_path, Deployment(), metrics=address):
+        before = count_files()
+        try:
+            for number in range(10 * CONNECTIONS):
+                held.append(socket.create_connection(address, timeout=10))
+                held[-1].sendall(b"GET /health HTTP/1.1\r\n"[: number % 20])
+            with urllib.request.urlopen(f"http://{address}/health", timeout=10) as answer:
+                assert answer.status == 200
+            theirs = count_files() - before - len(held)
+            assert theirs <= CONNECTIONS
+        finally:
+            for each in held:
+                each.close()
+
+
+def count_files() -> int:
+    """The files and sockets that this process has open."""
+    return len([*Path("/proc/self/fd").iterdir()])
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path, monkeypatch):

@@ -26,12 +26,15 @@ store.set(REFRESH_TOKEN_STORE_KEY % host, b"none")
 """
 
 
+SUPERLINK = "fedfm.deploy.flower.superlink"
+
+
 def find_superlink(server: Program) -> str:
     """The address of a server's superlink, from the command that runs it."""
     for process in server.tree:
         words = (Path("/proc") / str(process) / "cmdline").read_bytes().decode().split("\0")
-        if "fedfm.deploy.flower" in words:
-            return words[words.index("fedfm.deploy.flower") + 1]
+        if SUPERLINK in words:
+            return words[words.index(SUPERLINK) + 1]
     raise AssertionError("no superlink runs")
 
 

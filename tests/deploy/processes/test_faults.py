@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -48,6 +49,27 @@ def test_a_client_is_killed_and_comes_back(deployment, points):
     assert missed[-1] < 5
     assert server.words.count("client 2 is 'c2'") == 2
     run.assert_simulated_without(lambda round, kind, client: client == 2 and round in missed)
+
+
+def test_the_servers_disk_is_full_while_it_writes_a_checkpoint(deployment, points):
+    """It ends with one line that says what to do, and goes on when there is room."""
+    run = deployment(*points, "method=scaffold", "training.rounds=6")
+    server = run.serve()
+    clients = [run.join(k) for k in range(CLIENTS)]
+    server.wait_until(lambda: run.checkpoint() >= 1)
+    partial = run.out / "checkpoint" / "manifest.json.partial"
+    while server.process.poll() is None:
+        with suppress(FileExistsError):
+            partial.symlink_to("/dev/full")
+        time.sleep(0.01)
+    assert server.wait() == 1
+    (line,) = [line for line in server.words.splitlines() if line.startswith("fedfm: the disk")]
+    assert "make room, then continue with --resume" in line
+    assert 1 <= run.checkpoint() < 6
+    partial.unlink(missing_ok=True)
+    assert run.serve("--resume").wait() == 0
+    assert [client.process.poll() for client in clients] == [None] * CLIENTS
+    run.assert_simulated()
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """`fedfm keys`, `fedfm serve` and `fedfm join`: alone, and together as processes."""
 
+import errno
 import json
 import logging
+import os
 import socket
 import sys
 import tomllib
@@ -146,6 +148,17 @@ def test_a_port_in_use(command: Command):
     assert "choose another --port" in answer.err
 
 
+def test_a_port_for_metrics_in_use(command: Command, tmp_path):
+    """It is found before the run's folder is made: the corrected command can begin."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        answer = command(*SERVE, "--metrics", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert answer.code == 2
+    assert "another port, or an address of this machine, for --metrics" in answer.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_data_can_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()
@@ -240,6 +253,22 @@ def test_how_a_run_ends(command: Command, monkeypatch, tmp_path):
     assert parse(json.loads(app["app"]["config"]["config"])) == serving.config
     assert app["app"]["components"]["serverapp"] == "fedfm.deploy.server_app:app"
     assert_private(tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_explained(command: Command, monkeypatch, number):
+    """It is no mistake in the command: a service manager may try again, and the run goes on."""
+
+    def run(grid, config, out) -> None:
+        raise OSError(number, os.strerror(number), str(out / "checkpoint" / "x"))
+
+    monkeypatch.setattr(programs, "run_federation", run)
+    answer = command(*SERVE, "--port", free_address().port)
+    assert answer.code == 1
+    (line,) = [line for line in answer.err.splitlines() if line.startswith("fedfm:")]
+    assert "the disk is full (out/checkpoint/x): make room" in line
+    assert "--resume" in line
+    assert "already holds a run" in command(*SERVE).err
 
 
 def test_a_certificate_that_the_server_itself_does_not_trust(command: Command, monkeypatch):

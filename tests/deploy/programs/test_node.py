@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedfm.deploy.flower import (
-    Control,
+from fedfm.deploy.flower.control import Control
+from fedfm.deploy.flower.errors import (
     FleetError,
     NotAdmitted,
-    Question,
     Unauthenticated,
     Unreachable,
     Untrusted,
-    read_public_key,
-    take_server_task,
 )
+from fedfm.deploy.flower.fleet import Question
+from fedfm.deploy.flower.keys import read_public_key
+from fedfm.deploy.flower.task import take_server_task
 from fedfm.deploy.payload import Payload, read_payload, write_payload
 from fedfm.deploy.programs import node as module
 from fedfm.deploy.programs.keys import load_client_keys, load_server_keys, make_keys

@@ -98,18 +98,88 @@ def test_a_client_may_try_again_while_the_superlink_is_away():
         (HEAD + b"\r\n", b"411"),
         (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"411"),
         (HEAD + b"content-length: 99999999999\r\n\r\n", b"413"),
+        (HEAD + b"content-length: 0\r\nflwr-signature: \xff\r\n\r\n", b"400"),
+        (HEAD + b"content-length: 0\r\nx: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
+        (HEAD + b"x: y\r\n" * 5_000 + b"content-length: 0\r\n\r\n", b"431"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(100), b"404"),
+        (b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nhost: here\r\n\r\n", b"404"),
+        (b"OPTIONS * HTTP/1.1\r\nhost: here\r\n\r\n", b"404"),
+        (b"POST http://inside/v1/control/start-run HTTP/1.1\r\nhost: here\r\n\r\n", b"404"),
+        (b"POST //v1/fleet/pull-messages HTTP/1.1\r\nhost: here\r\n\r\n", b"404"),
+        (b"POST /v1/fleet/pull-messages;/../x HTTP/1.1\r\nhost: here\r\n\r\n", b"404"),
+        (HEAD + b"content-length: 0\r\ncontent-length: 5\r\n\r\n", b""),
+        (HEAD + b"content-length: +5\r\n\r\nhello", b""),
+        (HEAD + b"content-length: " + b"9" * 5000 + b"\r\n\r\n", b""),
+        (HEAD + b"content-length : 5\r\n\r\nhello", b""),
+        (HEAD + b"x: a\x00b\r\n\r\n", b""),
+        (bytes(range(256)) * 10, b""),
     ],
 )
 def test_requests_of_another_form_are_refused_before_they_are_read(said, status):
+    reached: list[httpx.Request] = []
+
+    def count(request: httpx.Request) -> httpx.Response:
+        reached.append(request)
+        return httpx.Response(200)
+
     async def work() -> bytes:
-        async with gate() as here:
+        async with gate(Limits(linger=0.1), Superlink(count)) as here:
             reader, writer = await asyncio.open_connection(*here.address)
             writer.write(said)
             line = await reader.readline()
             writer.close()
             return line
 
-    assert status in run(work())
+    line = run(work())
+    assert line.split(b" ")[1:2] == ([status] if status else [])
+    assert reached == []
+
+
+def test_only_the_headers_of_a_call_are_passed_on():
+    """Nothing that would make the superlink do more than answer the call, in any encoding."""
+    extra = b"upgrade: h2c\r\nexpect: 100-continue\r\nx-forwarded-for: \xff\r\nte: trailers\r\n"
+    said = HEAD + extra + b"content-length: 0\r\nflwr-timestamp: now\r\n\r\n"
+    reached: list[httpx.Request] = []
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        reached.append(request)
+        return httpx.Response(200)
+
+    async def work() -> bytes:
+        async with gate(transport=Superlink(keep)) as here:
+            reader, writer = await asyncio.open_connection(*here.address)
+            writer.write(said)
+            line = await reader.readline()
+            writer.close()
+            return line
+
+    assert b"200" in run(work())
+    (request,) = reached
+    assert request.headers["flwr-timestamp"] == "now"
+    assert not {"upgrade", "expect", "te", "x-forwarded-for"} & request.headers.keys()
+
+
+def test_pipelined_requests_are_answered_in_turn_and_not_read_ahead():
+    """A caller that reads no answer is not served for ever: what it sends waits in its socket."""
+    count = 20_000
+    answered = 0
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal answered
+        answered += 1
+        return httpx.Response(200, content=bytes(1000))
+
+    async def work() -> None:
+        async with gate(Limits(pause=0.3), Superlink(answer)) as here:
+            reader, writer = await asyncio.open_connection(*here.address, limit=1000)
+            writer.write((HEAD + b"content-length: 0\r\n\r\n") * count)
+            await here.until_open(1)
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            await here.until_open(0)
+            writer.close()
+
+    run(work())
+    assert 0 < answered < count
 
 
 def test_a_connection_serves_one_request_after_the_other():

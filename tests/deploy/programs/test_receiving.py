@@ -22,7 +22,8 @@ from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedfm.deploy.flower import Fleet, FleetError
+from fedfm.deploy.flower.errors import FleetError
+from fedfm.deploy.flower.fleet import Fleet
 from fedfm.deploy.payload import Payload, write_payload
 from fedfm.deploy.programs.receiving import MIB, PARTS
 

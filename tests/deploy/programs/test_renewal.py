@@ -13,7 +13,9 @@ import pytest
 from cryptography import x509
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.flower import Control, Fleet, read_public_key
+from fedfm.deploy.flower.control import Control
+from fedfm.deploy.flower.fleet import Fleet
+from fedfm.deploy.flower.keys import read_public_key
 from fedfm.deploy.payload import Payload
 from fedfm.deploy.programs import certificates, renewal
 from fedfm.deploy.programs.addresses import LOOPBACK, Address

@@ -10,7 +10,7 @@ import torch
 from flwr.app import RecordDict
 
 from fedfm.config.deployment import MEGABYTE
-from fedfm.core.errors import UserError
+from fedfm.core.errors import UserError, is_disk_full
 from fedfm.deploy.client.cache import Cache
 from fedfm.deploy.client.client import Client
 from fedfm.deploy.client.site import Site, load_site
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 STAMP = ("token", "kind", "number")
 """Facts of a question that its answer repeats."""
 NO_MEMORY = "it does not have enough memory"
+DISK_FULL = "its disk is full"
+MAKE_ROOM = "the disk is full (%s): make room; this client then takes part again by itself"
 
 
 class Answerer:
@@ -65,6 +67,9 @@ def refuse(
 
 
 def _log(problem: Exception) -> None:
+    if is_disk_full(problem):
+        logger.error(MAKE_ROOM, getattr(problem, "filename", None))
+        return
     expected = isinstance(problem, UserError)
     level = logging.WARNING if expected else logging.ERROR
     logger.log(level, "question not answered: %s", problem, exc_info=not expected)
@@ -74,6 +79,8 @@ def explain_to_server(problem: Exception) -> str:
     """Return what the server may know about a problem."""
     if isinstance(problem, Refusal | SecureError):
         return str(problem)
+    if is_disk_full(problem):
+        return DISK_FULL
     no_memory = isinstance(problem, MemoryError | torch.OutOfMemoryError)
     if no_memory or "allocate memory" in str(problem):  # a RuntimeError of PyTorch on a CPU
         return NO_MEMORY

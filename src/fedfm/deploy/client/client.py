@@ -104,7 +104,10 @@ class Client:
         config = parse(json.loads(question.facts["config"]))
         expected = config if self.site.config is None else load_config(self.site.config)
         if differences := describe_differences(expected, config, ("client", "server")):
-            raise Refusal("the server's config is not this client's: " + differences)
+            raise Refusal(
+                f"the server's config is not this client's: {differences}; use the same config on "
+                "both machines, then join again"
+            )
         return config
 
     def join(self, question: Packet) -> Packet:

@@ -4,6 +4,7 @@ Every line is one entry in canonical JSON. It has a number, a time, the facts of
 of the entry before it, and its own hash: the SHA-256 of the entry without that hash.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedfm.core.errors import UserError, require
+from fedfm.core.errors import UserError, name_file, require
 from fedfm.deploy.events import Event, Finished, LogRepaired, Started
 
 AUDIT = "audit.jsonl"
@@ -136,10 +137,11 @@ class AuditWriter:
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             size = os.fstat(handle).st_size
-            if os.write(handle, line) < len(line):
-                os.ftruncate(handle, size)
-                raise UserError(f"{self.path}: the disk is full; make room and use --resume")
-            os.fsync(handle)
+            with name_file(self.path):
+                if os.write(handle, line) < len(line):
+                    os.ftruncate(handle, size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(handle)
         finally:
             os.close(handle)
 

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -96,6 +96,13 @@ class Operations:
         content = json.dumps(self.status(), indent=1) + "\n"
         write_atomically(self.run / STATUS, content.encode())
 
+    def write_last_status(self) -> None:
+        """Replace status.json at the end of the server, which has its own reason to end."""
+        try:
+            self.write_status()
+        except OSError as problem:
+            logger.warning("the last status was not written: %s", problem)
+
 
 @contextmanager
 def operate(
@@ -108,7 +115,7 @@ def operate(
     operations = Operations(run, deployment, keys)
     with ExitStack() as stack:
         stack.enter_context(listen(operations))
-        stack.callback(operations.write_status)
+        stack.callback(operations.write_last_status)
         stack.enter_context(_tell_end())
         operations.begin()
         operations.write_status()
@@ -139,7 +146,8 @@ def _tell_end() -> Iterator[None]:
     except BaseException as problem:
         interrupted = isinstance(problem, KeyboardInterrupt | SystemExit | GeneratorExit)
         reason = "it was told to" if interrupted else to_one_line(problem)
-        tell(Stopped(reason or type(problem).__name__))
+        with suppress(OSError):  # a full disk takes no entry; the problem itself says so
+            tell(Stopped(reason or type(problem).__name__))
         raise
 
 
@@ -155,7 +163,10 @@ def _repeat(operations: Operations) -> Iterator[None]:
                 operations.tick()
             except Exception as problem:
                 if str(problem) != reported:
-                    logger.exception("a service beside the server failed; it is tried again")
+                    trace = None if isinstance(problem, OSError) else problem
+                    logger.error(
+                        "a service failed, and is tried again: %s", problem, exc_info=trace
+                    )
                 reported = str(problem)
 
     thread = threading.Thread(target=work, name="fedfm-operations", daemon=True)

@@ -1,8 +1,10 @@
 """The server's web pages for operators: /metrics, /health, /status.json, and a live page at /."""
 
 import logging
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,6 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedfm.core.errors import UserError
 from fedfm.deploy.operations.metrics import write_metrics
@@ -40,6 +43,20 @@ FILES = {
 }
 """The page's files by path: type and sources; its look is the report's."""
 CONNECTIONS = 50
+"""Open connections; the files of the server's process are needed for its run."""
+
+
+class Connection(H11Protocol):
+    """One connection; over the limit the oldest makes way, so that nobody can hold the port."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept a connection."""
+        super().connection_made(transport)
+        self.began = time.monotonic()
+        if len(self.connections) > CONNECTIONS:
+            oldest = min(self.connections, key=lambda each: each.began)  # type: ignore[union-attr]
+            self.connections.discard(oldest)
+            oldest.transport.abort()
 
 
 class Source(Protocol):
@@ -107,7 +124,8 @@ def serve_web(source: Source, address: Address) -> Iterator[None]:
         log_level="error",
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
+        http=Connection,
+        backlog=CONNECTIONS,  # so many are accepted before others are closed
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2,
     )
@@ -139,7 +157,8 @@ def _bind(address: Address) -> socket.socket:
     try:
         return socket.create_server(tuple(address), family=family)
     except OSError as problem:
+        reason = os.strerror(problem.errno or 0)
         raise UserError(
-            f"--metrics {address}: cannot listen there ({problem.strerror}); choose another port, "
-            "or an address of this machine"
+            f"--metrics {address}: cannot listen there ({reason}); choose another port, or an "
+            "address of this machine"
         ) from problem

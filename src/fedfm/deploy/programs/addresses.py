@@ -49,7 +49,12 @@ def free_address() -> Address:
         return Address(LOOPBACK, probe.getsockname()[1])
 
 
-def require_free(address: Address) -> None:
+OTHER_PORT = (
+    "choose another --port, or give --host an address of this machine (0.0.0.0: all of them)"
+)
+
+
+def require_free(address: Address, remedy: str = OTHER_PORT) -> None:
     """Raise a `UserError` if no program can listen at `address`."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
@@ -59,10 +64,7 @@ def require_free(address: Address) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as problem:
-        raise UserError(
-            f"cannot listen at {address}: {problem.strerror}; choose another --port, or give "
-            "--host an address of this machine (0.0.0.0: all of them)"
-        ) from problem
+        raise UserError(f"cannot listen at {address}: {problem.strerror}; {remedy}") from problem
 
 
 def wait_until_listening(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:

@@ -10,12 +10,18 @@ from fedfm.deploy.programs.addresses import Address
 from fedfm.deploy.programs.keys import load_client_keys
 from fedfm.deploy.programs.logs import show_log
 from fedfm.deploy.programs.node import Node
-from fedfm.deploy.programs.processes import FlowerError, hold, make_private_files
+from fedfm.deploy.programs.processes import (
+    FlowerError,
+    explain_full_disk,
+    hold,
+    make_private_files,
+)
 from fedfm.deploy.programs.worker import Worker, WorkerDied
 from fedfm.deploy.signatures import Verifier
 
 logger = logging.getLogger(__name__)
 LOG = "client.log"
+FULL = "make room, then join again; what this client has saved is intact"
 DIED = "the worker died while it checked the data ({}); is there enough memory?"
 
 
@@ -35,6 +41,7 @@ def join(joining: Joining) -> None:
     It is over when the client has the final model and the server has stopped.
     """
     with ExitStack() as stack:
+        stack.enter_context(explain_full_disk(FULL))
         stack.enter_context(make_private_files())
         worker = Worker()
         stack.callback(worker.close)

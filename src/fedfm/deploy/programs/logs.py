@@ -33,11 +33,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class LogFile(logging.FileHandler):
+    """Writes a log to a file, as long as its disk has room; the console has every line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Report an error of our own; do without a line that the disk does not take."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 def add_handler(file: Path | None = None, as_json: bool = False) -> logging.Handler:
     """Let FedFM's log appear on standard output, or in a file; return the new handler."""
     logger = logging.getLogger("fedfm")
     logger.setLevel(logging.INFO)
-    handler = logging.FileHandler(file) if file else logging.StreamHandler(sys.stdout)
+    handler = LogFile(file) if file else logging.StreamHandler(sys.stdout)
     plain = logging.Formatter(FILE if file else CONSOLE)
     handler.setFormatter(JsonFormatter() if as_json else plain)
     logger.addHandler(handler)

@@ -15,15 +15,14 @@ from typing import NoReturn, TypeVar
 from flwr.app import RecordDict
 
 from fedfm.deploy.errors import Refusal
-from fedfm.deploy.flower import (
-    Fleet,
+from fedfm.deploy.flower.errors import (
     FleetError,
     NotAdmitted,
-    Question,
     Unauthenticated,
     Unreachable,
     Untrusted,
 )
+from fedfm.deploy.flower.fleet import Fleet, Question
 from fedfm.deploy.payload import Payload, read_payload, write_payload
 from fedfm.deploy.programs.processes import FlowerError
 from fedfm.deploy.programs.worker import Worker, WorkerDied

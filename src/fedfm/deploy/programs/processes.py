@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from fedfm.core.errors import UserError, not_installed
+from fedfm.core.errors import UserError, is_disk_full, not_installed
 from fedfm.core.locks import lock
 
 GRACE = 8.0
@@ -96,6 +96,18 @@ def make_private_files() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+@contextmanager
+def explain_full_disk(remedy: str) -> Iterator[None]:
+    """Turn the error of a full disk inside the block into a `FlowerError` that says what to do."""
+    try:
+        yield
+    except OSError as problem:
+        if not is_disk_full(problem):
+            raise
+        where = f" ({problem.filename})" if problem.filename else ""
+        raise FlowerError(f"the disk is full{where}: {remedy}") from problem
 
 
 def die_with_parent() -> None:

@@ -36,8 +36,8 @@ from fedfm.deploy.run_files import MESSAGE_LIMIT
 
 logger = logging.getLogger(__name__)
 Tls = Callable[[], ssl.SSLContext]
-_HOP_HEADERS = frozenset({"host", "transfer-encoding", "connection", "accept-encoding"})
-"""Headers of one connection, which are not forwarded."""
+_HOP_HEADERS = frozenset({"transfer-encoding", "connection"})
+"""Headers of one connection, which are not sent back."""
 SWEEP = 64
 """After so many connections their memory is collected: asyncio leaves each in a cycle."""
 _GONE = (OSError, TimeoutError, h11.ProtocolError, ssl.SSLError)
@@ -137,9 +137,8 @@ class Proxy:
             raise Refused(503) from None
 
     async def _exchange(self, wire: Wire, call: Call, body: AsyncIterator[bytes]) -> None:
-        headers = {key: value for key, value in call.headers.items() if key not in _HOP_HEADERS}
         request = self.superlink.build_request(
-            "POST", f"/v1/fleet/{call.name}", content=body, headers=headers
+            "POST", f"/v1/fleet/{call.name}", content=body, headers=call.headers
         )
         async with self.working:
             try:

@@ -13,8 +13,11 @@ from typing import Any
 import tomli_w
 
 from fedfm.config import Config
-from fedfm.core.errors import UserError
-from fedfm.deploy.flower import Control, FleetError, read_public_key, take_server_task
+from fedfm.core.errors import UserError, is_disk_full
+from fedfm.deploy.flower.control import Control
+from fedfm.deploy.flower.errors import FleetError
+from fedfm.deploy.flower.keys import read_public_key
+from fedfm.deploy.flower.task import take_server_task
 from fedfm.deploy.programs.addresses import (
     LOOPBACK,
     Address,
@@ -24,7 +27,13 @@ from fedfm.deploy.programs.addresses import (
 )
 from fedfm.deploy.programs.keys import ServerKeys
 from fedfm.deploy.programs.logs import show_log
-from fedfm.deploy.programs.processes import FlowerError, Processes, hold, supervise
+from fedfm.deploy.programs.processes import (
+    FlowerError,
+    Processes,
+    explain_full_disk,
+    hold,
+    supervise,
+)
 from fedfm.deploy.programs.renewal import Renewed
 from fedfm.deploy.server.grid import ServerGrid
 from fedfm.deploy.server_app import FLOWER, run_federation
@@ -37,6 +46,7 @@ APP = {
     "clientapp": "fedfm.deploy.client_app:app",
 }
 """The two halves of the Flower app, as module:attribute, for nodes of Flower's own."""
+FULL = "make room, then continue with --resume; all finished rounds are saved"
 LOG, TOKEN, SECRET = "server.log", "control.token", "runtime.secret"
 
 
@@ -89,6 +99,7 @@ def serve(serving: Serving, services: Sequence[Service] = ()) -> None:
     """Run a federation to its end, with `services` beside it; raise `FlowerError` if it fails."""
     require_free(serving.address)
     with ExitStack() as stack:
+        stack.enter_context(explain_full_disk(FULL))
         stack.enter_context(hold(serving.flower))
         RunFolder.open(serving.out, serving.config.as_toml(), serving.resume, FLOWER)
         stack.enter_context(show_log(serving.flower / LOG, serving.log_json))
@@ -114,6 +125,10 @@ def run_server(running: Running) -> None:
         raise FlowerError(f"the superlink refuses its own server: {problem}") from problem
     except UserError as problem:
         raise FlowerError(f"the run failed: {problem}") from problem
+    except OSError as problem:
+        if is_disk_full(problem):
+            raise
+        raise FlowerError(f"the run failed: {problem}; continue with --resume") from problem
 
 
 @contextmanager
@@ -141,7 +156,7 @@ def superlink_command(folder: Path, address: Address, keys: ServerKeys | None) -
     clients are registered again and reconnect.
     """
     credentials = [str(folder / TOKEN), str(folder / SECRET)]
-    module = [sys.executable, "-m", "fedfm.deploy.flower"]
+    module = [sys.executable, "-m", "fedfm.deploy.flower.superlink"]
     return [*module, str(address), *credentials, *_tls(keys)]
 
 

@@ -131,6 +131,8 @@ def _try(method: Callable[..., object], arguments: tuple[object, ...]) -> tuple[
         return True, method(*arguments)
     except UserError as problem:
         return False, UserError(str(problem))
+    except OSError as problem:
+        return False, problem
     except Exception as problem:
         traceback.print_exc()
         return False, FlowerError(f"the worker failed: {problem}")

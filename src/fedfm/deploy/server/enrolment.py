@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedfm.config import Config
 from fedfm.config.deployment import Deployment
-from fedfm.core.errors import require
+from fedfm.core.errors import plural, require
 from fedfm.core.trees import Tree, flatten
 from fedfm.data.text import read_words
 from fedfm.deploy.agreement import Agreement, list_names
@@ -138,11 +138,13 @@ class Enrolment:
     def _wait(self) -> list[int]:
         """Return the clients that fit when all wanted ones have come, or the time is over.
 
-        Until then a refused client can be corrected and join again.
+        Until then a refused client can be corrected and join again. A restarted server does not
+        wait for clients that were gone before it stopped.
         """
-        wanted, pause = self.config.training.clients, self.messenger.pause
+        expected, pause = self.members.expected, self.messenger.pause
+        wanted = self.config.training.clients if expected is None else expected
         deadline = time.monotonic() + self.config.deployment.wait
-        logger.info("waiting for %d clients", wanted)
+        logger.info("waiting for %s", plural(wanted, "client"))
         while len(self.messenger.nodes()) < wanted and time.monotonic() < deadline:
             time.sleep(pause)
         self._introduce_newcomers()

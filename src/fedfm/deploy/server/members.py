@@ -49,6 +49,8 @@ class Members:
     """Nodes that wait because a connected node has the same name."""
     introductions: dict[int, Introduction] = field(default_factory=dict)
     """The introductions of connected nodes, until `closed`."""
+    expected: int | None = None
+    """How many clients a restarted server waits for; None: no round has ended yet."""
     closed: bool = False
     """Whether the agreement is final; until then all connected nodes agree again at each change."""
 
@@ -65,6 +67,7 @@ class Members:
                 members.settled = bool(known["settled"])
                 members.own_data = bool(known.get("own_data", True))
                 members.token = str(known["token"])
+                members.expected = known.get("expected")
                 members.closed = True
             except (ValueError, LookupError, TypeError, UserError) as problem:
                 raise Damaged(path, problem) from problem
@@ -80,8 +83,15 @@ class Members:
             "settled": self.settled,
             "own_data": self.own_data,
             "token": self.token,
+            "expected": self.expected,
         }
         write_atomically(self.path, (json.dumps(known, indent=1) + "\n").encode())
+
+    def expect(self, clients: int) -> None:
+        """Let a restarted server wait for so many clients."""
+        if self.expected != clients:
+            self.expected = clients
+            self.save()
 
     def find_strangers(self, nodes: Iterable[int]) -> list[int]:
         """Return the nodes that have not introduced themselves; forget nodes that are gone."""

@@ -120,15 +120,20 @@ class Server:
         while progress.state.round < self.config.training.rounds:
             progress = self._complete_round(progress)
             self._save(progress)
+            self.clients.members.expect(len(self.clients.present))
         if progress.pending:
             progress = self.judge.add_score(progress, self._final_score(progress.state))
             self._save(progress)
         result = self.keeper.finish(progress)
         tell(Finished(result.best.round, digest_model(result.best.model)))
-        present = self.clients.present
-        delivery = self.questions.deliver(result.best.model, progress.state, present)
-        self.clients.ask("deliver", delivery)
+        self._deliver(result.best.model, progress.state)
         return result
+
+    def _deliver(self, model: Model, state: State) -> None:
+        """Send the final model; a restarted server waits for those that did not get it."""
+        present = self.clients.present
+        delivered = self.clients.ask("deliver", self.questions.deliver(model, state, present))
+        self.clients.members.expect(len(present) - len(delivered))
 
     def _initial_state(self) -> State:
         agreement = self.clients.agreement

@@ -5,7 +5,13 @@ from typing import NamedTuple
 
 import h11
 
+from fedfm.deploy.programs.gate.limits import KIB
+
+HEAD = 16 * KIB
+"""The largest head of a request in bytes."""
 _TARGET = re.compile(r"/v1/fleet/([a-z][a-z-]{0,63})")
+_HEADER = re.compile(r"flwr-[a-z0-9-]+|content-(type|length)|accept|user-agent")
+"""The headers that the superlink needs; others are not forwarded."""
 
 
 class Refused(Exception):
@@ -26,13 +32,19 @@ class Call(NamedTuple):
 
 
 def read_call(request: h11.Request) -> Call:
-    """Return the call that a request makes; refuse other requests, and bodies of unknown size."""
+    """Return the call that a request makes; refuse others, and bodies of unknown size."""
+    if sum(len(key) + len(value) + 4 for key, value in request.headers) > HEAD:
+        raise Refused(431)
     match = _TARGET.fullmatch(request.target.decode("ascii", "replace"))
     if match is None:
         raise Refused(404)
     if request.method != b"POST":
         raise Refused(405)
-    headers = {key.decode(): value.decode("latin-1") for key, value in request.headers}
-    if "content-length" not in headers or "transfer-encoding" in headers:
+    given = {key.decode(): value for key, value in request.headers}
+    if "content-length" not in given or "transfer-encoding" in given:
         raise Refused(411)
+    try:
+        headers = {key: given[key].decode("ascii") for key in given if _HEADER.fullmatch(key)}
+    except UnicodeDecodeError:
+        raise Refused(400) from None
     return Call(match[1], headers, int(headers["content-length"]))

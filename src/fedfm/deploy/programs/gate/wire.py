@@ -10,13 +10,11 @@ from typing import Any
 
 import h11
 
-from fedfm.deploy.programs.gate.calls import Refused
+from fedfm.deploy.programs.gate.calls import HEAD, Refused
 from fedfm.deploy.programs.gate.limits import KIB, Limits
 
 CHUNK = 64 * KIB
 """The most bytes that are read at once."""
-HEAD = 16 * KIB
-"""The largest head of a request in bytes."""
 
 
 @dataclass
