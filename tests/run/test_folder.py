@@ -43,13 +43,13 @@ def run(out: Path, piece: Piece = LITE, *, resume: bool = False, **options) -> R
         make_network("mlp", hidden=[8], norm="batch"),
         make_images(),
         piece,
-        **{"partition": Partition("iid"), "training": PROTOCOL, "executor": "stacked", **options},
+        **{"partition": Partition("iid"), "training": PROTOCOL, "executor": "loop", **options},
         out=out,
         resume=resume,
     )
 
 
-def stopped_after(out: Path, round: int, piece: Piece = LITE) -> Path:
+def stopped_after(out: Path, round: int, piece: Piece = LITE, **options) -> Path:
     """A run that ended after so many rounds."""
 
     def stop(record: RoundRecord) -> None:
@@ -57,7 +57,7 @@ def stopped_after(out: Path, round: int, piece: Piece = LITE) -> Path:
             raise Stop
 
     with pytest.raises(Stop):
-        run(out, piece, watch=stop)
+        run(out, piece, watch=stop, **options)
     return out
 
 
@@ -211,10 +211,10 @@ def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"data\.digest"):
         simulate(
             make_network("mlp", hidden=[8], norm="batch"), other, LITE,
-            partition=Partition("iid"), training=PROTOCOL, executor="stacked",
+            partition=Partition("iid"), training=PROTOCOL, executor="loop",
             out=tmp_path / "run", resume=True,
         )  # fmt: skip
-    config = make_config(LITE, partition=Partition("iid"), training=PROTOCOL, executor="stacked")
+    config = make_config(LITE, partition=Partition("iid"), training=PROTOCOL, executor="loop")
     networks, outs = [make_network("mlp", hidden=[8], norm="batch")], [tmp_path / "named"]
     run_configs([config], outs=outs, data=make_images(), networks=networks)
     with pytest.raises(UserError, match=r"/named\b.*\bdata\b"):
@@ -222,7 +222,7 @@ def test_a_run_that_was_begun_with_other_inputs_is_refused(tmp_path):
 
 
 def test_a_run_that_recorded_the_old_name_of_its_executor_is_resumed(tmp_path, whole):
-    out = stopped_after(tmp_path / "run", 2, FedAvg())
+    out = stopped_after(tmp_path / "run", 2, FedAvg(), executor="stacked")
     for file in (out / "config.toml", out / "machine.json"):
         text = file.read_text()
         assert '"stacked"' in text
