@@ -23,7 +23,7 @@ def rows(command: Command, *arguments: str) -> Rows:
 
 @pytest.fixture
 def methods_of_the_paper(monkeypatch) -> None:
-    """Count no others: a large network takes a while, and `tests/rounds/test_costs.py` counts all."""
+    """Count no others with a large network; `tests/rounds/test_costs.py` counts all methods."""
     kinds = {name: kind for name, kind in methods.PIECES.items() if name in PAPER}
     monkeypatch.setattr(methods, "PIECES", kinds)
 
