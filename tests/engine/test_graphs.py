@@ -117,7 +117,7 @@ def assert_same(one: State, other: State, tolerance=1e-9):
 )
 def test_captured_steps_give_what_the_loop_gives(captured, method, keep_last):
     graph, loop = (
-        after(4, *METHODS[method], executor=name, keep_last=keep_last) for name in ("graph", "loop")
+        after(3, *METHODS[method], executor=name, keep_last=keep_last) for name in ("graph", "loop")
     )
     assert captured
     assert_same(graph, loop)
