@@ -35,7 +35,10 @@ def gentle(name: str) -> Piece:
 
 
 FM = FedFM(strength=1.0, start_round=0)
-METHODS: dict[str, tuple[Piece, ...]] = {name: (gentle(name),) for name in PIECES} | {
+AS_FEDAVG = ("fedavgm", "fedadagrad", "fedadam", "fedyogi", "ccvr")
+"""Methods whose clients train as those of FedAvg."""
+METHODS: dict[str, tuple[Piece, ...]] = {
+    **{name: (gentle(name),) for name in PIECES if name not in AS_FEDAVG},
     "fedfm-lite every 2": (FedFMLite(strength=1.0, start_round=0, models_every=2),),
     "fedprox+fedfm": (FedProx(), FM),
     "scaffold+fedfm": (Scaffold(), FM),
