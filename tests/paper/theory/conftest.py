@@ -4,7 +4,7 @@ import pytest
 
 from fedfm.paper.theory import checks
 
-ROUNDS = 6
+ROUNDS = 4
 """Of the runs on the digits; `fedfm verify --theory` has more."""
 
 
