@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test test-gpu test-browser test-deployment test-wheel check format docs dist bench clean
+.PHONY: install demo test verify test-ray test-gpu test-browser test-deployment test-wheel check format docs dist bench clean
 
 install: $(READY)
 
@@ -13,9 +13,19 @@ demo: $(READY)
 
 # Some tests wait for other processes, so one worker more than there are cores
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
+# What `make docs`, `make verify` and `make test-ray` run
+ELSEWHERE := tests/test_tutorial.py tests/verify/whole tests/grid/cluster
 test: export PYTHONDONTWRITEBYTECODE = # a shell may set it; workers and programs would compile anew
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/test_tutorial.py
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(addprefix --ignore=,$(ELSEWHERE))
+
+# The whole conformance suite, and its properties in federations that hypothesis makes up
+verify: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/verify/whole
+
+# A Ray cluster on this machine: needs unshare of util-linux
+test-ray: $(READY)
+	$(BIN)/python -m pytest tests/grid/cluster
 
 # What needs an NVIDIA GPU; PYTEST lets it run in an environment of your own: make test-gpu PYTEST=pytest
 PYTEST ?= $(BIN)/python -m pytest

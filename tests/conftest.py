@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # programs that tests start share the cores
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # and none waits for others at work
 os.environ["FEDFM_CACHE"] = "off"  # tests neither read nor write what was measured
 os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # the only one is trio's, which takes long to import
 

@@ -15,6 +15,9 @@ from fedfm.methods import PIECES
 ROOT = Path(fedfm.__file__).parent
 OUTSIDE = {"deploy", "paper", "report", "cli"}
 """What the library does not know."""
+TESTS = Path(__file__).parent
+ELSEWHERE = {"browser", "gpu", "deploy/processes", "grid/cluster", "verify/whole"}
+"""Folders of tests that have targets of their own."""
 
 
 @cache
@@ -97,6 +100,22 @@ def test_one_folder_touches_the_private_modules_of_flower():
         private = [name for name in names if not name.startswith(public)]
         if ROOT / "deploy" / "flower" not in file.parents:
             assert private == [], file
+
+
+def test_tests_import_no_benchmarks():
+    names = {name for file in TESTS.rglob("*.py") for name in imported(file)}
+    assert "fedfm" in names
+    assert not [name for name in names if name.split(".")[0] == "bench"]
+
+
+def test_folders_of_tests_are_those_of_the_package():
+    ours, theirs = (
+        {file.parent.relative_to(root).as_posix() for file in root.rglob("*.py")}
+        for root in (TESTS, ROOT)
+    )
+    assert ours >= ELSEWHERE
+    assert ours - ELSEWHERE <= theirs
+    assert {name for name in theirs if "/" not in name} <= ours
 
 
 def test_everything_imported_is_declared():

@@ -1,6 +1,7 @@
 """Clients that lie: what cannot be true is left out and named; what is too large is cut down."""
 
 import logging
+from itertools import product
 
 import pytest
 import torch
@@ -92,19 +93,17 @@ def test_a_client_does_not_choose_the_round(federation, warnings):
 # --- counts and weights ---------------------------------------------------------------------------
 
 
+COUNTS = [put(samples=number) for number in (1e12, 0.0, -5.0, 20.5)]
+WEIGHTS = [put(weight=number) for number in (1e12, 0.0, -1.0)]
+
+
 @pytest.mark.parametrize(
-    ("lie", "reason"),
+    ("method", "lie", "reason"),
     [
-        (put(samples=1e12), "max_samples"),
-        (put(samples=0.0), "max_samples"),
-        (put(samples=-5.0), "max_samples"),
-        (put(samples=20.5), "max_samples"),
-        (put(weight=1e12), "weight"),
-        (put(weight=0.0), "weight"),
-        (put(weight=-1.0), "weight"),
+        *(("fedavg", lie, "max_samples") for lie in COUNTS),
+        *product(("fedavg", "fednova", "scaffold"), WEIGHTS, ("weight",)),
     ],
 )
-@pytest.mark.parametrize("method", ["fedavg", "fednova", "scaffold"])
 def test_samples_and_weights_must_fit(federation, warnings, method, lie, reason):
     run = federation(method, "training.rounds=1")
     run.run(Fault("train", lie))

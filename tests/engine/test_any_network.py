@@ -61,10 +61,10 @@ def test_stacked_clients_learn_what_clients_in_a_loop_learn(name):
 @pytest.mark.parametrize("name", ["vision transformer, dropout", "encoder", "averaging"])
 def test_further_models_and_threads_change_nothing(name):
     """MOON keeps two further models, one of them the same for all clients."""
-    loop, _ = train(name, "loop", Moon(), rounds=3)
+    loop, _ = train(name, "loop", Moon())
     torch.set_num_threads(2)
-    threads, _ = train(name, "threads", Moon(), rounds=3)
-    again, _ = train(name, "threads", Moon(), rounds=3)
+    threads, _ = train(name, "threads", Moon())
+    again, _ = train(name, "threads", Moon())
     assert_close(threads, loop)
     ours, theirs = flatten(threads.model._asdict()), flatten(again.model._asdict())
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

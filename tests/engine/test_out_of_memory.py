@@ -28,6 +28,12 @@ CPU_FULL = RuntimeError(
 )
 
 
+@pytest.fixture(autouse=True)
+def searched_before():
+    """Keep what earlier tests left out of the searches for garbage that are made here."""
+    gc.freeze()
+
+
 @pytest.fixture
 def room(monkeypatch):
     """Memory for so many clients at once; gives the cohorts that were trained."""

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedfm import FedFM, UserError
+from fedfm import UserError
 from fedfm.methods import Batch, FedDecorr, FedUV
-from fedfm.verify.suite import verify
 from fedfm.verify.worlds import World
 from tests.methods.equal import assert_fedavg
 
@@ -88,13 +87,6 @@ def test_batches_of_one_are_left_out(piece):
 )
 def test_without_weight_they_are_fedavg(piece):
     assert_fedavg(World("tiny cnn with batch norm"), piece)
-
-
-@pytest.mark.parametrize("piece", [FedDecorr(), FedUV()], ids=repr)
-def test_they_pass_the_suite_alone_and_with_feature_matching(piece):
-    for pieces in ((piece,), (piece, FedFM(strength=1.0, start_round=1))):
-        report = verify(pieces)
-        assert report.passed, report
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedfm import FedAvg, FedFM, Training, UserError, compose, simulate
+from fedfm import FedAvg, Training, UserError, compose, simulate
 from fedfm.engine.objective import Objective
 from fedfm.methods import BalancedSoftmax, Batch, FedLC, FedRS, Piece
 from fedfm.rounds.round import run_round
-from fedfm.verify.suite import verify
 from fedfm.verify.worlds import World, start
 from tests.methods.equal import assert_fedavg
 
@@ -114,13 +113,6 @@ def test_balanced_softmax_of_equal_counts_is_cross_entropy():
     shifted = given + piece.use_counts(torch.full((2, 3), 7.0))["shift"].unsqueeze(1)
     ours = [F.cross_entropy(each.flatten(0, 1), LABELS.flatten()) for each in (shifted, given)]
     torch.testing.assert_close(*ours)
-
-
-@pytest.mark.parametrize("piece", PIECES, ids=repr)
-def test_they_pass_the_suite_alone_and_with_feature_matching(piece):
-    for pieces in ((piece,), (piece, FedFM(strength=1.0, start_round=1))):
-        report = verify(pieces)
-        assert report.passed, report
 
 
 def test_counts_are_a_clients_own_and_of_its_training_samples():

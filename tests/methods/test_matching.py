@@ -1,7 +1,5 @@
 """The matching losses and anchors, against their formulas and at their edges."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +11,6 @@ from fedfm.methods import Batch, FedAvg, FedFM, FedFMLite, compose
 from fedfm.rounds.round import run_round
 from fedfm.verify import textbook, worlds
 from fedfm.verify.checks import same_model
-from fedfm.verify.suite import verify
 from fedfm.verify.worlds import World, start
 from tests.methods.test_personal import TwoOutputs
 
@@ -241,20 +238,6 @@ def test_calibration_is_the_heads_cross_entropy_on_anchors():
     assert torch.equal(slope[1], torch.zeros_like(slope[1]))
 
 
-@dataclass(frozen=True)
-class MyFM(FedFM):
-    """Under a name of its own, for which the textbook, which lacks the options, is not asked."""
-
-    name = "myfm"
-
-
-@dataclass(frozen=True)
-class MyLite(FedFMLite):
-    """The same of FedFM-Lite."""
-
-    name = "mylite"
-
-
 class Scaled(nn.Module):
     """A network with a free parameter, which is mapped over clients."""
 
@@ -268,24 +251,6 @@ class Scaled(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.body(x.flatten(1)).tanh() * self.scale
         return features, self.head(features)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"warm_up": 3},
-        {"moving_average": 0.9, "anchors": "uniform"},
-        {"margin": 0.2},
-        {"calibration": 0.5},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("kind", [MyFM, MyLite])
-def test_options_pass_the_suite(kind, options):
-    """A calibrated head has a loss of its own, which a strength of 0 does not switch off."""
-    report = verify(kind(strength=1.0, start_round=1, **options))
-    failed = {row.check for row in report.failures}
-    assert failed == ({"zero strength"} if "calibration" in options else set()), report
 
 
 @pytest.mark.parametrize("network", [lambda: worlds.make_network("mlp"), Scaled])

@@ -94,6 +94,7 @@ def test_a_real_run_sends_what_the_costs_say(piece):
         model,
         make_images(),
         piece,
+        executor="loop",
         partition=Partition("iid"),
         training=Training(
             clients=clients,

@@ -33,8 +33,9 @@ def run(method, freeze=("body.1", "body.2"), **options):
         clients=4, rounds=6, epochs=1, batch_size=4, lr=1e-3, **{"participation": 0.5, **options}
     )
     return simulate(
-        build(freeze), make_images(), method, partition=Partition("iid"), training=training
-    )
+        build(freeze), make_images(), method, partition=Partition("iid"), training=training,
+        executor="loop",
+    )  # fmt: skip
 
 
 def count_frozen_bytes(network) -> int:

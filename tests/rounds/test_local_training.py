@@ -25,6 +25,7 @@ from fedfm.verify.checks import Mismatch, same_model
 from fedfm.verify.oracles import cohort_of
 from fedfm.verify.worlds import World
 from tests.folders import timeless
+from tests.pairs import pairwise
 
 FACTORS = (0.2, 1.0, 0.5, 0.1, 0.7, 0.3)
 MODULE = worlds.make_network("tiny mlp", dtype=torch.float64)
@@ -39,9 +40,10 @@ def federation(*pieces: Piece, executor: str = "stacked", **training: Any) -> Fe
 # --- A rate that changes from round to round -----------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", ["loop", "stacked", "threads"])
-@pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("piece", [FedAvg(), Scaffold(), FedNova()])
+@pytest.mark.parametrize(
+    ("piece", "first", "executor"),
+    pairwise([FedAvg(), Scaffold(), FedNova()], [False, True], ["loop", "stacked", "threads"]),
+)
 def test_a_decaying_rate_and_clipping_are_the_textbook_s(piece, first, executor):
     decaying = {"lr_gamma": 0.6, "clip_norm": 0.5, "clip_first": first}
     agree(World("tiny cnn with batch norm", executor=executor, **decaying), (piece,))

@@ -20,6 +20,7 @@ from fedfm.engine.processes import TIMEOUT, Group, connect
 from fedfm.methods import PIECES
 from fedfm.privacy import Privacy
 from fedfm.run.processes import check_inputs, check_states_folder
+from tests.folders import contents, lines
 from tests.processes import ENDED, run_together
 
 TRAINING = {
@@ -65,8 +66,10 @@ def run(
 
 
 MATCHING = {"strength": 1.0, "start_round": 1}
+ALIKE = ("fedadagrad", "fedyogi", "fedlc", "fedrs", "feddecorr", "feduv", "fedsam")
+"""Methods that exchange what FedAdam, balanced softmax, FedNTD or MoFedSAM do, which are here."""
 METHODS: dict[str, Any] = {
-    **{name: name for name in PIECES if name not in ("centralised", "fedfm", "fedfm-lite")},
+    **{name: name for name in PIECES if name not in ("centralised", "fedfm", "fedfm-lite", *ALIKE)},
     "fedfm": {"fedfm": MATCHING},
     "fedfm, uniform": {"fedfm": MATCHING | {"anchors": "uniform"}},
     "fedfm-lite": {"fedfm-lite": MATCHING},
@@ -142,11 +145,13 @@ def work_of_two(folder: Path) -> dict[str, Any]:
     """All that two processes are asked to do, in one go: starting them takes longer."""
     rank, seen = connect().rank, list[int]()
     run("fedavg", out=folder, watch=lambda record: seen.append(record.round))
+    kept = contents(folder)
     seeds = simulate_seeds(
         "mlp", "digits", "fedavg", seeds=[3, 4], executor="loop", training={**SMALL}
     )
     return {
         "seen": seen,
+        "kept": kept,
         "runs": do_runs([*RUNS]),
         "seeds": seeds,
         "refused": {name: refuse(partial(wrong, rank)) for name, (wrong, _) in REFUSED.items()},
@@ -190,9 +195,13 @@ def answer_late() -> None:
     group.wait()
 
 
-def work_of_three(folder: Path) -> dict[str, Result]:
+def work_of_three(folder: Path) -> dict[str, Any]:
+    """All that three processes are asked to do; they go on with what one process began."""
     resumed = {states: goes_on(folder / states, states) for states in STATES}
-    return do_runs(THREE) | resumed
+    return {
+        "runs": do_runs(THREE) | resumed,
+        "rounds": {each: lines(folder / each) for each in STATES},
+    }
 
 
 def goes_on(folder: Path, states: str) -> Result:
@@ -205,22 +214,24 @@ def alone() -> dict[str, Result]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+def two(tmp_path_factory, compute_once) -> Any:
+    """What each of two processes did."""
+    folder = tmp_path_factory.mktemp("two")
+    return compute_once("two", lambda: run_together(2, work_of_two, folder))
 
 
 @pytest.fixture(scope="module")
-def two(folder) -> list[dict[str, Any]]:
-    return run_together(2, work_of_two, folder / "two")
+def three(tmp_path_factory, compute_once) -> Any:
+    """What each of three processes did, after one began two runs."""
 
+    def work() -> list[Any]:
+        folder = tmp_path_factory.mktemp("three")
+        for states in STATES:
+            with pytest.raises(Stop):
+                begin(folder / states, 1, states)
+        return run_together(3, work_of_three, folder)
 
-@pytest.fixture(scope="module")
-def three(folder) -> list[dict[str, Result]]:
-    """They also go on with what one process began."""
-    for states in STATES:
-        with pytest.raises(Stop):
-            begin(folder / states, 1, states)
-    return run_together(3, work_of_three, folder)
+    return compute_once("three", work)
 
 
 class Stop(Exception):
@@ -286,7 +297,7 @@ def test_a_repeated_run_repeats_to_the_last_bit(two):
 @pytest.mark.parametrize("name", THREE)
 def test_three_processes_get_what_one_gets(alone, three, name):
     for each in three:
-        assert_equal(each[name], alone[name], 1e-9)
+        assert_equal(each["runs"][name], alone[name], 1e-9)
 
 
 def test_rounds_of_coins_have_fewer_clients_than_processes(alone):
@@ -305,10 +316,10 @@ def test_seeds_that_are_trained_together_are_shared(two):
 
 
 @pytest.mark.parametrize("states", STATES)
-def test_three_processes_go_on_with_what_one_began(alone, three, folder, states):
+def test_three_processes_go_on_with_what_one_began(alone, three, states):
     for each in three:
-        assert_equal(each[states], alone["scaffold"], 1e-9)
-    assert len((folder / states / "rounds.jsonl").read_text().splitlines()) == 3
+        assert_equal(each["runs"][states], alone["scaffold"], 1e-9)
+    assert len(three[0]["rounds"][states]) == 3
 
 
 @pytest.mark.parametrize("states", STATES)
@@ -320,16 +331,13 @@ def test_one_process_goes_on_with_what_two_began(alone, tmp_path, states):
     assert_equal(goes_on(tmp_path / "run", states), alone["scaffold"], 1e-9)
 
 
-def test_the_first_process_keeps_the_books(two, folder, tmp_path):
+def test_the_first_process_keeps_the_books(two, tmp_path):
     assert [each["seen"] for each in two] == [[1, 2, 3], []]
     run("fedavg", out=tmp_path / "one")
-    assert list_files(folder / "two") == list_files(tmp_path / "one")
+    kept, wanted = two[0]["kept"], contents(tmp_path / "one")
+    assert kept.keys() == wanted.keys()
     for name in ("config.toml", "data.json", "machine.json"):
-        assert (folder / "two" / name).read_text() == (tmp_path / "one" / name).read_text()
-
-
-def list_files(folder: Path) -> set[Path]:
-    return {file.relative_to(folder) for file in folder.rglob("*")}
+        assert kept[name] == wanted[name]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -155,12 +155,6 @@ def test_a_subclass_under_another_name_is_not_held_to_the_textbook():
     assert all("textbook" not in row.check for row in verify(kind()).rows)
 
 
-@pytest.mark.parametrize("name", ["feddyn", "fedfm-lite"])
-def test_the_defaults_pass_as_well_as_the_settings_of_the_suite(name):
-    report = verify(PIECES[name]())
-    assert report.passed, report
-
-
 def test_compositions_are_checked_too():
     report = verify([FedProx(mu=0.1), FedFM(strength=1.0)])
     assert report.passed, report

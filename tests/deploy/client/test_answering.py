@@ -23,7 +23,7 @@ from tests.deploy.conftest import NODES, facts_of, write_site
 
 ROUNDS, WARM_UP = 200, 20
 LEAK = 20e6
-"""Bytes: a fiftieth of what 200 models of 5 MB would take, and above the noise of an allocator."""
+"""Bytes: a tenth of what 200 models of 1 MB would take, and above the noise of an allocator."""
 
 
 def memory() -> int:
@@ -33,7 +33,7 @@ def memory() -> int:
 
 @pytest.fixture
 def train(federation) -> tuple[Path, Payload]:
-    """A site file, and a question to train a model of 5 MB."""
+    """A site file, and a question to train a model of 1 MB."""
     asked: list[Payload] = []
 
     def listen(message: Message, answer) -> Message:
@@ -41,7 +41,7 @@ def train(federation) -> tuple[Path, Payload]:
             asked.append(read_payload(message.content))
         return answer()
 
-    fed = federation("fedavg", "model.hidden=[1100, 1100]", "training.rounds=1")
+    fed = federation("fedavg", "model.hidden=[500, 500]", "training.rounds=1")
     fed.run(listen)
     return fed.folder / "c0" / "site.toml", asked[0]
 
@@ -49,7 +49,7 @@ def train(federation) -> tuple[Path, Payload]:
 def test_memory_does_not_grow(train):
     """In a process of its own, as a worker is: what other tests left behind has no say."""
     _, question = train
-    assert len(question.trees["model"]) > 4e6
+    assert len(question.trees["model"]) > 1e6
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(measure_growth, *train).result() < LEAK
 

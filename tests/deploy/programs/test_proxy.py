@@ -25,7 +25,7 @@ from tests.deploy.programs.gates import (
 )
 
 HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: here\r\n"
-ATTACKERS = 200
+ATTACKERS = 100
 SMALL = Limits(connections=60, address=40, head=30.0)
 """Attackers are many more than the limits; they are cut by number, not by time."""
 
@@ -260,7 +260,7 @@ def test_half_finished_requests_do_not_hold_up_a_client(keys, said, tls):
     async def work() -> None:
         async with gate(SMALL, keys=keys) as here, here.caller() as client:
             with closing(await hold(here, said, tls)):
-                for number in range(5):
+                for number in range(3):
                     answer = await client.post(
                         CALL, content=bytes([number]), headers=sign(keys, "a")
                     )

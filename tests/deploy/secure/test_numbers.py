@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedfm.deploy import secure
@@ -15,6 +15,7 @@ def there_and_back(bulk, fine, range=1.0):
     return secure.decode(words, bulk, fine, clients=1, range=range)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(-0.99, 0.99), min_size=1, max_size=50),
     st.floats(1.0, 1e6),
@@ -27,12 +28,14 @@ def test_a_sum_is_off_by_half_a_step_per_client(values, range, clients):
     assert (found["a"] - clients * bulk["a"]).abs().max() <= clients * secure.step(range) / 2
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**27), 2**27), min_size=1, max_size=20))
 def test_integers_are_exact(values):
     fine = {"counts": torch.tensor(values)}
     assert torch.equal(there_and_back({}, fine)[1]["counts"], fine["counts"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**27), 2**27), min_size=1, max_size=20))
 def test_whole_floats_are_exact(values):
     fine = {"sums": torch.tensor(values, dtype=torch.float64)}

@@ -8,6 +8,7 @@ import torch
 
 from fedfm.engine.kernels.update import BLOCK, adam_step, sgd_step
 from fedfm.optim import Adam, AdamW, Sgd
+from tests.pairs import pairwise
 
 SGD = [Sgd(0.1, momentum, decay) for momentum, decay in product((0.0, 0.9), (0.0, 0.05))]
 NESTEROV = Sgd(0.1, 0.9, 0.05, nesterov=True)
@@ -16,13 +17,18 @@ ADAM = [
     for kind in (Adam, AdamW)
     for betas, eps, decay in [((0.9, 0.999), 1e-8, 0.0), ((0.0, 0.95), 1e-3, 0.1)]
 ]
+CASES = (
+    [False, True],
+    [torch.float32, torch.bfloat16],
+    [False, True],
+    [(3, 5), (2 * BLOCK + 7,), ()],
+)
+"""Whether weights are lowered, the gradient's type, whether it is corrected, and its shape."""
 
 
-@pytest.mark.parametrize("sgd", [*SGD, NESTEROV])
-@pytest.mark.parametrize("lowered", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("shape", [(3, 5), (2 * BLOCK + 7,), ()])
+@pytest.mark.parametrize(
+    ("sgd", "lowered", "dtype", "corrected", "shape"), pairwise([*SGD, NESTEROV], *CASES)
+)
 def test_the_same_steps_as_torch(shape, corrected, dtype, lowered, sgd):
     torch.manual_seed(0)
     param = torch.randn(shape)
@@ -77,11 +83,7 @@ def torchs(adam: Adam) -> type[torch.optim.Optimizer]:
     return torch.optim.AdamW if adam.decoupled else torch.optim.Adam
 
 
-@pytest.mark.parametrize("adam", ADAM)
-@pytest.mark.parametrize("lowered", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("shape", [(3, 5), (2 * BLOCK + 7,), ()])
+@pytest.mark.parametrize(("adam", "lowered", "dtype", "corrected", "shape"), pairwise(ADAM, *CASES))
 def test_the_same_steps_of_adam_as_torch(shape, corrected, dtype, lowered, adam):
     """Torch's in float64, with rates that change and that a captured step would read."""
     torch.manual_seed(0)

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedfm.engine.stacking import attention, mapping
+from fedfm.engine.stacking import attention
+from fedfm.engine.stacking.attention import AttendTogether
 from fedfm.engine.stacking.mapping import ClientMap
 
 CLIENTS, SAMPLES, HEADS, TOKENS, WIDTH = 3, 4, 2, 5, 8
@@ -65,7 +66,10 @@ def test_attention_outside_the_map_is_attention_inside(monkeypatch, way):
     monkeypatch.setattr(attention, "_fold_samples", lambda whole: note(**fold(whole)))
     ends = []
     for leaves in (False, True):
-        monkeypatch.setattr(mapping, "runs_kernels", lambda _, leaves=leaves: leaves)
+        if leaves:  # as on a GPU
+            monkeypatch.setattr(
+                ClientMap, "_leave_map", lambda net, _: AttendTogether(net._leave_any)
+            )
         mapped = ClientMap(module, [], [], [])
         with mapped.slots.hold(weights):
             y = mapped(inputs)

@@ -1,9 +1,22 @@
+from functools import partial
+
 import pytest
 
 from fedfm.paper.theory.checks import check_theory
+from fedfm.paper.theory.lemma import compute_digits_updates
+
+ROUNDS = 4
+"""Of the runs on the digits; `fedfm verify --theory` has more."""
 
 
 @pytest.fixture(scope="session")
 def found(tmp_path_factory, compute_once):
-    """The whole report, computed once."""
-    return compute_once("theory", lambda: check_theory(tmp_path_factory.mktemp("theory")))
+    """The whole report, computed once, with fewer rounds on the digits."""
+    shorter = partial(compute_digits_updates, rounds=ROUNDS)
+
+    def check():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedfm.paper.theory.checks.compute_digits_updates", shorter)
+            return check_theory(tmp_path_factory.mktemp("theory"))
+
+    return compute_once("theory", check)

@@ -8,6 +8,7 @@ import torch
 
 from fedfm.methods import FedProto
 from fedfm.paper.theory.lemma import compute_digits_updates
+from tests.paper.theory.conftest import ROUNDS
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Overshooting(FedProto):
 @pytest.mark.parametrize("run", ["all clients", "BatchNorm", "3 of 10 clients"])
 def test_new_anchors_lower_phi_in_every_round_by_what_class_means_must(found, run):
     updates = found.anchors[run]
-    assert [each.round for each in updates] == list(range(1, 17))
+    assert [each.round for each in updates] == list(range(1, 1 + ROUNDS))
     assert all(each.holds and each.exact for each in updates)
     assert all(each.decrease > 0 for each in updates)
     assert updates[-1].after < updates[0].before, "the run should train"

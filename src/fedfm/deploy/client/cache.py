@@ -1,9 +1,10 @@
 """What a client keeps in memory between questions: its data, and its runtime in a federation."""
 
+import json
 from collections.abc import Hashable
 from pathlib import Path
 
-from fedfm.config import Config
+from fedfm.config import Config, parse
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement
 from fedfm.deploy.client.runtime import Runtime
@@ -11,19 +12,26 @@ from fedfm.deploy.client.site import Site
 
 
 class Cache:
-    """The data and the runtime of the last question.
+    """The config, the data and the runtime of the last question.
 
     Data are loaded again if their files or the part of the config that selects them changed. A
     runtime is built again if its data, the config, the agreement or the site's device changed.
     """
 
     def __init__(self) -> None:
+        self._config: tuple[str, Config] | None = None
         self._data: tuple[object, Dataset] | None = None
         self._runtime: tuple[object, Runtime] | None = None
 
     def clear(self) -> None:
         """Free the memory."""
         self._data = self._runtime = None
+
+    def read_config(self, text: str) -> Config:
+        """Return the server's config, which most questions have in common."""
+        if self._config is None or self._config[0] != text:
+            self._config = text, parse(json.loads(text))
+        return self._config[1]
 
     def load_data(self, site: Site, config: Config) -> Dataset:
         """Return the client's data."""

@@ -3,7 +3,6 @@
 Its part of a round is the simulation's, with a cohort of one (rounds/clients.py).
 """
 
-import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedfm.config import Config, load_config, parse
+from fedfm.config import Config, load_config
 from fedfm.core.trees import Tree, flatten, to_device, tree_map
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement, describe_agreement, hide_classes
@@ -79,7 +78,8 @@ class Client:
 
     def _enrolled_config(self, question: Packet) -> Config:
         """Return the config with which this client joined the federation."""
-        return parse(json.loads(self.storage.load_enrolment(question.facts["token"])["config"]))
+        enrolment = self.storage.load_enrolment(question.facts["token"])
+        return self.cache.read_config(enrolment["config"])
 
     def introduce(self, question: Packet) -> Packet:
         """Check the server's version and config, and describe this client's data."""
@@ -101,7 +101,7 @@ class Client:
 
     def _read_config(self, question: Packet) -> Config:
         """Return the server's config; refuse another one than this client expects."""
-        config = parse(json.loads(question.facts["config"]))
+        config = self.cache.read_config(question.facts["config"])
         expected = config if self.site.config is None else load_config(self.site.config)
         if differences := describe_differences(expected, config, ("client", "server")):
             raise Refusal(
@@ -179,7 +179,7 @@ class Client:
         facts = question.facts
         enrolment = self.storage.load_enrolment(facts["token"])
         agreement = Agreement.parse(enrolment["agreement"] | facts["norm"])
-        config = parse(json.loads(enrolment["config"]))
+        config = self.cache.read_config(enrolment["config"])
         if config.deployment.secure and kind != "deliver":
             self.masker.accept_letters(question)  # before the work, which would be in vain
         runtime = self.cache.get_runtime(self.site, config, agreement, enrolment["client"])

@@ -1,3 +1,5 @@
+"""The whole conformance suite: `make verify`."""
+
 import pytest
 
 from fedfm.verify import Report, verify_all
