@@ -1,5 +1,6 @@
 """The adapter to Flower, with a superlink in this process: who is let in, and who is not."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -231,10 +232,26 @@ def test_a_client_does_not_act_as_another(both, folder, app):
         assert list(grid.pull_messages(ids[:1])) == []
 
 
-def test_requests_of_strangers_leave_nothing_in_the_log(capfd):
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What Flower's log gets, wherever its own handler writes."""
+    records = list[logging.LogRecord]()
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    handler, logger = Keep(), logging.getLogger("flwr")
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
+
+
+def test_requests_of_strangers_leave_nothing_in_the_log(capfd, logged):
     """They would fill the disk."""
     with run_superlink() as address:
         capfd.readouterr()
+        logged.clear()
         for call in ("pull-messages", "activate-node", "nothing"):
             for kind in (PROTOBUF_MEDIA_TYPE, "text/plain"):
                 answered = httpx.post(
@@ -244,6 +261,7 @@ def test_requests_of_strangers_leave_nothing_in_the_log(capfd):
                 )
                 assert answered.is_client_error
         said = capfd.readouterr()
+        assert [record.getMessage() for record in logged] == []
     assert said.out + said.err == ""
 
 

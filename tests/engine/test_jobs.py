@@ -200,8 +200,8 @@ def test_a_seed_that_was_left_behind_catches_up(tmp_path, singles, monkeypatch, 
     """The run dies after seed number `last` has saved its round and before the next one has."""
     saves = RunFolder.save
 
-    def dies(folder, progress, rounds=1):
-        saves(folder, progress, rounds)
+    def dies(folder, progress, rounds=1, checkpoint=True):
+        saves(folder, progress, rounds, checkpoint=checkpoint)
         if (folder.path.name, progress.state.round) == (f"seed-{SEEDS[last]}", round):
             raise Stop
 

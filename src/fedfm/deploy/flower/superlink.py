@@ -47,14 +47,20 @@ def make_server(
         log_config=get_uvicorn_log_config(logging.INFO),
         ssl_certfile=certificate,
         ssl_keyfile=key,
-        access_log=False,  # a stranger's requests must not fill the disk
+        access_log=False,  # a stranger's requests must not fill the disk; see _is_no_refusal
         ws="none",
         timeout_graceful_shutdown=2,
     )
+    logging.getLogger("flwr").addFilter(_is_no_refusal)
     config.load()
     if config.ssl:
         follow(config.ssl, Renewed(tls, make_context))
     return uvicorn.Server(config)
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """Return whether a record tells more than that a request was refused."""
+    return "][ApiError:" not in str(record.msg)
 
 
 def make_superlink(host: str, port: int, token: str, secret: bytes, tls: Sequence[str] = ()) -> Any:
