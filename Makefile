@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test verify test-ray test-gpu test-browser test-deployment test-wheel check format docs dist bench clean
+.PHONY: install demo test verify test-federations test-ray test-gpu test-browser test-deployment test-wheel check format docs dist bench clean
 
 install: $(READY)
 
@@ -13,15 +13,22 @@ demo: $(READY)
 
 # Some tests wait for other processes, so one worker more than there are cores
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
-# What `make docs`, `make verify` and `make test-ray` run
-ELSEWHERE := tests/test_tutorial.py tests/verify/whole tests/grid/cluster
+# What `make docs`, `make test-ray`, `make verify` and `make test-federations` run
+WHOLE := tests/verify/whole tests/paper/field/test_methods.py
+IN_PROCESS := tests/deploy/federations
+ELSEWHERE := tests/test_tutorial.py tests/grid/cluster $(WHOLE) $(IN_PROCESS)
 test: export PYTHONDONTWRITEBYTECODE = # a shell may set it; workers and programs would compile anew
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(addprefix --ignore=,$(ELSEWHERE))
 
-# The whole conformance suite, and its properties in federations that hypothesis makes up
+# The whole conformance suite, its properties in federations that hypothesis makes up, and every
+# method under the protocol of the comparison
 verify: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/verify/whole
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(WHOLE)
+
+# Deployed federations in one process: equal to simulations, whatever fails or whoever lies
+test-federations: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(IN_PROCESS)
 
 # A Ray cluster on this machine: needs unshare of util-linux
 test-ray: $(READY)

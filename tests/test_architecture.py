@@ -16,7 +16,14 @@ ROOT = Path(fedfm.__file__).parent
 OUTSIDE = {"deploy", "paper", "report", "cli"}
 """What the library does not know."""
 TESTS = Path(__file__).parent
-ELSEWHERE = {"browser", "gpu", "deploy/processes", "grid/cluster", "verify/whole"}
+ELSEWHERE = {
+    "browser",
+    "gpu",
+    "deploy/federations",
+    "deploy/processes",
+    "grid/cluster",
+    "verify/whole",
+}
 """Folders of tests that have targets of their own."""
 
 

@@ -15,7 +15,7 @@ from fedfm.core.trees import flatten, to_device
 from fedfm.deploy.packets import Arrays, Packet, match_tree, pack, unpack
 from fedfm.deploy.payload import FACTS, TREES
 from fedfm.deploy.validation import to_one_line
-from tests.deploy.test_faults import Trap
+from tests.deploy.federations.test_faults import Trap
 
 LIMIT = 2**20
 TREE = {"model": {"w": torch.arange(6.0).view(2, 3), "n": torch.tensor(4)}, "empty": {}}

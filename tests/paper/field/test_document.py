@@ -34,10 +34,10 @@ def line(document: str, *starts: str) -> str:
     return found
 
 
-@pytest.fixture
-def compared(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> Path:
     """Everything of the first four steps, made up: FedSAM is the best, one seed for most."""
-    results = tmp_path / "results"
+    results: Path = tmp_path_factory.mktemp("compared") / "results"
     published, tune, first, more = load_steps()[:4]
     accuracies = {method: 70.0 + n for n, method in enumerate(METHODS)} | {"FedSAM": 85.0}
     made_up(published, results, dict.fromkeys(load_recipe("field-published").axes["method"], 79.0))
@@ -45,6 +45,12 @@ def compared(tmp_path) -> Path:
     made_up(first, results, accuracies)
     made_up(more, results, accuracies)
     return results
+
+
+@pytest.fixture(scope="module")
+def whole(compared) -> str:
+    """The document about them."""
+    return render_document(made(compared))
 
 
 def test_with_no_run_it_claims_nothing(tmp_path):
@@ -58,8 +64,8 @@ def test_with_no_run_it_claims_nothing(tmp_path):
     assert "![" not in whole
 
 
-def test_a_method_has_its_setting_scores_costs_and_command(compared):
-    strong = render_document(made(compared)).split("### All methods")[1]
+def test_a_method_has_its_setting_scores_costs_and_command(whole):
+    strong = whole.split("### All methods")[1]
     start = line(strong, "FedSAM", "radius = 0.03")
     assert "| **85.10 ± 0.10** | 84.00 ± 0.00 | 3 | 0 | 2.1 | 12 min | `fedfm run " in start
     command = shlex.split(start.split("`")[1])
@@ -68,22 +74,19 @@ def test_a_method_has_its_setting_scores_costs_and_command(compared):
     assert "| 78.00 | 77.00 | 1 |" in lone
 
 
-def test_in_short_says_who_leads_and_who_is_not_told_apart(compared):
-    whole = render_document(made(compared))
+def test_in_short_says_who_leads_and_who_is_not_told_apart(whole):
     first = line(whole, "all: 4 rounds", "FedSAM", "85.10 (3 seeds)")
     assert first.endswith("| none |")
     assert "Not run: FedAvg" in whole, "of Dirichlet 0.6"
 
 
-def test_published_numbers_stand_beside_ours(compared):
-    whole = render_document(made(compared))
+def test_published_numbers_stand_beside_ours(whole):
     row = line(whole, "CIFAR-10, 10%-100", "Dirichlet 0.1", "FedDyn", "78.96", "80.00", "+1.04")
     assert "| 78.00 | 4 min |" in row
     assert "| Dirichlet 0.6 | FedDyn | 84.22 | not run |" in whole
 
 
-def test_the_tuning_is_there_with_what_was_chosen(compared):
-    whole = render_document(made(compared))
+def test_the_tuning_is_there_with_what_was_chosen(whole):
     row = line(whole.split("## Tuning")[1], "FedDyn")
     assert "**alpha = 0.01 (52.00)**; alpha = 0.03 (50.00)" in row
     assert row.endswith("| alpha = 0.01, an end of the range |")
@@ -102,8 +105,8 @@ def test_pictures_lie_beside_it_and_a_discussion_is_kept(compared):
 
 
 def test_runs_of_other_settings_are_not_shown(compared):
-    whole = render_document(made(compared, ("weight_decay=0.1",)))
-    assert whole.count("\n| FedSAM |  | not run |") == 2, "under both skews"
+    others = render_document(made(compared, ("weight_decay=0.1",)))
+    assert others.count("\n| FedSAM |  | not run |") == 2, "under both skews"
 
 
 def check_summary(results: Path, summary: Summary) -> None:

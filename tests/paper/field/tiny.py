@@ -14,7 +14,7 @@ from tests.grid.results import result, write_rounds
 
 TINY = (
     *("data.name=digits", "data.mean=[4.9]", "data.std=[6.0]", "model.width=8"),
-    *("clients=6", "participation=0.5", "rounds=3", "epochs=1", "batch_size=20"),
+    *("clients=4", "participation=0.5", "rounds=3", "epochs=1", "batch_size=100"),
     *("evaluate_every=2", "fedfm.start_round=1", "fedfm-lite.start_round=1"),
 )
 """What has no holdout: field-published."""

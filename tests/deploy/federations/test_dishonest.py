@@ -13,7 +13,13 @@ from fedfm.deploy.client.runtime import Runtime
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.updates import TooLarge, limit_update, measure_update
 from tests.deploy.conftest import NODES, SECURE, Fault, assert_same, changed
-from tests.deploy.test_faults import EXACT, QUANTISED, assert_one_line, missing, with_tensors
+from tests.deploy.federations.test_faults import (
+    EXACT,
+    QUANTISED,
+    assert_one_line,
+    missing,
+    with_tensors,
+)
 
 METRICS = "metrics=['log_loss', 'auc', 'macro_f1', 'confusion', 'calibration_error']"
 HUGE = 1e30

@@ -19,7 +19,7 @@ from fedfm.models import MODELS
 from fedfm.run.prepare import build_model
 from fedfm.run.simulation import Simulation
 from tests.deploy.conftest import LIMIT, SETTINGS, Federation, assert_same, facts_of, write_site
-from tests.deploy.test_equality import assert_equal_runs
+from tests.deploy.federations.test_equality import assert_equal_runs
 
 SITES = ("ankara", "bern", "cairo")
 GOOD, BAD, NEUTRAL = ("good", "great"), ("bad", "dull"), ("film", "plot", "the", "a", "scene")
