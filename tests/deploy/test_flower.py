@@ -265,6 +265,21 @@ def test_requests_of_strangers_leave_nothing_in_the_log(capfd, logged):
     assert said.out + said.err == ""
 
 
+def test_it_closes_no_handler_of_its_process():
+    """Some close the stream that they write to, which may be another program's."""
+    closed = []
+
+    class Closed(logging.Handler):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    handler = Closed()
+    with run_superlink():
+        assert closed == []
+    handler.close()
+
+
 def test_plain_http_and_tls_do_not_mix(plain, closed, folder):
     a = load_client_keys(folder / "keys" / "a", "a")
     with pytest.raises(Untrusted):

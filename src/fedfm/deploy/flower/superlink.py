@@ -23,7 +23,6 @@ from flwr.common.constant import (
 )
 from flwr.supercore.auth.typing import AccountInfo
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
-from flwr.supercore.http_logging import get_uvicorn_log_config
 from flwr.superlink.auth_plugin import ControlAuthnPlugin, NoOpControlAuthnPlugin
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
 from flwr.superlink.config_loader import SuperLinkLifespanConfig
@@ -44,7 +43,7 @@ def make_server(
         make_superlink(host, port, token, secret, tls),
         host=host,
         port=port,
-        log_config=get_uvicorn_log_config(logging.INFO),
+        log_config=None,  # warnings appear by themselves; the process's handlers stay
         ssl_certfile=certificate,
         ssl_keyfile=key,
         access_log=False,  # a stranger's requests must not fill the disk; see _is_no_refusal
