@@ -13,7 +13,7 @@ from socket import AF_INET, AF_INET6, inet_ntop
 PATIENCE = 900.0
 """Seconds until a test gives up: much more than anything takes, even on a busy machine."""
 GRACE = 30.0
-"""Seconds until what Flower's own programs have started must have noticed that they are over."""
+"""Seconds until what a program has started must have noticed that it is over."""
 MARK = "FEDFM_TEST"
 """The environment variable by which the processes of a program are found."""
 LISTENING = "0A"
@@ -57,6 +57,13 @@ class Program:
     def wait(self) -> int:
         """Until it ends; its exit code."""
         return self.process.wait(PATIENCE)
+
+    def wait_for_all(self) -> None:
+        """Until none of its processes is left; Python's resource tracker is the last one."""
+        end = time.monotonic() + GRACE
+        while left := self.tree:
+            assert time.monotonic() < end, f"{self.said.stem} left processes behind: {left}"
+            time.sleep(0.05)
 
     def wait_for(self, text: str) -> None:
         """Until it says something."""
