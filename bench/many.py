@@ -66,6 +66,7 @@ def measure(case: Case) -> tuple[float, float, float]:
     torch.set_num_threads(1)
     shape = (3, 32, 32) if case.gpu else (1, 8, 8)
     model = models.build("resnet18" if case.gpu else "cnn", shape=shape, classes=10)
+    model.to("cuda" if case.gpu else "cpu")
     config = even_config(case.piece, case.training(), "graph" if case.gpu else "stacked")
     with TemporaryDirectory() as folder:
         data = random_images(case.samples * case.clients, shape=shape)
