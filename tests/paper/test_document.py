@@ -219,13 +219,14 @@ def test_the_headline_has_the_main_table_and_what_less_communication_gives(made)
 
 
 def test_the_headline_says_which_images_it_is_from(made):
-    """Those on JPEG images only as long as there are no others."""
+    """Those on JPEG images only as long as more cells have been run on them."""
     nothing = Evidence.of(made.plan, Path("nothing"))
     headline = render_headline(replace(made, exact=nothing, jpeg=made.exact), Path())
     assert "| FedFM | **73.00** ± 1.00 (72.89) |" in headline
-    assert "on JPEG images of CIFAR-10, since exact pixels have not been run yet" in headline
+    assert "on JPEG images of CIFAR-10, of which more cells have been run" in headline
     assert "On JPEG images: FedFM-Lite sends" in headline
-    assert "JPEG" not in render_headline(replace(made, jpeg=nothing), Path())
+    for fewer in (nothing, made.exact):
+        assert "JPEG" not in render_headline(replace(made, jpeg=fewer), Path())
 
 
 def test_the_headline_is_renewed_between_its_markers():

@@ -63,9 +63,10 @@ class Document:
         return shlex.join(["fedfm", "reproduce", "--no-run", *self.words, *options])
 
     def choose_evidence(self, recipe: str) -> Evidence:
-        """Return the runs of a recipe on exact pixels, or else those on JPEG images."""
-        entries = self.tables[recipe].entries.values()
-        return self.exact if self.jpeg is None or any(e.runs for e in entries) else self.jpeg
+        """Return the runs of a recipe on exact pixels, or on JPEG images while these are more."""
+        if self.jpeg is None or self.exact.count(recipe) >= self.jpeg.count(recipe):
+            return self.exact
+        return self.jpeg
 
     def list_pictures(self, part: Section) -> dict[str, Path]:
         """Return the pictures of a section that there are, by what they show."""

@@ -46,6 +46,10 @@ class Evidence:
         """Return a verdict on every claim, in the plan's order."""
         return list(judge_claims(self.plan.claims, self.tables, self.choice))
 
+    def count(self, recipe: str) -> int:
+        """Return how many entries of a recipe's table have runs."""
+        return sum(bool(entry.runs) for entry in self.tables[recipe].entries.values())
+
     def has_drawn(self, recipe: str) -> bool:
         """Return whether pictures of a recipe that needs no runs have been drawn."""
         return (self.folder / recipe / DRAWN_FILE).exists()
