@@ -87,32 +87,31 @@ def weight_gradient(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
-    TAPS: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Store the sums [C, taps] of dy times a tap's pixels over a chunk of positions."""
+    """Store the sums [taps, C] of dy times a tap's pixels over a chunk of positions.
+
+    The chunk is read again for every tap, from the cache: it is small.
+    """
     client, chunk = tl.program_id(2).to(tl.int64), tl.program_id(1)
-    tap = tl.arange(0, TAPS)[:, None]
-    row_in, column_in = tap // KW * STEP_H - PAD_H, tap % KW * STEP_W - PAD_W
-    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     x += client * (M // (P * Q)) * (H * W * C)
     dy += client * M * C
-    total = tl.zeros([TAPS, ROWS, BLOCK_C], tl.float32)
+    partial += (client * tl.num_programs(1) + chunk) * (KH * KW * C)
     last = tl.minimum((chunk + 1) * height, M)
-    for start in range(chunk * height, last, ROWS):
-        m = start + tl.arange(0, ROWS)
-        there = (m < last)[:, None] & (channel < C)[None, :]
-        slope = tl.load(dy + m[:, None] * C + channel[None, :], mask=there, other=0)
-        position = m % (P * Q)
-        row = (position // Q * STRIDE_H)[None, :] + row_in
-        column = (position % Q * STRIDE_W)[None, :] + column_in
-        inside = _on_map(row, column, H, W) & (tap < KH * KW)
-        source = (((m // (P * Q))[None, :] * H + row) * W + column) * C
-        value = tl.load(
-            x + source[:, :, None] + channel[None, None, :],
-            mask=inside[:, :, None] & there[None, :, :],
-            other=0,
-        )
-        value = value.to(weight.dtype.element_ty)
-        total += value.to(tl.float32) * slope.to(tl.float32)[None, :, :]
-    to = partial + ((client * tl.num_programs(1) + chunk) * C + channel[None, :]) * (KH * KW) + tap
-    tl.store(to, tl.sum(total, 1), mask=(tap < KH * KW) & (channel < C)[None, :])
+    for i in tl.static_range(KH):
+        for j in tl.static_range(KW):
+            total = tl.zeros([ROWS, BLOCK_C], tl.float32)
+            for start in range(chunk * height, last, ROWS):
+                m = start + tl.arange(0, ROWS)[:, None]
+                valid = (m < last) & (channel < C)
+                slope = tl.load(dy + m * C + channel, mask=valid, other=0).to(tl.float32)
+                position = m % (P * Q)
+                row = position // Q * STRIDE_H - PAD_H + i * STEP_H
+                column = position % Q * STRIDE_W - PAD_W + j * STEP_W
+                inside = valid & _on_map(row, column, H, W)
+                source = ((m // (P * Q) * H + row) * W + column) * C + channel
+                value = tl.load(x + source, mask=inside, other=0).to(weight.dtype.element_ty)
+                total += value.to(tl.float32) * slope
+            to = partial + (i * KW + j) * C + channel
+            tl.store(to, tl.sum(total, 0)[None, :], mask=channel < C)

@@ -66,6 +66,8 @@ def branch_conv2d(
 
     The gradients of both branches are then added where that of the convolution is computed.
     """
+    if weight.shape[3:] == stride == (1, 1) and padding == (0, 0) and x.shape[2:] != (1, 1):
+        return _by_pixel(x, weight, bias)
     layer = Layer.of(x, weight, stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()
     filters = weight.permute(0, 1, 3, 4, 2).contiguous()
@@ -73,6 +75,17 @@ def branch_conv2d(
         pixels, filters, bias, layer
     )
     return y.permute(0, 3, 1, 2), same.permute(0, 3, 1, 2)
+
+
+def _by_pixel(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Convolve by filters of one tap, with every pixel as an image: tiles are then whole in memory.
+
+    Otherwise the rows of a tile are those of one pixel of many images, far from each other.
+    """
+    pixels = x.permute(0, 2, 3, 1)
+    results = branch_conv2d(pixels.reshape(-1, len(x[0]), 1, 1), weight, (1, 1), (0, 0), bias)
+    y, same = (each.view(*pixels.shape[:3], -1).permute(0, 3, 1, 2) for each in results)
+    return y, same
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from fedfm.engine.kernels.columns import sum_columns
 
 TILE = 2048
 """Elements of a result that a program computes."""
-TERMS = 16384
-"""Elements times taps that a program holds for the gradient of the filters."""
-PROGRAMS = 64
+TERMS = 4096
+"""Elements that a program reads at a time for the gradient of the filters."""
+PROGRAMS = 128
 """Programs of a client that share the gradient of the filters, about."""
 
 
@@ -114,19 +114,18 @@ class _Depthwise(torch.autograd.Function):
 
 def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, layer: Layer) -> Tensor:
     """Return the gradient [S, C, taps] of the filters [S, taps, C], of their dtype."""
-    clients, count, c = weight.shape
-    taps, columns = triton.next_power_of_2(count), min(64, triton.next_power_of_2(c))
-    rows = max(1, TERMS // (taps * columns))
-    blocks, m = triton.cdiv(c, columns), len(x) // clients * layer.P * layer.Q
+    clients, taps, c = weight.shape
+    columns = min(64, triton.next_power_of_2(c))
+    rows, blocks = TERMS // columns, triton.cdiv(c, columns)
+    m = len(x) // clients * layer.P * layer.Q
     chunks = max(1, min(PROGRAMS // blocks, triton.cdiv(m, rows)))
     height = rows * triton.cdiv(m, rows * chunks)
     chunks = triton.cdiv(m, height)
-    partial = x.new_empty(clients, chunks, c, count, dtype=torch.float32)
+    partial = x.new_empty(clients, chunks, taps, c, dtype=torch.float32)
     device.weight_gradient[blocks, chunks, clients](
-        x, dy, weight, partial, m, height,
-        **vars(layer), TAPS=taps, ROWS=rows, BLOCK_C=columns, num_warps=8,
-    )  # fmt: skip
-    return partial.sum(1).to(weight.dtype)
+        x, dy, weight, partial, m, height, **vars(layer), ROWS=rows, BLOCK_C=columns
+    )
+    return partial.sum(1).mT.contiguous().to(weight.dtype)
 
 
 def _share_out(result: Tensor, clients: int) -> tuple[tuple[int, int, int], dict[str, int]]:

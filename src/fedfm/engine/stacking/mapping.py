@@ -21,6 +21,7 @@ from fedfm.core.inputs import InputTree, call, input_leaves
 from fedfm.engine.randomness import count_calls, draw_for
 from fedfm.engine.stacking.attention import RULE as _ATTENTION_RULE  # noqa: F401 (kept alive)
 from fedfm.engine.stacking.attention import AttendTogether
+from fedfm.engine.stacking.means import ExpandedMean
 from fedfm.engine.stacking.rows import runs_kernels
 from fedfm.engine.stacking.scaling import FusedScaling
 from fedfm.engine.stacking.unbinding import UnbindInPlace
@@ -157,6 +158,7 @@ class ClientMap:
                 modes.enter_context(AttendTogether(leave))
             if runs_kernels(x):
                 modes.enter_context(UnbindInPlace(leave))
+                modes.enter_context(ExpandedMean(leave))
                 modes.enter_context(FusedScaling(self._leave))
             yield
 
