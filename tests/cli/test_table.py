@@ -43,12 +43,16 @@ class Process:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The results of `MAIN` without interruption."""
-    folder = tmp_path_factory.mktemp("whole")
-    process = Process(*MAIN, "--results", str(folder / "results"), said=folder / "said.txt")
-    assert process.end() == 0, process.said.read_text()
-    return folder / "results"
+def whole(tmp_path_factory, compute_once):
+    """The results of `MAIN` without interruption, without times."""
+
+    def work() -> Any:
+        folder = tmp_path_factory.mktemp("whole")
+        process = Process(*MAIN, "--results", str(folder / "results"), said=folder / "said.txt")
+        assert process.end() == 0, process.said.read_text()
+        return timeless(folder / "results")
+
+    return compute_once("table", work)
 
 
 # ---- what people see -----------------------------------------------------------------------------
@@ -235,7 +239,7 @@ def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(tmp_path,
         kills += code == -signal.SIGKILL
     assert code == 0, process.said.read_text()
     assert kills > 0
-    assert timeless(results) == timeless(whole)
+    assert timeless(results) == whole
     rounds = [path.read_text().count("\n") for path in results.glob("runs/*/rounds.jsonl")]
     assert rounds == [3] * 16
 
@@ -254,14 +258,14 @@ def test_interrupted_it_stops_after_a_round_and_says_how_to_go_on(tmp_path, whol
     assert "fedfm table main --quick" in said
     process = Process(*arguments, said=tmp_path / "said.txt")
     assert process.end() == 0
-    assert timeless(tmp_path / "results") == timeless(whole)
+    assert timeless(tmp_path / "results") == whole
 
 
 def test_two_runners_at_once_share_the_work(tmp_path, whole):
     arguments = (*MAIN, "--results", str(tmp_path / "results"))
     both = [Process(*arguments, said=tmp_path / f"said-{n}.txt") for n in range(2)]
     assert [each.end() for each in both] == [0, 0], both[0].said.read_text()
-    assert timeless(tmp_path / "results") == timeless(whole)
+    assert timeless(tmp_path / "results") == whole
     said = [each.said.read_text() for each in both]
     assert sum(text.count(": done in") for text in said) == 8
     assert len(Store(tmp_path / "results").summaries()) == 16

@@ -124,17 +124,18 @@ class Config(BaseModel):
     def _check_together(self, info: ValidationInfo) -> Self:
         """Refuse settings that are right by themselves and wrong together."""
         self._given.update(info.context or {})
-        self._check_rounds()
-        self._check_secrecy()
-        self._check_optimizer()
-        self._check_loss()
-        self._check_metrics()
-        self._check_server_validation()
+        method = self.composed
+        self._check_rounds(method)
+        self._check_secrecy(method)
+        self._check_optimizer(method)
+        self._check_loss(method)
+        self._check_metrics(method)
+        self._check_server_validation(method)
         return self
 
-    def _check_server_validation(self) -> None:
+    def _check_server_validation(self, method: Method) -> None:
         """Refuse validation samples of the server where it has none, or they measure nothing."""
-        method, kept = self.composed, self.training.server_validation
+        kept = self.training.server_validation
         require(not (kept and self.partition.given), f"server_validation = {kept}: {GIVEN}")
         require(
             not (kept and method.keeps_models),
@@ -142,14 +143,13 @@ class Config(BaseModel):
             "measure: set server_validation = 0",
         )
 
-    def _check_metrics(self) -> None:
+    def _check_metrics(self, method: Method) -> None:
         """Refuse unknown metrics, and to choose a round by one that is not a number."""
         chosen = self.training.select_by
         twice = [name for name in self.metrics if self.metrics.count(name) > 1]
         require(not twice, f"metrics names {', '.join(dict.fromkeys(twice))} twice")
-        training, method = self.training, self.composed
         require(
-            not method.keeps_models or (training.report != "best" and chosen is None),
+            not method.keeps_models or (self.training.report != "best" and chosen is None),
             f"{method.name}: clients keep only their last own models, so the last round is "
             "reported: leave out report = 'best' and select_by",
         )
@@ -160,15 +160,15 @@ class Config(BaseModel):
                 f"as {', '.join(each.name for each in self.measures.numbers[:3])}",
             )
 
-    def _check_rounds(self) -> None:
-        every, rounds = self.composed.share_every, self.training.rounds
+    def _check_rounds(self, method: Method) -> None:
+        every, rounds = method.share_every, self.training.rounds
         require(
             rounds % every == 0,
             f"rounds must be a multiple of models_every = {every}, not {rounds}: "
             "what is trained after the last sharing would be lost",
         )
 
-        ends = [piece.name for piece in self.composed.pieces if piece.measures == "end"]
+        ends = [piece.name for piece in method.pieces if piece.measures == "end"]
         require(
             not ends or rounds > 1,
             f"{', '.join(ends)} trains nothing in the last round: rounds must be at least 2",
@@ -179,9 +179,9 @@ class Config(BaseModel):
             "one of the two",
         )
 
-    def _check_secrecy(self) -> None:
+    def _check_secrecy(self, method: Method) -> None:
         """Refuse sums that would show more than they are meant to."""
-        telling = [piece.name for piece in self.composed.pieces if piece.needs_class_holders]
+        telling = [piece.name for piece in method.pieces if piece.needs_class_holders]
         require(
             not (telling and self.deployment.secure),
             f"{', '.join(telling)}: uniform anchors need to know how many clients hold each class, "
@@ -199,16 +199,16 @@ class Config(BaseModel):
             f"have {cohort}: lower it, or their noise is less than epsilon says",
         )
 
-    def _check_optimizer(self) -> None:
+    def _check_optimizer(self, method: Method) -> None:
         name = self.training.optimizer
-        wrong = [piece.name for piece in self.composed.pieces if piece.needs_sgd]
+        wrong = [piece.name for piece in method.pieces if piece.needs_sgd]
         require(
             name == "sgd" or not wrong,
             f"{', '.join(wrong)}: the maths holds for SGD only, not for {name}: set "
             "training.optimizer = 'sgd', or choose another method",
         )
 
-    def _check_loss(self) -> None:
+    def _check_loss(self, method: Method) -> None:
         training, name = self.training, self.training.loss
         if f"loss.{name}" not in self._given and name not in LOSSES:
             raise unknown("loss", name, LOSSES)
@@ -219,7 +219,7 @@ class Config(BaseModel):
             "leave them out",
         )
         plain = self.task_loss.function is cross_entropy and not training.label_smoothing
-        dropping = [piece.name for piece in self.composed.pieces if piece.drops_classes]
+        dropping = [piece.name for piece in method.pieces if piece.drops_classes]
         require(
             plain or not dropping,
             f"{', '.join(dropping)} leaves out the classes that a client lacks, which only "
@@ -274,7 +274,7 @@ class Config(BaseModel):
     def with_clients(self, clients: int) -> "Config":
         """Return the same with as many clients as the data have."""
         config = self.model_copy(update={"training": replace(self.training, clients=clients)})
-        config._check_secrecy()
+        config._check_secrecy(config.composed)
         return config
 
     def as_toml(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,7 +85,7 @@ class Summary:
     """Numbers of metrics (test_auc), clients (worst_accuracy) and rounds (last_test_accuracy)."""
     format: int = FORMAT
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Return the digest of the config."""
         return digest(self.config)

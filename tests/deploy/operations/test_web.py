@@ -189,7 +189,7 @@ def test_half_finished_requests_neither_hold_the_port_nor_the_servers_files(tmp_
     with operate(tmp_path, Deployment(), metrics=address):
         before = count_files()
         try:
-            for number in range(10 * CONNECTIONS):
+            for number in range(3 * CONNECTIONS):
                 held.append(socket.create_connection(address, timeout=10))
                 held[-1].sendall(b"GET /health HTTP/1.1\r\n"[: number % 20])
             with urllib.request.urlopen(f"http://{address}/health", timeout=10) as answer:
