@@ -1,11 +1,12 @@
 """Convolutions of stacked networks."""
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from fedfm.engine.stacking.rows import affine, by_client, lower_precision, to_lower_precision
 from fedfm.models.standardised import standardise
@@ -98,15 +99,42 @@ def join_groups(y: Tensor, clients: int, groups: int) -> Tensor:
 def _conv_by_patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
     """Convolve by a product of patches [S, B*H'*W', h*w*I] and weights [S, h*w*I, O]."""
     clients, outside, inside, high, wide = weight.shape
-    (down, right), (above, left) = stride, padding
-    x = F.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, above, above))
+    patches: Tensor = _Patches.apply(  # type: ignore[no-untyped-call]  # torch does not type it
+        x.permute(0, 2, 3, 1), (high, wide), stride, padding
+    )
+    rows, columns = patches.shape[1:3]
+    weights = weight.permute(0, 1, 3, 4, 2).reshape(clients, outside, -1)
+    y = torch.bmm(patches.view(clients, -1, high * wide * inside), weights.mT)
+    return y.view(-1, rows, columns, outside).permute(0, 3, 1, 2)
+
+
+class _Patches(torch.autograd.Function):
+    """Patches [N, H', W', h*w*I] of x [N, H, W, I]; gradients are added up in one tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
+        above, left = padding
+        ctx.shape, ctx.geometry = x.shape, (kernel, stride, padding)
+        return torch.cat(_taps(F.pad(x, (0, 0, left, left, above, above)), kernel, stride), -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        kernel, stride, (above, left) = ctx.geometry
+        samples, height, width, inside = ctx.shape
+        padded = grad.new_zeros(samples, height + 2 * above, width + 2 * left, inside)
+        taps = _taps(padded, kernel, stride)
+        for tap, slope in zip(taps, grad.chunk(len(taps), -1), strict=True):
+            tap += slope
+        return padded[:, above : above + height, left : left + width], None, None, None
+
+
+def _taps(x: Tensor, kernel: Pair, stride: Pair) -> list[Tensor]:
+    """View the pixels of x [N, H, W, I] that each tap of a filter meets, [N, H', W', I]."""
+    (high, wide), (down, right) = kernel, stride
     rows, columns = (x.shape[1] - high) // down + 1, (x.shape[2] - wide) // right + 1
-    taps = [
+    return [
         x[:, i : i + down * (rows - 1) + 1 : down, j : j + right * (columns - 1) + 1 : right]
         for i in range(high)
         for j in range(wide)
     ]
-    patches = torch.cat(taps, -1).view(clients, -1, high * wide * inside)
-    weights = weight.permute(0, 1, 3, 4, 2).reshape(clients, outside, -1)
-    y = torch.bmm(patches, weights.mT)
-    return y.view(-1, rows, columns, outside).permute(0, 3, 1, 2)
