@@ -63,7 +63,7 @@ def test_every_pass_is_torchs_for_each_client(shape):
     assert slope.movedim(2, -1).is_contiguous()
 
 
-@pytest.mark.parametrize("shape", ["plain", "stride", "few inputs"])
+@pytest.mark.parametrize("shape", ["plain", "stride", "few inputs", "pointwise"])
 def test_gradients_of_another_branch_are_added(shape):
     x, weight = arguments(*SHAPES[shape][:-2])
     bias = torch.randn(weight.shape[:2], requires_grad=True)
@@ -83,6 +83,13 @@ def test_half_precision_sums_in_float32():
     # The interpreter multiplies bfloat16 as integers, so that float16 stands in for it.
     x, weight = arguments(2, 3, 32, 16, (2, 3), (3, 3), dtype=torch.float16)
     compare(x, weight, (1, 1), (1, 1), tolerance=2e-3)
+
+
+@pytest.mark.parametrize("channels", [16, 3])
+def test_one_tap_in_half_precision_is_a_product(channels, monkeypatch):
+    monkeypatch.setattr(convolution, "device", None)  # no kernel of ours runs
+    x, weight = arguments(3, 4, channels, 20, (3, 2), (1, 1), dtype=torch.bfloat16)
+    compare(x, weight, (1, 1), (0, 0), tolerance=1e-2)
 
 
 def test_other_layouts_are_right_too():

@@ -3,6 +3,8 @@
 Channels are last in memory, so every pass is a matrix product one operand of which is gathered from
 the activations on the way: nothing is unfolded. How a client is cut into tiles depends on its own
 sizes, never on S, and nothing is added atomically: a client's results do not depend on its company.
+Filters of one tap in half precision are plain matrix products, which cuBLAS computes faster; the
+tiles it chooses may depend on S.
 """
 
 from dataclasses import dataclass
@@ -130,6 +132,11 @@ class Layer:
             raise torch.OutOfMemoryError("a client's activations have 2**31 elements or more")
         return cls(height, width, inputs, p, q, outputs, kh, kw, *stride, *padding)
 
+    def is_product(self, dtype: torch.dtype) -> bool:
+        """Return whether each pixel is an image that a filter of one tap meets, in bf16 or fp16."""
+        one_tap = self.H == self.W == self.P == self.Q == self.KH == self.KW == 1
+        return one_tap and self.PAD_H == self.PAD_W == 0 and dtype.itemsize == 2
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -186,6 +193,8 @@ def forward(
 ) -> Tensor:
     """Convolve x [S*B, H, W, IN] by weight [S, OUT, KH, KW, IN] to [S*B, P, Q, OUT]."""
     clients, batch = len(weight), len(x) // len(weight)
+    if bias is None and cut is None and layer.is_product(x.dtype):
+        return torch.bmm(_rows(x, clients), _rows(weight, clients).mT).view(len(x), 1, 1, -1)
     rows, taps = batch * layer.P * layer.Q, layer.KH * layer.KW
     cut = cut or gather_tiles(rows, layer.OUT, layer.IN, taps, x.dtype)
     y = x.new_empty(len(x), layer.P, layer.Q, layer.OUT)
@@ -203,6 +212,8 @@ def input_gradient(
 ) -> Tensor:
     """Return the gradient [S*B, H, W, IN] of x from that of y, [S*B, P, Q, OUT], plus `added`."""
     clients, batch = len(weight), len(dy) // len(weight)
+    if added is None and cut is None and layer.is_product(dy.dtype):
+        return torch.bmm(_rows(dy, clients), _rows(weight, clients)).view(len(dy), 1, 1, -1)
     residues = layer.STRIDE_H * layer.STRIDE_W
     rows = batch * triton.cdiv(layer.H, layer.STRIDE_H) * triton.cdiv(layer.W, layer.STRIDE_W)
     taps = layer.KH * layer.KW
@@ -218,8 +229,10 @@ def weight_gradient(
 ) -> Tensor:
     """Return the gradient [S, OUT, KH, KW, IN] of the filters from x and the gradient of y."""
     batch = len(x) // clients
-    cut = cut or weight_tiles(layer, batch, x.dtype)
     shape = (clients, layer.OUT, layer.KH, layer.KW, layer.IN)
+    if cut is None and layer.is_product(x.dtype):
+        return torch.bmm(_rows(dy, clients).mT, _rows(x, clients)).view(shape)
+    cut = cut or weight_tiles(layer, batch, x.dtype)
     dw = x.new_empty(shape)
     parts = dw if cut.splits == 1 else x.new_empty((cut.splits, *shape), dtype=torch.float32)
     across = triton.cdiv(layer.KH * layer.KW * layer.IN, cut.columns)
@@ -269,6 +282,11 @@ def _input_gradient(
         return input_gradient(dy, weight, layer, None if added is None else added.contiguous())
     dx = input_gradient(dy, weight, layer)[..., :channels].contiguous()
     return dx if added is None else dx + added
+
+
+def _rows(x: Tensor, clients: int) -> Tensor:
+    """View what has S clients and C channels last as [S, N, C]."""
+    return x.view(clients, -1, x.shape[-1])
 
 
 def _constants(layer: Layer, cut: Tiles) -> dict[str, Any]:
