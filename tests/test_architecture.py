@@ -99,6 +99,12 @@ def test_server_and_clients_know_each_other_by_messages_only():
             assert not [n for n in imported(file) if n.startswith(f"fedfm.deploy.{other}.")], file
 
 
+def test_textbook_loops_use_nothing_of_the_library():
+    for file in (ROOT / "verify" / "textbook").rglob("*.py"):
+        names = [name for name in imported(file) if name.startswith("fedfm.")]
+        assert not [n for n in names if not n.startswith("fedfm.verify.textbook")], file
+
+
 def test_one_folder_touches_the_private_modules_of_flower():
     """Everything else uses what Flower documents, and its secure aggregation's primitives."""
     public = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.common.secure_aggregation")

@@ -9,8 +9,9 @@ from fedfm import Training, simulate
 from fedfm.core.errors import UserError
 from fedfm.methods import Batch, FedAvg, FedFM, FedFMLite, compose
 from fedfm.rounds.round import run_round
-from fedfm.verify import textbook, worlds
+from fedfm.verify import worlds
 from fedfm.verify.checks import same_model
+from fedfm.verify.textbook import parts
 from fedfm.verify.worlds import World, start
 from tests.methods.test_personal import TwoOutputs
 
@@ -48,9 +49,9 @@ def test_losses_and_gradients_are_the_textbooks_for_every_client(guide, seen):
     for k in range(2):
         features = given.features[k].detach().clone().requires_grad_()
         if guide == "cg":
-            expected = 3 * textbook.cg_loss(features, given.labels[k], known, 0.2)
+            expected = 3 * parts.cg_loss(features, given.labels[k], known, 0.2)
         else:
-            expected = 3 * textbook.l2_loss(features, given.labels[k], known)
+            expected = 3 * parts.l2_loss(features, given.labels[k], known)
         torch.testing.assert_close(loss[k], expected)
         if expected.requires_grad:
             slope = torch.autograd.grad(expected, features)[0]

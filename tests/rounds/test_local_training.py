@@ -19,10 +19,11 @@ from fedfm.methods import FedNova, FedProx, Piece, Scaffold
 from fedfm.optim import AdamW, Clipping, Schedule, Sgd
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
-from fedfm.verify import textbook, textbook_methods, worlds
+from fedfm.verify import worlds
 from fedfm.verify.agreement import agree
 from fedfm.verify.checks import Mismatch, same_model
 from fedfm.verify.oracles import cohort_of
+from fedfm.verify.textbook import drift, loop, parts
 from fedfm.verify.worlds import World
 from tests.folders import timeless
 from tests.pairs import pairwise
@@ -44,7 +45,7 @@ def federation(*pieces: Piece, executor: str = "stacked", **training: Any) -> Fe
     ("piece", "first", "executor"),
     pairwise([FedAvg(), Scaffold(), FedNova()], [False, True], ["loop", "stacked", "threads"]),
 )
-def test_a_decaying_rate_and_clipping_are_the_textbook_s(piece, first, executor):
+def test_a_decaying_rate_and_clipping_are_the_textbooks(piece, first, executor):
     decaying = {"lr_gamma": 0.6, "clip_norm": 0.5, "clip_first": first}
     agree(World("tiny cnn with batch norm", executor=executor, **decaying), (piece,))
 
@@ -72,12 +73,12 @@ def test_the_order_of_clipping_and_corrections_matters():
 # --- A rate that changes from step to step --------------------------------------------------------
 
 
-class ByStep(textbook_methods.FedAvg):
+class ByStep(loop.FedAvg):
     """The textbook's local training, with another rate in every step."""
 
     nesterov = False
 
-    def train_locally(self, client: textbook.Client, start: nn.Module) -> nn.Module:
+    def train_locally(self, client: parts.Client, start: nn.Module) -> nn.Module:
         local = copy.deepcopy(start).train()
         how = Sgd(self.lr, self.momentum, self.weight_decay, self.nesterov)
         sgd = torch.optim.SGD(local.parameters(), **asdict(how))
@@ -92,11 +93,11 @@ class ByStep(textbook_methods.FedAvg):
         return local
 
 
-class ScaffoldByStep(ByStep, textbook_methods.Scaffold):
+class ScaffoldByStep(ByStep, drift.Scaffold):
     pass
 
 
-class FedNovaByStep(ByStep, textbook_methods.FedNova):
+class FedNovaByStep(ByStep, drift.FedNova):
     pass
 
 
@@ -124,11 +125,11 @@ def unit_gradient_sum(nesterov: bool) -> Any:
         ((FedNova(), FedProx(mu=0.4)), lambda *how: FedNovaByStep(*how, mu=0.4)),
     ],
 )
-def test_a_rate_that_changes_by_step_is_the_textbook_s(pieces, oracle, nesterov, monkeypatch):
+def test_a_rate_that_changes_by_step_is_the_textbooks(pieces, oracle, nesterov, monkeypatch):
     sgd = Sgd(0.05, 0.9, 1e-3, nesterov)
     monkeypatch.setattr(Schedule, "factors", lambda self, round, steps: FACTORS[:steps])
     monkeypatch.setattr(ByStep, "nesterov", nesterov)
-    monkeypatch.setattr(textbook_methods, "unit_gradient_sum", unit_gradient_sum(nesterov))
+    monkeypatch.setattr(drift, "unit_gradient_sum", unit_gradient_sum(nesterov))
     fed = federation(*pieces, optimizer=sgd, schedule=Schedule(warmup=3, unit="step"))
     theirs = oracle(MODULE, 4, sgd.lr, sgd.momentum, sgd.weight_decay)
     state = worlds.start(fed)
@@ -157,17 +158,17 @@ def adamw_by_hand(fed: Federation) -> dict[str, torch.Tensor]:
     for round in range(2):
         clients = cohort_of(fed, DATA, round)
         ends = [train_adamw(model, client["batches"], 0.01 * 0.5**round) for client in clients]
-        model = textbook.average_models(ends, [client["samples"] for client in clients])
+        model = parts.average_models(ends, [client["samples"] for client in clients])
     return {name: value.detach() for name, value in model.named_parameters()}
 
 
 def train_adamw(start: nn.Module, batches: Sequence[Any], lr: float) -> nn.Module:
-    local, received = copy.deepcopy(start), textbook_methods.values(start)
+    local, received = copy.deepcopy(start), loop.values(start)
     optimizer = torch.optim.AdamW(local.parameters(), lr=lr, weight_decay=0.1)
     for x, y in batches:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(local(x)[1], y)
-        (loss + textbook_methods.proximal_term(local, received, 0.5)).backward()
+        (loss + loop.proximal_term(local, received, 0.5)).backward()
         nn.utils.clip_grad_norm_(local.parameters(), 0.2)
         optimizer.step()
     return local

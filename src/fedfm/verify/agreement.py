@@ -12,7 +12,7 @@ from fedfm.rounds.round import RoundLog, run_round
 from fedfm.rounds.state import State
 from fedfm.verify.checks import Mismatch, check, federated, only, registered_name, same, same_model
 from fedfm.verify.oracles import METHODS, cohort_of, has_oracle, make_oracle, schedule
-from fedfm.verify.textbook_ledger import Bill, round_bill
+from fedfm.verify.textbook.ledger import Bill, round_bill
 from fedfm.verify.worlds import Pieces, World, start
 
 WORLDS = {

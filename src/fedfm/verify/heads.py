@@ -14,10 +14,10 @@ from fedfm.rounds.round import run_round
 from fedfm.verify.agreement import compare_bill
 from fedfm.verify.checks import check, only, same, same_model
 from fedfm.verify.oracles import cohort_of, make_method
-from fedfm.verify.textbook_ledger import conclusion_bill, round_bill
-from fedfm.verify.textbook_methods import FedAvg
-from fedfm.verify.textbook_simplex import SimplexNet
-from fedfm.verify.textbook_statistics import add_sums, class_sums, mixture
+from fedfm.verify.textbook.ledger import conclusion_bill, round_bill
+from fedfm.verify.textbook.loop import FedAvg
+from fedfm.verify.textbook.simplex import SimplexNet
+from fedfm.verify.textbook.statistics import add_sums, class_sums, mixture
 from fedfm.verify.worlds import CLASSES, FEATURES, Pieces, World, play_rounds, split_samples, start
 
 SIMPLEX, LAST = World("tiny mlp with a simplex"), World("tiny cnn with batch norm")

@@ -11,48 +11,51 @@ from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
 from fedfm.methods import FedAvg, Piece
 from fedfm.rounds.federation import Federation
-from fedfm.verify import (
-    textbook,
-    textbook_losses,
-    textbook_methods,
-    textbook_personal,
-    textbook_server_optimizers,
-    textbook_sharpness,
-)
 from fedfm.verify.checks import registered_name
+from fedfm.verify.textbook import (
+    drift,
+    features,
+    fedfm,
+    loop,
+    losses,
+    parts,
+    personal,
+    server_optimizers,
+    sharpness,
+)
 from fedfm.verify.worlds import Pieces, World
 
-METHODS: dict[str, type[textbook_methods.FedAvg]] = {
-    "fedavg": textbook_methods.FedAvg,
-    "fedavgm": textbook_methods.FedAvgM,
-    "fedprox": textbook_methods.FedProx,
-    "scaffold": textbook_methods.Scaffold,
-    "feddyn": textbook_methods.FedDyn,
-    "fednova": textbook_methods.FedNova,
-    "fedadagrad": textbook_server_optimizers.FedAdagrad,
-    "fedadam": textbook_server_optimizers.FedAdam,
-    "fedyogi": textbook_server_optimizers.FedYogi,
-    "fedacg": textbook_server_optimizers.FedACG,
-    "fedcm": textbook_server_optimizers.FedCM,
-    "fedsam": textbook_sharpness.FedSAM,
-    "mofedsam": textbook_sharpness.MoFedSAM,
-    "fedspeed": textbook_sharpness.FedSpeed,
-    "fedsmoo": textbook_sharpness.FedSMOO,
-    "moon": textbook_methods.Moon,
-    "fedproto": textbook_methods.FedProto,
-    "fedntd": textbook_losses.FedNTD,
-    "fedlc": textbook_losses.FedLC,
-    "fedrs": textbook_losses.FedRS,
-    "balancedsoftmax": textbook_losses.BalancedSoftmax,
-    "feddecorr": textbook_losses.FedDecorr,
-    "feduv": textbook_losses.FedUV,
-    "ccvr": textbook_methods.FedAvg,
-    "fedbn": textbook_personal.FedBN,
-    "fedper": textbook_personal.FedPer,
-    "fedrep": textbook_personal.FedRep,
-    "ditto": textbook_personal.Ditto,
-    "local": textbook_personal.Local,
-    "centralised": textbook_personal.Centralised,
+METHODS: dict[str, type[loop.FedAvg]] = {
+    "fedavg": loop.FedAvg,
+    "fedavgm": server_optimizers.FedAvgM,
+    "fedprox": drift.FedProx,
+    "scaffold": drift.Scaffold,
+    "feddyn": drift.FedDyn,
+    "fednova": drift.FedNova,
+    "fedadagrad": server_optimizers.FedAdagrad,
+    "fedadam": server_optimizers.FedAdam,
+    "fedyogi": server_optimizers.FedYogi,
+    "fedacg": server_optimizers.FedACG,
+    "fedcm": server_optimizers.FedCM,
+    "fedsam": sharpness.FedSAM,
+    "mofedsam": sharpness.MoFedSAM,
+    "fedspeed": sharpness.FedSpeed,
+    "fedsmoo": sharpness.FedSMOO,
+    "moon": features.Moon,
+    "fedproto": features.FedProto,
+    "fedntd": losses.FedNTD,
+    "fedlc": losses.FedLC,
+    "fedrs": losses.FedRS,
+    "balancedsoftmax": losses.BalancedSoftmax,
+    "feddecorr": losses.FedDecorr,
+    "feduv": losses.FedUV,
+    "ccvr": loop.FedAvg,
+    "fedbn": personal.FedBN,
+    "fedper": personal.FedPer,
+    "fedrep": personal.FedRep,
+    "ditto": personal.Ditto,
+    "local": personal.Local,
+    "centralised": personal.Centralised,
 }
 """The textbook's class of a method."""
 SERVER = {"server_lr": "lr", "server_momentum": "momentum"}
@@ -67,7 +70,7 @@ class Oracle(Protocol):
         """The global model."""
         ...
 
-    def round(self, cohort: Sequence[textbook.Client]) -> None:
+    def round(self, cohort: Sequence[parts.Client]) -> None:
         """Play one round."""
 
 
@@ -81,14 +84,14 @@ def make_oracle(pieces: Pieces, world: World) -> Oracle:
         "method": make_method(tuple(others) or (FedAvg(),), world),
         "wait": schedule(pieces).wait,
         "aggregation": vars(last)["anchors"],
-        **copy_settings(last, textbook_methods.FedFM),
+        **copy_settings(last, fedfm.FedFM),
     }
     if last.name == "fedfm":
-        return textbook_methods.FedFM(**settings)
-    return textbook_methods.FedFMLite(**settings, every=schedule(pieces).every)
+        return fedfm.FedFM(**settings)
+    return fedfm.FedFMLite(**settings, every=schedule(pieces).every)
 
 
-def make_method(pieces: Pieces, world: World) -> textbook_methods.FedAvg:
+def make_method(pieces: Pieces, world: World) -> loop.FedAvg:
     """Return the textbook's method for a piece, or for FedNova with FedProx."""
     first, *more = pieces
     kind = METHODS[first.name]
@@ -106,7 +109,7 @@ def make_method(pieces: Pieces, world: World) -> textbook_methods.FedAvg:
 def copy_settings(piece: Piece, kind: Any) -> dict[str, Any]:
     """Return the hyper-parameters of a piece that the textbook's class has, too."""
     names = {field.name for field in fields(kind) if field.init}
-    names -= {field.name for field in fields(textbook_methods.FedAvg)}
+    names -= {field.name for field in fields(loop.FedAvg)}
     settings = {name: SERVER.get(name, name) for name in sorted(names)}
     return {ours: vars(piece)[theirs] for ours, theirs in settings.items() if theirs in vars(piece)}
 
@@ -140,12 +143,12 @@ def schedule(pieces: Pieces, least: int = 4) -> Schedule:
     return Schedule(begin, start - begin, every, -(-(start - begin + least) // every) * every)
 
 
-def cohort_of(fed: Federation, data: Dataset, round: int) -> list[textbook.Client]:
+def cohort_of(fed: Federation, data: Dataset, round: int) -> list[parts.Client]:
     """Return the cohort of a round in the textbook's form, with batches that the textbook makes."""
     return [_client(fed, data, round, k) for k in fed.cohort(round)]
 
 
-def _client(fed: Federation, data: Dataset, round: int, client: int) -> textbook.Client:
+def _client(fed: Federation, data: Dataset, round: int, client: int) -> parts.Client:
     def pair(indices: Any) -> tuple[Tensor, Tensor]:
         chosen = data.train.subset(torch.as_tensor(indices))
         return chosen.inputs, chosen.labels
@@ -155,7 +158,7 @@ def _client(fed: Federation, data: Dataset, round: int, client: int) -> textbook
     how = training.batch_size, training.keep_last
     first = max(int(vars(piece).get("head_epochs", 0)) for piece in fed.method.pieces)
     head_batches, batches = (
-        textbook.local_batches(samples, lambda order: rng.permutation([*order]), epochs, *how)
+        parts.local_batches(samples, lambda order: rng.permutation([*order]), epochs, *how)
         for epochs in (first, training.epochs)
     )
     return {

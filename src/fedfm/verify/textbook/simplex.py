@@ -13,8 +13,8 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from fedfm.verify.textbook import unit
-from fedfm.verify.textbook_losses import BalancedSoftmax
+from fedfm.verify.textbook.losses import BalancedSoftmax
+from fedfm.verify.textbook.parts import unit
 
 
 def simplex(rotation: Tensor) -> Tensor:

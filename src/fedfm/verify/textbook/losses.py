@@ -2,7 +2,7 @@
 
 This file was written from the papers and the project's table of their updates, apart from the
 library: its author did not read the library's methods, and it imports nothing but torch and its
-sister files. Methods, models and clients are the plain data of ``textbook_methods``.
+sister files. Methods, models and clients are the plain data of ``loop``.
 
 Notation: z_b the raw features of the batch's sample b, f_b its logits, y_b its class; B samples in
 the batch, C classes, d features; n_c the samples of class c in all of the client's training data.
@@ -17,8 +17,8 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from fedfm.verify.textbook import Client
-from fedfm.verify.textbook_methods import Batch, FedAvg, frozen_copy
+from fedfm.verify.textbook.loop import Batch, FedAvg, frozen_copy
+from fedfm.verify.textbook.parts import Client
 
 # --- Helpers ---------------------------------------------------------------------------------
 

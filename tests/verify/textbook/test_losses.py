@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.verify.checks import Mismatch
-from fedfm.verify.textbook_losses import BalancedSoftmax, FedDecorr, FedLC, FedNTD, FedRS, FedUV
-from fedfm.verify.textbook_methods import FedAvg
+from fedfm.verify.textbook.loop import FedAvg
+from fedfm.verify.textbook.losses import BalancedSoftmax, FedDecorr, FedLC, FedNTD, FedRS, FedUV
 from tests.verify.points import agree, in_world, play
 
 

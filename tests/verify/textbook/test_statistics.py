@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedfm.verify.textbook_statistics import add_sums, class_sums, mixture, mixture_of_clients
+from fedfm.verify.textbook.statistics import add_sums, class_sums, mixture, mixture_of_clients
 from fedfm.verify.worlds import World, split_samples
 
 WORLD = World("tiny cnn with batch norm", sizes=(13, 6, 3, 9, 2))

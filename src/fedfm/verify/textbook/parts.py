@@ -3,7 +3,7 @@
 This file was written from the paper (its Methodology and FedFM-Lite sections) and the project's
 specification, apart from the library: its author did not read the library's source, and it imports
 nothing but torch. (``local_batches`` came later and shares no code with the library either.) It
-favours being easy to check by eye over being fast. ``textbook_methods`` plays rounds with it.
+favours being easy to check by eye over being fast. ``loop`` plays rounds with it.
 
 Plain data everywhere:
 

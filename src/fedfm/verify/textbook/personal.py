@@ -2,7 +2,7 @@
 
 This file was written from the project's specification of these methods, apart from the library: its
 author did not read the library's source, and it imports nothing but torch and its sister files,
-``textbook`` and ``textbook_methods``. It favours being easy to check by eye over being fast: whole
+``parts``, ``loop`` and others. It favours being easy to check by eye over being fast: whole
 models are copied, and the server averages even what it then throws away.
 
 Notation: x the global model at the start of the round, y_i client i's after its local steps, v_i
@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedfm.verify.textbook import Client
-from fedfm.verify.textbook_methods import Batch, FedAvg, FedProx, replace_values
+from fedfm.verify.textbook.drift import FedProx
+from fedfm.verify.textbook.loop import Batch, FedAvg, replace_values
+from fedfm.verify.textbook.parts import Client
 
 Leaves = dict[str, Tensor]  # parameters and buffers, by state-dict name
 

@@ -1,8 +1,8 @@
-"""Textbook FedAdam, FedYogi, FedAdagrad, FedACG and FedCM: momentum between rounds.
+"""Textbook FedAvgM, FedAdam, FedYogi, FedAdagrad, FedACG and FedCM: momentum between rounds.
 
 This file was written from the papers and the project's table of their updates, apart from the
 library: its author did not read the library's methods, and it imports nothing but torch and its
-sister file. Methods, models and clients are the plain data of ``textbook_methods``.
+sister file. Methods, models and clients are the plain data of ``loop``.
 
 Notation: x the global parameters at the start of the round, y_i client i's after its K_i local
 steps, d_i = y_i - x, p_i the share of client i's samples in the cohort's, D = sum_i p_i d_i, eta
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedfm.verify.textbook import Client
-from fedfm.verify.textbook_methods import (
+from fedfm.verify.textbook.loop import (
     Batch,
     FedAvg,
     proximal_term,
@@ -28,6 +27,33 @@ from fedfm.verify.textbook_methods import (
     values,
     zeros,
 )
+from fedfm.verify.textbook.parts import Client
+
+# --- Momentum of the server ------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class FedAvgM(FedAvg):
+    """FedAvgM: v <- beta v + (sum_i p_i y_i - x); x+ = x + v. v starts at 0.
+
+    No damping, no Nesterov; buffers are averaged plainly. ``velocity`` is v.
+    """
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        """Velocity: v = 0."""
+        self.velocity = zeros(self.model)
+
+    def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
+        """Server: v <- beta v + (sum_i p_i y_i - x); x+ = x + v."""
+        x = values(self.model)
+        averaged = super().server(cohort, local_models)
+        mean = values(averaged)
+        for name in x:
+            self.velocity[name] = self.beta * self.velocity[name] + (mean[name] - x[name])
+        return replace_values(averaged, {name: x[name] + self.velocity[name] for name in x})
+
 
 # --- Adaptive server optimizers --------------------------------------------------------------
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from fedfm.verify.checks import Mismatch
-from fedfm.verify.textbook_methods import FedAvg, FedDyn
-from fedfm.verify.textbook_server_optimizers import FedCM
-from fedfm.verify.textbook_sharpness import FedSAM, FedSMOO, FedSpeed, MoFedSAM
+from fedfm.verify.textbook.drift import FedDyn
+from fedfm.verify.textbook.loop import FedAvg
+from fedfm.verify.textbook.server_optimizers import FedCM
+from fedfm.verify.textbook.sharpness import FedSAM, FedSMOO, FedSpeed, MoFedSAM
 from fedfm.verify.worlds import World
 from tests.verify.points import (
     ASKEW,

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from fedfm.verify.checks import Mismatch
-from fedfm.verify.textbook_methods import FedAvg, FedFM, FedFMLite
+from fedfm.verify.textbook.fedfm import FedFM, FedFMLite
+from fedfm.verify.textbook.loop import FedAvg
 from tests.verify.points import agree, cohort, in_world, play
 
 KINDS = pytest.mark.parametrize("kind", [FedFM, FedFMLite])

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from fedfm.verify.textbook_personal import all_names, batch_norm_names, head_names
+from fedfm.verify.textbook.personal import all_names, batch_norm_names, head_names
 
 CONTROLS = {"scaffold": 1, "fedcm": 1, "mofedsam": 1, "fedsmoo": 1}
 """Vectors as large as the model that travel beside it, both ways."""

@@ -2,7 +2,7 @@
 
 This file was written from the papers and the project's table of their updates, apart from the
 library: its author did not read the library's methods, and it imports nothing but torch and its
-sister files. Methods, models and clients are the plain data of ``textbook_methods``.
+sister files. Methods, models and clients are the plain data of ``loop``.
 
 Notation: x the global parameters at the start of the round, w those of client i on the way, y_i
 those at its end, g(w) the gradient of the local loss on a batch, e the offset of the second pass.
@@ -22,17 +22,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from fedfm.verify.textbook import Client
-from fedfm.verify.textbook_methods import (
-    Batch,
-    FedAvg,
-    FedDyn,
-    Vector,
-    replace_values,
-    values,
-    zeros,
-)
-from fedfm.verify.textbook_server_optimizers import FedCM
+from fedfm.verify.textbook.drift import FedDyn
+from fedfm.verify.textbook.loop import Batch, FedAvg, Vector, replace_values, values, zeros
+from fedfm.verify.textbook.parts import Client
+from fedfm.verify.textbook.server_optimizers import FedCM
 
 # --- Helpers ---------------------------------------------------------------------------------
 

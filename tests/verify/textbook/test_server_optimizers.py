@@ -6,8 +6,15 @@ import pytest
 import torch
 
 from fedfm.verify.checks import Mismatch
-from fedfm.verify.textbook_methods import FedAvg, FedAvgM, values
-from fedfm.verify.textbook_server_optimizers import FedACG, FedAdagrad, FedAdam, FedCM, FedYogi
+from fedfm.verify.textbook.loop import FedAvg, values
+from fedfm.verify.textbook.server_optimizers import (
+    FedACG,
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedCM,
+    FedYogi,
+)
 from tests.verify.points import (
     EIGHT,
     FOUR,
