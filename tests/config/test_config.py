@@ -17,11 +17,11 @@ from fedfm.config import (
     Config,
     builtin_names,
     full_key,
-    keys,
     load_config,
     make_config,
     parse,
     plain_value,
+    renamed,
 )
 from fedfm.methods import PIECES
 
@@ -341,7 +341,7 @@ def test_a_recorded_config_has_every_option_of_its_model(name):
 
 
 def test_the_old_name_of_an_executor_is_read_with_a_note(caplog):
-    keys._note.cache_clear()
+    renamed.note_new_name.cache_clear()
     assert load_config("digits", ["executor=lanes"]).executor == "threads"
     assert parse({"executor": "lanes"}).executor == "threads"
     notes = [each for each in caplog.messages if "executor lanes is now called" in each]
@@ -349,7 +349,7 @@ def test_the_old_name_of_an_executor_is_read_with_a_note(caplog):
 
 
 def test_the_old_name_of_a_section_is_read_with_a_note(tmp_path, caplog):
-    keys._note.cache_clear()
+    renamed.note_new_name.cache_clear()
     (tmp_path / "old.toml").write_text("[protocol]\nrounds = 7\n")
     config = load_config(str(tmp_path / "old.toml"), ["protocol.lr=0.5"])
     assert (config.training.rounds, config.training.lr) == (7, 0.5)

@@ -13,15 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fedfm
-from fedfm.core.checkpoint import (
-    MANIFEST,
-    Damaged,
-    load_checkpoint,
-    save_checkpoint,
-    to_bytes,
-    write_atomically,
-)
+from fedfm.core.checkpoint import MANIFEST, Damaged, load_checkpoint, save_checkpoint, to_bytes
 from fedfm.core.errors import UserError
+from fedfm.core.files import write_atomically
 from fedfm.core.trees import Tree, flatten
 from tests.folders import FullDisk, PowerFailure, contents, failing
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from fedfm.core.errors import UserError
-from fedfm.data.margins import Ints
 from fedfm.data.partition import Kind, Partition, count_classes, deal_labels, dirichlet
+from fedfm.data.partition.count_tables import Ints
 
 KINDS: tuple[Kind, ...] = (
     *("iid", "niid1", "niid2", "niid3"),

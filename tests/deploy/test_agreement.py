@@ -16,8 +16,8 @@ from fedfm.config import parse
 from fedfm.core.errors import UserError
 from fedfm.core.trees import Tree
 from fedfm.data.dataset import Dataset
+from fedfm.data.preprocessing import channel_statistics
 from fedfm.data.split import Split
-from fedfm.data.splits import channel_statistics
 from fedfm.deploy.agreement import Agreement, Introduction, apply_agreement, introduce
 from fedfm.deploy.checks import check_deployable
 from fedfm.deploy.normalisation import (

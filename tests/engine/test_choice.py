@@ -23,7 +23,7 @@ from fedfm import (
     simulate_seeds,
 )
 from fedfm.core.checkpoint import Damaged
-from fedfm.engine import choice, measured
+from fedfm.engine import choice, timing_cache
 from fedfm.engine.choice import (
     BUDGET,
     EXECUTORS,
@@ -38,7 +38,7 @@ from fedfm.engine.choice import (
     use_precision,
 )
 from fedfm.engine.executors import LoopExecutor, StackedExecutor
-from fedfm.engine.measured import FILE, VARIABLE, cache_folder, recall, remember
+from fedfm.engine.timing_cache import FILE, VARIABLE, cache_folder, recall, remember
 from fedfm.run import simulation
 from fedfm.run.records import RoundRecord
 from fedfm.verify import worlds
@@ -268,7 +268,7 @@ def test_a_strange_entry_is_measured_anew(cache, entry):
 
 
 def test_the_file_forgets_the_oldest(cache, monkeypatch):
-    monkeypatch.setattr(measured, "KEPT", 2)
+    monkeypatch.setattr(timing_cache, "KEPT", 2)
     for key in ("a", "b", "c"):
         remember(key, {"executor": "loop"})
     assert list(json.loads(cache.read_text())) == ["b", "c"]

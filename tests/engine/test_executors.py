@@ -16,9 +16,9 @@ from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import BoundNetwork, copy_model
 from fedfm.engine.objective import Objective
-from fedfm.engine.schedule import make_blocks, packing_order
 from fedfm.engine.stacked_networks import stack_network
 from fedfm.engine.stacking.layers import Unstackable
+from fedfm.engine.step_blocks import make_blocks, packing_order
 from fedfm.methods import FedAvg, FedFM, FedFMLite
 from fedfm.rounds.round import run_round
 from fedfm.verify import worlds

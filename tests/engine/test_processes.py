@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedfm.config import Config
 from fedfm.core.trees import Tree
-from fedfm.engine.processes import ALONE, Group, connect
+from fedfm.engine.processes import ALONE, ProcessGroup, connect
 from fedfm.run.prepare import device_of
 from tests.processes import run_together
 
@@ -108,7 +108,7 @@ def test_a_process_alone_keeps_what_it_has():
 )
 def test_nccl_is_used_only_if_no_processes_share_a_gpu(monkeypatch, places, own_gpus):
     """NCCL refuses a GPU of two processes; their sums go over the CPU. No GPU is used here."""
-    group, gpu = object.__new__(Group), torch.device("cuda", 0)
+    group, gpu = object.__new__(ProcessGroup), torch.device("cuda", 0)
     vars(group).update(size=2, facts="gloo", timeout=None)
     monkeypatch.setattr(group, "gather", lambda mine: places)
     monkeypatch.setattr("fedfm.engine.processes._connect_gpus", lambda timeout: "nccl")

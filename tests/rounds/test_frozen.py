@@ -9,7 +9,7 @@ from fedfm.engine.networks import copy_model, describe_task
 from fedfm.methods import PIECES, FedProto
 from fedfm.models.weights import freeze_layers
 from fedfm.rounds.costs import measure_cost
-from fedfm.rounds.federation import draw_cohort
+from fedfm.rounds.sampling import draw_cohort
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
 from fedfm.verify.worlds import CLASSES, make_images, make_network
 

@@ -62,6 +62,6 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
 
 def fail(message: str) -> None:
     """Print what is wrong and exit with code 2."""
-    from fedfm.core.launch import end
+    from fedfm.core.torchrun import end
 
     end(f"fedfm: {message}", 2)

@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 from fedfm import __version__
 from fedfm.core.errors import require
-from fedfm.core.launch import is_launched
+from fedfm.core.torchrun import is_launched
 from fedfm.plugins import add_plugins, load_plugins
 
 COMMANDS = (

@@ -24,8 +24,8 @@ def predict(
     The table has a row for each sample: its row or file, its most probable class, and the
     probability of every class. Inputs are normalised as in training.
     """
-    from fedfm.core.checkpoint import write_atomically
     from fedfm.core.errors import require
+    from fedfm.core.files import write_atomically
     from fedfm.core.tables import to_csv
     from fedfm.run.load import load, read_samples
 

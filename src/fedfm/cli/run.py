@@ -13,7 +13,7 @@ import typer
 
 from fedfm.cli.options import BUILTIN, SOURCE_HELP, Format, Overrides
 from fedfm.core.errors import UserError, plural, require
-from fedfm.core.launch import end, end_on_termination, is_first, is_launched
+from fedfm.core.torchrun import end, end_on_termination, is_first, is_launched
 
 if TYPE_CHECKING:
     from fedfm.config import Config

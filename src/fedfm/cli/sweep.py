@@ -150,7 +150,7 @@ def _write_files(best: Job, folder: Path, stream: Any) -> None:
     """Write the best config and a report of all runs; say how to run the best again."""
     import tomli_w
 
-    from fedfm.core.checkpoint import write_atomically
+    from fedfm.core.files import write_atomically
     from fedfm.report.html import write_report
 
     config = folder / "best.toml"

@@ -1,6 +1,6 @@
 """Configs of runs: their keys, how they are read, and how mistakes are described."""
 
-from fedfm.config.keys import full_key, override, plain_value, use_method_table
+from fedfm.config.overrides import full_key, override, plain_value, use_method_table
 from fedfm.config.reading import builtin_names, load_config, make_config, parse, resolve
 from fedfm.config.schema import Config
 from fedfm.config.sections import DataConfig, ModelConfig

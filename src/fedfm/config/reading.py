@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from fedfm.config.keys import full_key, override, set_value, use_method_table
+from fedfm.config.overrides import full_key, override, set_value, use_method_table
 from fedfm.config.schema import SECTIONS, Config
 from fedfm.config.sections import DataConfig, ModelConfig
 from fedfm.config.training import Training

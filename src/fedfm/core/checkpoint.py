@@ -5,7 +5,6 @@ files that the manifest does not name. A crash at any moment leaves the last che
 """
 
 import json
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,43 +12,14 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from fedfm.core.errors import UserError, name_file, require
+from fedfm.core.errors import UserError, require
+from fedfm.core.files import write_atomically
 from fedfm.core.trees import Tree, flatten, unflatten
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # not JSON, or not in our format
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step that survives a crash; nothing is left on failure."""
-    temporary = partial_path(path)
-    try:
-        with name_file(path), temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def partial_path(path: Path) -> Path:
-    """Return the path that a file is written to before it replaces the old one."""
-    return path.with_name(path.name + ".partial")
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return  # Windows does not open folders
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def to_bytes(tree: Tree) -> bytes:

@@ -14,7 +14,8 @@ from typing import Protocol
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
+from fedfm.core.checkpoint import Damaged, to_bytes
+from fedfm.core.files import write_atomically
 from fedfm.core.trees import Tree, unflatten
 
 WRITERS = 8

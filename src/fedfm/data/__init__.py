@@ -12,12 +12,12 @@ from fedfm.core.errors import require, unknown
 from fedfm.data.augment import Augmentation
 from fedfm.data.cifar import CIFAR10, CIFAR100
 from fedfm.data.cinic import CINIC10
+from fedfm.data.concatenate import join
 from fedfm.data.dataset import Dataset
 from fedfm.data.digits import DIGITS
 from fedfm.data.fashion import FASHION_MNIST
 from fedfm.data.folder import FOLDER
 from fedfm.data.hugging_face import from_hugging_face
-from fedfm.data.join import join
 from fedfm.data.npz import NPZ
 from fedfm.data.partition.given import assign
 from fedfm.data.source import File, Source, data_folder, fetch

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedfm.core.errors import UserError, list_some, require
 from fedfm.data.cells import Cells, to_number
-from fedfm.data.splits import encode_labels
+from fedfm.data.preprocessing import encode_labels
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from fedfm.data.dataset import Dataset
+from fedfm.data.preprocessing import channel_statistics, split_off_test
 from fedfm.data.source import Source
-from fedfm.data.splits import channel_statistics, split_off_test
 
 
 def read(folder: Path) -> Dataset:

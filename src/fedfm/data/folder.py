@@ -14,9 +14,14 @@ from torch import Tensor
 from fedfm.core.errors import UserError, require
 from fedfm.data.archives import Decoded, cache_key, load_or_make, walk
 from fedfm.data.dataset import Dataset
+from fedfm.data.preprocessing import (
+    channel_statistics,
+    encode_clients,
+    encode_labels,
+    split_off_test,
+)
 from fedfm.data.source import Source
 from fedfm.data.split import Split
-from fedfm.data.splits import channel_statistics, encode_clients, encode_labels, split_off_test
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,13 @@ from torch import Tensor
 
 from fedfm.core.errors import UserError, require, unknown
 from fedfm.data.dataset import Dataset
+from fedfm.data.preprocessing import (
+    encode_clients,
+    encode_labels,
+    fit_normalisation,
+    split_off_test,
+)
 from fedfm.data.split import Split
-from fedfm.data.splits import encode_clients, encode_labels, fit_normalisation, split_off_test
 
 
 class Columns(Protocol):

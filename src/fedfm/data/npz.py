@@ -12,9 +12,14 @@ from torch import Tensor
 
 from fedfm.core.errors import UserError, require
 from fedfm.data.dataset import Dataset
+from fedfm.data.preprocessing import (
+    encode_clients,
+    encode_labels,
+    fit_normalisation,
+    split_off_test,
+)
 from fedfm.data.source import Source
 from fedfm.data.split import Split
-from fedfm.data.splits import encode_clients, encode_labels, fit_normalisation, split_off_test
 
 Arrays = Mapping[str, NDArray[Any]]
 

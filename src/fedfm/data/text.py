@@ -18,9 +18,9 @@ from fedfm.core.errors import UserError, list_some, require
 from fedfm.data.cells import read_text_files
 from fedfm.data.columns import TableOptions
 from fedfm.data.dataset import Dataset
+from fedfm.data.preprocessing import draw_test, encode_clients, encode_labels
 from fedfm.data.source import Source
 from fedfm.data.split import Split
-from fedfm.data.splits import draw_test, encode_clients, encode_labels
 from fedfm.data.table import check_labels, name_clients, read_labels
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")

@@ -12,7 +12,7 @@ from torch import nn
 from fedfm.core import trees
 from fedfm.core.errors import require, unknown
 from fedfm.data.batches import BatchPlan
-from fedfm.engine import measured
+from fedfm.engine import timing_cache
 from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.executors import Executor, LoopExecutor, StackedExecutor, ThreadsExecutor
@@ -105,11 +105,11 @@ def choose_executor(
     """
     if data.device.type == "cuda":
         return ExecutorChoice("graph", "there is a GPU")
-    key = measured.describe_job(module, data, plans, optimizer)
-    if (known := measured.recall(key)) and known.get("executor") in EXECUTORS:
+    key = timing_cache.describe_job(module, data, plans, optimizer)
+    if (known := timing_cache.recall(key)) and known.get("executor") in EXECUTORS:
         return ExecutorChoice(known["executor"], f"{known.get('why')} (measured before)")
     choice = _measure_executors(module, data, plans, optimizer, rounds)
-    measured.remember(key, {"executor": choice.name, "why": choice.why})
+    timing_cache.remember(key, {"executor": choice.name, "why": choice.why})
     return choice
 
 

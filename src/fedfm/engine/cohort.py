@@ -19,8 +19,8 @@ from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.objective import Objective, Views
 from fedfm.engine.profile import phase
 from fedfm.engine.randomness import KeyedDraws
-from fedfm.engine.schedule import Block, make_blocks
 from fedfm.engine.second_pass import SecondModel, SecondPass
+from fedfm.engine.step_blocks import Block, make_blocks
 from fedfm.engine.update import Clock, update
 from fedfm.methods.base import Batch, Model
 from fedfm.optim import Clipping, Optimizer

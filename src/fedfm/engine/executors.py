@@ -16,8 +16,8 @@ from fedfm.engine.device_data import DeviceData
 from fedfm.engine.forward import Statistic, default_samples_at_once, sum_statistic
 from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.out_of_memory import ONE_SAMPLE, halve, retry
-from fedfm.engine.schedule import packing_order
 from fedfm.engine.stacked_networks import StackedNetwork, stack_network
+from fedfm.engine.step_blocks import packing_order
 from fedfm.engine.threads import NetworkPool
 from fedfm.methods.base import Model
 

@@ -24,7 +24,7 @@ from fedfm.engine.executors import StackedExecutor
 from fedfm.engine.layout import copy_arranged
 from fedfm.engine.objective import Objective
 from fedfm.engine.profile import phase
-from fedfm.engine.schedule import Block, find_repeated_blocks
+from fedfm.engine.step_blocks import Block, find_repeated_blocks
 from fedfm.engine.update import FixedClock, update
 from fedfm.methods.base import Model
 from fedfm.optim import Sgd

@@ -1,7 +1,7 @@
 """The processes that run one federation together: how they exchange facts and add tensors.
 
-`ALONE` is the only process of its run, the usual case. A `Group` talks by torch.distributed. Every
-process calls the same methods in the same order; each call returns the same in all of them.
+`ALONE` is the only process of its run, the usual case. A `ProcessGroup` talks by torch.distributed.
+Every process calls the same methods in the same order; each call returns the same in all of them.
 """
 
 import atexit
@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from fedfm.core import trees
 from fedfm.core.errors import UserError, require
-from fedfm.core.launch import RESUME, is_launched, local_rank
+from fedfm.core.torchrun import RESUME, is_launched, local_rank
 from fedfm.core.trees import Tree
 from fedfm.engine.profile import phase
 
@@ -77,7 +77,7 @@ class Processes:
 ALONE = Processes()
 
 
-class Group(Processes):
+class ProcessGroup(Processes):
     """One of several processes.
 
     Facts travel by gloo; tensors by NCCL where every process has a GPU of its own, else by gloo.
@@ -230,7 +230,7 @@ class Group(Processes):
 @cache
 def connect() -> Processes:
     """Return the processes of this run; wait for the others if a launcher started several."""
-    return Group() if is_launched() else ALONE
+    return ProcessGroup() if is_launched() else ALONE
 
 
 @cache

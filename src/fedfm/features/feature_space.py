@@ -23,8 +23,9 @@ from torch import nn
 
 from fedfm import models
 from fedfm.config import Config, load_config
-from fedfm.core.checkpoint import Damaged, write_atomically
+from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError, require
+from fedfm.core.files import write_atomically
 from fedfm.core.inputs import call
 from fedfm.core.precision import full_precision
 from fedfm.core.rng import generator

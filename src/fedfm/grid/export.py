@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import not_installed, require
+from fedfm.core.files import write_atomically
 from fedfm.core.tables import flatten_keys, to_csv
 from fedfm.grid.store import Store, Summary, read_rounds_of_runs
 from fedfm.run.records import name_metrics

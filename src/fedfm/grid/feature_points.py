@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfm.core.checkpoint import partial_path
+from fedfm.core.files import partial_path
 from fedfm.data.dataset import Dataset
 from fedfm.features.embedding import reduce_dimensions
 from fedfm.features.feature_space import (

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from fedfm.config import parse
-from fedfm.config.keys import RENAMED, use_new_names
+from fedfm.config.renamed import RENAMED, use_new_names
 from fedfm.core.errors import UserError
 
 MACHINE = (

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedfm.core.checkpoint import partial_path
 from fedfm.core.errors import require
+from fedfm.core.files import partial_path
 from fedfm.data.archives import user_errors
 from fedfm.grid.repeats import Repeat, find_repeats
 from fedfm.grid.store import DRAWN_FILE, Store, Summary

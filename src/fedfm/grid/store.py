@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from fedfm.config.keys import use_new_names
+from fedfm.config.renamed import use_new_names
 from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import require
 from fedfm.core.locks import lock

@@ -3,10 +3,10 @@
 import re
 
 from fedfm.core.errors import UserError, unknown
-from fedfm.methods.alone import Centralised, Local
 from fedfm.methods.balanced_softmax import BalancedSoftmax
 from fedfm.methods.base import Batch, LocalRun, Model, Piece, Stage, Task, Turnout
 from fedfm.methods.ccvr import CCVR
+from fedfm.methods.centralised import Centralised
 from fedfm.methods.composition import Method, compose
 from fedfm.methods.ditto import Ditto
 from fedfm.methods.fedacg import FedACG
@@ -30,6 +30,7 @@ from fedfm.methods.fedsam import FedSAM, MoFedSAM
 from fedfm.methods.fedsmoo import FedSMOO
 from fedfm.methods.fedspeed import FedSpeed
 from fedfm.methods.feduv import FedUV
+from fedfm.methods.local import Local
 from fedfm.methods.moon import Moon
 from fedfm.methods.scaffold import Scaffold
 

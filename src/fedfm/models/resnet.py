@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedfm.models.layers import check_choice, check_positive, image_shape, norm_layer
 from fedfm.models.simplex import make_head
-from fedfm.models.small import check_choice, check_positive, image_shape, norm_layer
 from fedfm.models.standardised import standardise_convolutions
 
 Norm = Callable[[int], nn.Module]

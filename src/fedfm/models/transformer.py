@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfm.core.errors import require
+from fedfm.models.layers import check_positive, check_sizes
 from fedfm.models.simplex import make_head
-from fedfm.models.small import check_positive, check_sizes
 
 PADDING = 0
 """The id that fills up texts shorter than the others."""

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from fedfm.core.checkpoint import write_atomically
+from fedfm.core.files import write_atomically
 from fedfm.paper.costs import render_costs
 from fedfm.paper.document import Document
 from fedfm.paper.images import render_images

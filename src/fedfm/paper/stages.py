@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedfm.config import override
-from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import UserError, require
+from fedfm.core.files import write_atomically
 from fedfm.grid.jobs import Job, find_missing, plan_jobs, select_current
 from fedfm.grid.recipe import Recipe
 from fedfm.grid.store import DRAWN_FILE, Store

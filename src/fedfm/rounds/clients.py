@@ -17,9 +17,9 @@ from fedfm.engine.profile import phase
 from fedfm.methods.base import LocalRun, Model
 from fedfm.methods.contract import check_alike, check_one_each, check_pair, overrides
 from fedfm.privacy.guard import Guard
-from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import OWN, SECOND, ClientGroup
+from fedfm.rounds.messages import Request, Sums
 from fedfm.rounds.stages import Trained
 
 PRIVATE = ("pieces", "change", "buffers")

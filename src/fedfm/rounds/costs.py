@@ -14,9 +14,9 @@ from fedfm.methods import Method, Task
 from fedfm.optim import Sgd
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.clients import answer_measure
-from fedfm.rounds.exchange import Request
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.group import prepare_group
+from fedfm.rounds.messages import Request
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, initial_state
 

@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedfm.config.training import Training, cohort_size
+from fedfm.config.training import Training
 from fedfm.core.errors import require
-from fedfm.core.rng import generator
 from fedfm.core.trees import leaves
 from fedfm.data.augment import Augmentation
 from fedfm.data.batches import BatchPlan, batch_sizes, plan_batches
@@ -21,6 +20,7 @@ from fedfm.methods.composition import Method, uses_counts
 from fedfm.optim import Clipping, Optimizer, Schedule
 from fedfm.optim.schedules import CONSTANT
 from fedfm.privacy.guard import Guard
+from fedfm.rounds.sampling import draw_cohort, toss_coins
 
 
 @dataclass(frozen=True)
@@ -145,21 +145,3 @@ class Federation:
             augmentation=self.augmentation,
             key=(self.seed, round, client),
         )
-
-
-def draw_cohort(
-    clients: Sequence[int], participation: float, population: int, seed: int, round: int
-) -> list[int]:
-    """Draw a round's cohort, a fraction of the population, from the available `clients`."""
-    size = min(len(clients), cohort_size(participation, population))
-    if size == len(clients):
-        return sorted(clients)
-    chosen = generator(seed, "cohort", round).choice(len(clients), size, replace=False)
-    return sorted(clients[place] for place in chosen.tolist())
-
-
-def toss_coins(clients: Sequence[int], participation: float, seed: int, round: int) -> list[int]:
-    """Draw a round's cohort by a coin for each client; at least one client takes part."""
-    chances = generator(seed, "coins", round).random(len(clients))
-    chosen = (chances < participation).nonzero()[0].tolist()
-    return [clients[place] for place in chosen or [int(chances.argmin())]]

@@ -8,8 +8,8 @@ from torch import Tensor
 from fedfm.core import trees
 from fedfm.core.trees import Tree
 from fedfm.methods.base import Model, Piece, Task
-from fedfm.rounds.exchange import Request
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.messages import Request
 
 OWN, SECOND = "model", "second"
 """The parts of a client's state that are models: leaves of its own, and a second model."""

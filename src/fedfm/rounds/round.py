@@ -25,10 +25,9 @@ from fedfm.methods.base import Task, Turnout
 from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.clients import answer_measure, answer_train, to_message
-from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import ClientGroup, prepare_group
-from fedfm.rounds.processes import share_round
+from fedfm.rounds.messages import Request, Sums
 from fedfm.rounds.server import (
     Diverged,
     absorb_reports,
@@ -36,6 +35,7 @@ from fedfm.rounds.server import (
     describe_divergence,
     start_model,
 )
+from fedfm.rounds.shared_round import share_round
 from fedfm.rounds.stages import LocalTrainings, Trained, send, train_stages
 from fedfm.rounds.state import State
 

@@ -16,9 +16,9 @@ from fedfm.engine.cohort import TrainingJob, TrainingResult
 from fedfm.engine.objective import TASK_HELD, Objective
 from fedfm.methods.base import Model, Piece, Stage
 from fedfm.methods.composition import uses_counts
-from fedfm.rounds.exchange import Request
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import SECOND, ClientGroup
+from fedfm.rounds.messages import Request
 
 
 class Trained(NamedTuple):

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import UserError, require
+from fedfm.core.files import write_atomically
 from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, make_inputs, map_inputs
 from fedfm.data.text import encode_words, split_words
 from fedfm.models import WithFeatures, export_state_dict

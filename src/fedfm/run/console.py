@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 from fedfm.core.errors import plural
-from fedfm.core.launch import is_first
+from fedfm.core.torchrun import is_first
 from fedfm.metrics import METRICS
 from fedfm.run.bookkeeper import Watcher
 from fedfm.run.client_results import ClientResults

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedfm.core.checkpoint import Damaged, write_atomically
+from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import require
+from fedfm.core.files import write_atomically
 from fedfm.data.columns import Column
 from fedfm.data.dataset import Dataset
 

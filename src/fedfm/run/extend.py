@@ -10,8 +10,9 @@ from typing import Any
 import tomli_w
 
 from fedfm.config import Config
-from fedfm.core.checkpoint import Damaged, load_checkpoint, partial_path, write_atomically
+from fedfm.core.checkpoint import Damaged, load_checkpoint
 from fedfm.core.errors import require
+from fedfm.core.files import partial_path, write_atomically
 from fedfm.core.trees import leaves
 from fedfm.data.split import fingerprint
 from fedfm.run.folder import (

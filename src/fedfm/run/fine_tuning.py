@@ -13,10 +13,10 @@ from fedfm.core.errors import require
 from fedfm.engine.evaluation import Evaluator, Measured, Values
 from fedfm.methods.base import Model
 from fedfm.methods.composition import Method
-from fedfm.rounds.exchange import Request
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import prepare_group
-from fedfm.rounds.processes import choose_cohort
+from fedfm.rounds.messages import Request
+from fedfm.rounds.shared_round import choose_cohort
 from fedfm.rounds.stages import train_locally
 from fedfm.run.client_results import ClientResults
 from fedfm.run.scores import make_results

@@ -18,16 +18,10 @@ import torch
 
 from fedfm import __version__
 from fedfm.config import resolve
-from fedfm.config.keys import RENAMED_EXECUTORS, use_new_names
-from fedfm.core.checkpoint import (
-    Damaged,
-    load_checkpoint,
-    partial_path,
-    save_checkpoint,
-    to_bytes,
-    write_atomically,
-)
+from fedfm.config.renamed import RENAMED_EXECUTORS, use_new_names
+from fedfm.core.checkpoint import Damaged, load_checkpoint, save_checkpoint, to_bytes
 from fedfm.core.errors import UserError, name_file, require
+from fedfm.core.files import partial_path, write_atomically
 from fedfm.core.locks import lock
 from fedfm.core.tables import to_csv
 from fedfm.core.trees import Tree, leaves, to_device

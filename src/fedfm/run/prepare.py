@@ -11,8 +11,8 @@ from fedfm import data, models
 from fedfm.config import Config
 from fedfm.config.training import Training
 from fedfm.core.errors import require
-from fedfm.core.launch import is_launched, local_rank
 from fedfm.core.rng import torch_seed
+from fedfm.core.torchrun import is_launched, local_rank
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import assign, read_clients
 from fedfm.engine.processes import connect

@@ -25,7 +25,7 @@ from fedfm.run.description import DataDescription
 from fedfm.run.extend import check_extension, copy_run
 from fedfm.run.folder import RunFolder, check_writable, discard_run
 from fedfm.run.prepare import build_model, device_of, follow_all, load_data, use_threads
-from fedfm.run.processes import (
+from fedfm.run.process_agreement import (
     check_cohort,
     check_configs,
     check_inputs,

@@ -14,8 +14,8 @@ from fedfm.config import Config, make_config, parse
 from fedfm.config.deployment import Deployment
 from fedfm.config.training import Training
 from fedfm.core.errors import require
+from fedfm.data.concatenate import Clients, are_clients, join
 from fedfm.data.dataset import Dataset
-from fedfm.data.join import Clients, are_clients, join
 from fedfm.data.partition import Partition, assign
 from fedfm.losses import LossFunction
 from fedfm.methods import Piece

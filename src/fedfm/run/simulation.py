@@ -26,9 +26,9 @@ from fedfm.losses import make_class_weights
 from fedfm.methods.base import Model
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.group import personal_models
-from fedfm.rounds.processes import choose_cohort
 from fedfm.rounds.round import RoundLog, run_rounds
 from fedfm.rounds.server import Diverged
+from fedfm.rounds.shared_round import choose_cohort
 from fedfm.rounds.single_samples import check_single_samples
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.fine_tuning import check_fine_tuning, fine_tune

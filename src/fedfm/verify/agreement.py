@@ -11,7 +11,7 @@ from fedfm.rounds.group import OWN, SECOND
 from fedfm.rounds.round import RoundLog, run_round
 from fedfm.rounds.state import State
 from fedfm.verify.checks import Mismatch, check, federated, only, registered_name, same, same_model
-from fedfm.verify.oracles import METHODS, cohort_of, has_oracle, make_oracle, schedule
+from fedfm.verify.oracles import METHODS, choose_compared_rounds, cohort_of, has_oracle, make_oracle
 from fedfm.verify.textbook.ledger import Bill, round_bill
 from fedfm.verify.worlds import Pieces, World, start
 
@@ -42,7 +42,7 @@ def agree(world: World, pieces: Pieces) -> None:
     """
     fed, theirs = world.make_federation(pieces), make_oracle(pieces, world)
     double = world.dtype is torch.float64
-    begin, _, _, rounds = schedule(pieces, 4 if double else 2)
+    begin, _, _, rounds = choose_compared_rounds(pieces, 4 if double else 2)
     state = start(fed, begin)
     for _ in range(rounds):
         cohort = cohort_of(fed, world.data, state.round)
@@ -127,7 +127,7 @@ check(
 def compare_ledger(pieces: Pieces) -> None:
     """Compare the ledger of rounds from before T_s on with the textbook's."""
     ((piece,), world) = pieces, World("tiny cnn with batch norm")
-    fed, (begin, _, every, rounds) = world.make_federation(pieces), schedule(pieces)
+    fed, (begin, _, every, rounds) = world.make_federation(pieces), choose_compared_rounds(pieces)
     sizes = fed.task.classes, fed.task.features
     state, visited, seen = start(fed, begin), set[int](), set[int]()
     for t in range(begin, begin + rounds):

@@ -18,8 +18,8 @@ from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
-from fedfm.verify.alone import separate_clients
 from fedfm.verify.checks import Mismatch, check, federated, same, same_model
+from fedfm.verify.separate_clients import separate_clients
 from fedfm.verify.worlds import (
     CLASSES,
     Pieces,

@@ -77,18 +77,18 @@ class Oracle(Protocol):
 def make_oracle(pieces: Pieces, world: World) -> Oracle:
     """Return the textbook's version of pieces of which the last may be FedFM or FedFM-Lite."""
     *others, last = pieces
-    world = replace(world, lr=world.lr * world.lr_gamma ** schedule(pieces).begin)
+    world = replace(world, lr=world.lr * world.lr_gamma ** choose_compared_rounds(pieces).begin)
     if last.name not in ("fedfm", "fedfm-lite"):
         return make_method(pieces, world)
     settings = {
         "method": make_method(tuple(others) or (FedAvg(),), world),
-        "wait": schedule(pieces).wait,
+        "wait": choose_compared_rounds(pieces).wait,
         "aggregation": vars(last)["anchors"],
         **copy_settings(last, fedfm.FedFM),
     }
     if last.name == "fedfm":
         return fedfm.FedFM(**settings)
-    return fedfm.FedFMLite(**settings, every=schedule(pieces).every)
+    return fedfm.FedFMLite(**settings, every=choose_compared_rounds(pieces).every)
 
 
 def make_method(pieces: Pieces, world: World) -> loop.FedAvg:
@@ -99,7 +99,7 @@ def make_method(pieces: Pieces, world: World) -> loop.FedAvg:
     for prox in more:
         settings |= copy_settings(prox, kind)
     if first.name == "fedproto":
-        settings["wait"] = schedule(pieces).wait
+        settings["wait"] = choose_compared_rounds(pieces).wait
     for name in ("lr_gamma", "clip_norm", "clip_first"):
         settings[name] = getattr(world, name)
     sgd = world.lr, world.momentum, world.weight_decay
@@ -121,7 +121,7 @@ def has_oracle(pieces: Pieces) -> bool:
     return (name in METHODS or name in ("fedfm", "fedfm-lite")) and not uniform
 
 
-class Schedule(NamedTuple):
+class ComparedRounds(NamedTuple):
     """The rounds in which a method is compared with the textbook.
 
     They depend on the settings alone, since the `first_round` of a piece may be wrong.
@@ -135,12 +135,12 @@ class Schedule(NamedTuple):
     rounds: int
 
 
-def schedule(pieces: Pieces, least: int = 4) -> Schedule:
+def choose_compared_rounds(pieces: Pieces, least: int = 4) -> ComparedRounds:
     """Return rounds around T_s, at least `least` after it, in whole cycles of model exchanges."""
     start = max(int(vars(piece).get("start_round", 0)) for piece in pieces)
     every = max(int(vars(piece).get("models_every", 1)) for piece in pieces)
     begin = max(0, start - 2) // every * every
-    return Schedule(begin, start - begin, every, -(-(start - begin + least) // every) * every)
+    return ComparedRounds(begin, start - begin, every, -(-(start - begin + least) // every) * every)
 
 
 def cohort_of(fed: Federation, data: Dataset, round: int) -> list[parts.Client]:

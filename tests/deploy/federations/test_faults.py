@@ -16,8 +16,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from safetensors.torch import load_file
 
 from fedfm.core import client_states
-from fedfm.core.checkpoint import partial_path
 from fedfm.core.errors import UserError
+from fedfm.core.files import partial_path
 from fedfm.core.trees import flatten, unflatten
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet, pack
 from fedfm.deploy.payload import FACTS, TREES

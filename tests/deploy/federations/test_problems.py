@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedfm import UserError, data, load
 from fedfm.config import Config, load_config
+from fedfm.data.concatenate import join
 from fedfm.data.dataset import Dataset
-from fedfm.data.join import join
 from fedfm.deploy.client.site import parse_site
 from fedfm.deploy.packets import unpack
 from fedfm.models import MODELS

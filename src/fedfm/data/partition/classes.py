@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfm.core.errors import list_some, require
-from fedfm.data import margins
-from fedfm.data.margins import Floats, Ints
+from fedfm.data.partition import count_tables
+from fedfm.data.partition.count_tables import Floats, Ints
 from fedfm.data.partition.settings import Partition
 
 # --- NIID-2 and NIID-3: a table of weights, scaled to equal clients and rounded -------------------
@@ -47,7 +47,7 @@ def _balance(weights: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
 
     If zeros among the weights make that impossible, return the best table of equal cells.
     """
-    table = margins.round_to_margins(margins.fit(weights, sizes), weights > 0, sizes, rng)
+    table = count_tables.round_to_margins(count_tables.fit(weights, sizes), weights > 0, sizes, rng)
     return _equal_cells(weights > 0, sizes) if table is None else table
 
 

@@ -16,10 +16,10 @@ from fedfm.core.errors import list_some, require
 from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import split_for_server
-from fedfm.data.margins import Ints
 from fedfm.data.partition import classes as by_classes
 from fedfm.data.partition import dirichlet
-from fedfm.data.partition.features import skew_features
+from fedfm.data.partition.count_tables import Ints
+from fedfm.data.partition.feature_skew import skew_features
 from fedfm.data.partition.given import deal_given
 from fedfm.data.partition.settings import Partition
 

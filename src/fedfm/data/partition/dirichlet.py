@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfm.core.errors import UserError, require
-from fedfm.data.margins import Floats, Ints
+from fedfm.data.partition.count_tables import Floats, Ints
 from fedfm.data.partition.settings import Partition
 
 REDRAWS = 1000

@@ -12,7 +12,7 @@ import torch
 
 from fedfm.core.errors import UserError, list_some, require
 from fedfm.data.dataset import Dataset
-from fedfm.data.margins import Ints
+from fedfm.data.partition.count_tables import Ints
 from fedfm.data.partition.settings import Partition
 
 

@@ -28,8 +28,8 @@ from fedfm.deploy.updates import TooLarge, limit_update
 from fedfm.deploy.validation import to_one_line
 from fedfm.methods.base import Model
 from fedfm.rounds.clients import answer_measure, answer_train
-from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.group import personal_models, prepare_group
+from fedfm.rounds.messages import Request, Sums
 from fedfm.rounds.stages import train_locally
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedfm.config import Config
-from fedfm.core.checkpoint import Damaged, to_bytes, write_atomically
+from fedfm.core.checkpoint import Damaged, to_bytes
 from fedfm.core.client_states import OnDisk
 from fedfm.core.errors import UserError
+from fedfm.core.files import write_atomically
 from fedfm.core.trees import Tree, to_device, unflatten
 from fedfm.deploy.errors import Refusal, StateLost
 from fedfm.deploy.packets import match_tree

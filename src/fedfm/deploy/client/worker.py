@@ -9,7 +9,7 @@ from pathlib import Path
 import tomli_w
 
 from fedfm.config.deployment import MEGABYTE
-from fedfm.core.checkpoint import write_atomically
+from fedfm.core.files import write_atomically
 from fedfm.deploy.client.answering import Answerer, limit_memory
 from fedfm.deploy.client.joining import JoinRequest, Prepared
 from fedfm.deploy.client.preparing import Files, check_data, read_request

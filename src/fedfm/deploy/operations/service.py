@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedfm.config.deployment import Deployment
-from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import not_installed
+from fedfm.core.files import write_atomically
 from fedfm.deploy.events import Event, Stopped, listen, tell
 from fedfm.deploy.operations.audit import AUDIT, CHAIN, AuditWriter
 from fedfm.deploy.operations.keys import KeyWatcher, Registry

@@ -12,9 +12,9 @@ from fedfm.methods.composition import Method
 from fedfm.privacy.guard import Guard
 from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.costs import make_single_client
-from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import LocalTraining
 from fedfm.rounds.group import prepare_group
+from fedfm.rounds.messages import Request, Sums
 from fedfm.rounds.stages import train_locally
 from fedfm.run.client_results import to_sums
 

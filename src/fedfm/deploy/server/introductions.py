@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from fedfm.core.errors import require
-from fedfm.data.splits import encode_labels
+from fedfm.data.preprocessing import encode_labels
 from fedfm.deploy.agreement import Agreement, Introduction, list_names
 from fedfm.deploy.forms import name_form
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedfm.core.checkpoint import Damaged, write_atomically
+from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError, require
+from fedfm.core.files import write_atomically
 from fedfm.deploy.agreement import Agreement, Introduction
 from fedfm.deploy.events import Disconnected, Joined, Refused, tell
 from fedfm.deploy.server.introductions import agree, explain_misfit

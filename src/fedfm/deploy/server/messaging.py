@@ -15,8 +15,8 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedfm.config.deployment import MEGABYTE, Deployment
-from fedfm.core.checkpoint import write_atomically
 from fedfm.core.errors import UserError, require
+from fedfm.core.files import write_atomically
 from fedfm.deploy.events import Asked, LeftOut, tell
 from fedfm.deploy.packets import Arrays, Packet, pack, unpack
 from fedfm.deploy.validation import to_one_line

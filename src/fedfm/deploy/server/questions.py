@@ -8,7 +8,7 @@ from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.enrolment import Enrolment
 from fedfm.methods.base import Model, Task
 from fedfm.methods.composition import Method
-from fedfm.rounds.exchange import Request
+from fedfm.rounds.messages import Request
 from fedfm.rounds.state import State
 
 

@@ -38,9 +38,9 @@ from fedfm.deploy.validation import to_one_line
 from fedfm.engine.networks import copy_model, describe_task
 from fedfm.methods.base import Model
 from fedfm.privacy.guard import Guard, secret_sources
-from fedfm.rounds.exchange import Request, Sums
-from fedfm.rounds.federation import draw_cohort
+from fedfm.rounds.messages import Request, Sums
 from fedfm.rounds.round import serve_round
+from fedfm.rounds.sampling import draw_cohort
 from fedfm.rounds.state import State, initial_state
 from fedfm.run.bookkeeper import Bookkeeper, Watcher
 from fedfm.run.folder import RunFolder, is_finished

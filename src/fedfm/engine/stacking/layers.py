@@ -71,7 +71,7 @@ class _BatchNorm(nn.BatchNorm2d):
         return input.is_cuda and self.training and affine and self.running_mean is not None
 
     def _by_kernel(self, input: Tensor, **options: Any) -> Tensor:
-        from fedfm.engine.kernels.normalisation import stacked_batch_norm
+        from fedfm.engine.kernels.batch_norm import stacked_batch_norm
 
         assert self.running_mean is not None
         assert self.running_var is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedfm.core.checkpoint import write_atomically
+from fedfm.core.files import write_atomically
 from fedfm.grid.budget import format_duration
 from fedfm.grid.jobs import find_missing
 from fedfm.grid.recipe import expand_cells

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedfm import __version__
-from fedfm.core.checkpoint import write_atomically
+from fedfm.core.files import write_atomically
 from fedfm.report.html import charts, metrics, tables
 from fedfm.report.html.clients import draw_client_dots
 from fedfm.report.html.discover import Discovery, LeftOut, discover_runs, embed_picture

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedfm.core.checkpoint import write_atomically
+from fedfm.core.files import write_atomically
 from fedfm.grid.recipe import Recipe
 from fedfm.report.tables.table import Table
 

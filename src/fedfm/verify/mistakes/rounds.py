@@ -31,9 +31,9 @@ from fedfm.optim import Schedule, Sgd
 from fedfm.rounds import clients, federation, stages
 from fedfm.rounds import round as rounds
 from fedfm.rounds.clients import Work, answer_measure, answer_train
-from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import ClientGroup
+from fedfm.rounds.messages import Request, Sums
 from fedfm.rounds.stages import make_objective
 from fedfm.verify.mistakes.planting import plant_in
 

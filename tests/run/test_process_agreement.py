@@ -13,13 +13,13 @@ import torch
 
 from fedfm import Partition, Result, RoundRecord, UserError, models, simulate, simulate_seeds
 from fedfm.core.client_states import OnDisk
-from fedfm.core.launch import RESUME
+from fedfm.core.torchrun import RESUME
 from fedfm.data.dataset import Dataset
 from fedfm.data.split import Split
-from fedfm.engine.processes import TIMEOUT, Group, connect
+from fedfm.engine.processes import TIMEOUT, ProcessGroup, connect
 from fedfm.methods import PIECES
 from fedfm.privacy import Privacy
-from fedfm.run.processes import check_inputs, check_states_folder
+from fedfm.run.process_agreement import check_inputs, check_states_folder
 from tests.folders import contents, lines
 from tests.processes import ENDED, run_together
 
@@ -181,14 +181,14 @@ def refuse(do: Callable[[], Any]) -> str:
 def pretend_another_version() -> None:
     with pytest.MonkeyPatch.context() as patch:
         if connect().rank:
-            patch.setattr("fedfm.run.processes.__version__", "0.0")
+            patch.setattr("fedfm.run.process_agreement.__version__", "0.0")
         run("fedavg")
 
 
 def answer_late() -> None:
     """Let the first process wait for a second that does not answer, in a group of their own."""
     os.environ[TIMEOUT] = "0.5"
-    group = Group()
+    group = ProcessGroup()
     if group.rank:
         time.sleep(1)
         raise UserError("late")
@@ -360,4 +360,4 @@ def test_a_process_that_does_not_answer_is_not_waited_for_longer_than_asked(two)
 def test_a_timeout_that_is_no_number_is_refused(monkeypatch):
     monkeypatch.setenv(TIMEOUT, "soon")
     with pytest.raises(UserError, match=f"{TIMEOUT} must be seconds, not 'soon'"):
-        Group()
+        ProcessGroup()

@@ -13,7 +13,7 @@ from fedfm.core.inputs import describe_inputs, is_quantity
 from fedfm.core.rng import generator
 from fedfm.data import augment
 from fedfm.data.dataset import Dataset
-from fedfm.data.margins import Ints
+from fedfm.data.partition.count_tables import Ints
 from fedfm.data.partition.settings import Partition
 from fedfm.data.split import Split
 

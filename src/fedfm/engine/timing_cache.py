@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedfm import __version__
-from fedfm.core.checkpoint import write_atomically
+from fedfm.core.files import write_atomically
 from fedfm.core.inputs import input_leaves
 from fedfm.data.batches import BatchPlan
 from fedfm.engine.device_data import DeviceData

@@ -6,7 +6,7 @@ import pytest
 from fedfm import FedAvg, Training, UserError, simulate
 from fedfm.config import load_config, parse
 from fedfm.deploy.checks import check_deployable
-from fedfm.rounds.federation import draw_cohort, toss_coins
+from fedfm.rounds.sampling import draw_cohort, toss_coins
 
 EVERYBODY = range(20)
 

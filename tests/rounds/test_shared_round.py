@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfm.rounds.processes import deal_clients
+from fedfm.rounds.shared_round import deal_clients
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=40), st.integers(1, 9))

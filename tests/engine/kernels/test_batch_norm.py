@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedfm.engine.kernels.normalisation import stacked_batch_norm
+from fedfm.engine.kernels.batch_norm import stacked_batch_norm
 
 MOMENTUM, EPS = 0.1, 1e-5
 RESIDENT = (6, 5, 3, 2)  # [B, C, H, W]: every client fits into one program

@@ -10,8 +10,8 @@ from fedfm.core import trees
 from fedfm.core.client_states import ClientStates, InMemory, OnDisk
 from fedfm.core.ledger import Traffic
 from fedfm.engine.processes import Processes
-from fedfm.rounds.exchange import Request, Sums
 from fedfm.rounds.federation import Federation
+from fedfm.rounds.messages import Request, Sums
 
 Outcome = TypeVar("Outcome")
 COUNTERS = "counters"

@@ -1,46 +1,15 @@
-"""Keys and values of settings, as people write them."""
+"""Overrides: keys and values of settings, as people write them."""
 
-import logging
 import tomllib
-from functools import cache
 from typing import Any
 
+from fedfm.config.renamed import RENAMED, note_new_name, use_new_names
 from fedfm.config.schema import Config
 from fedfm.config.training import Training
 from fedfm.config.validation import field_names
 from fedfm.core.errors import require
 from fedfm.data.partition import Partition
 from fedfm.methods import PIECES
-
-logger = logging.getLogger(__name__)
-
-RENAMED = {"protocol": "training"}
-"""Sections by the name that they had before."""
-RENAMED_EXECUTORS = {"lanes": "threads"}
-"""Executors by the name that they had before."""
-
-
-def use_new_names(table: dict[str, Any], note: bool = True) -> dict[str, Any]:
-    """Return a config with today's names of sections and executors; log a note about old ones."""
-    renamed = dict(table)
-    for old, new in RENAMED.items():
-        if old in renamed:
-            if note:
-                _note(f"[{old}]", f"[{new}]")
-            section = renamed.pop(old)
-            both = isinstance(section, dict) and isinstance(renamed.get(new, {}), dict)
-            renamed[new] = section | renamed.get(new, {}) if both else section
-    for old, new in RENAMED_EXECUTORS.items():
-        if renamed.get("executor") == old:
-            if note:
-                _note(f"executor {old}", f"executor {new}")
-            renamed["executor"] = new
-    return renamed
-
-
-@cache  # once
-def _note(old: str, new: str) -> None:
-    logger.warning("%s is now called %s; the old name is still read", old, new)
 
 
 def full_key(key: str) -> str:
@@ -50,7 +19,7 @@ def full_key(key: str) -> str:
     """
     first, *rest = key.split(".")
     if first in RENAMED:
-        _note(f"[{first}]", f"[{RENAMED[first]}]")
+        note_new_name(f"[{first}]", f"[{RENAMED[first]}]")
         return ".".join([RENAMED[first], *rest])
     if first in PIECES:
         return f"method.{key}"

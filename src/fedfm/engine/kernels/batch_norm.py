@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedfm.engine.kernels._normalisation import (
+from fedfm.engine.kernels._batch_norm import (
     chunk_moments,
     chunk_slopes,
     input_gradient,

@@ -8,8 +8,8 @@ import torch
 from fedfm.core.errors import list_some, require
 from fedfm.core.inputs import InputTree, map_inputs, name_leaves
 from fedfm.data.dataset import Dataset
+from fedfm.data.preprocessing import fit_normalisation
 from fedfm.data.split import Split
-from fedfm.data.splits import fit_normalisation
 
 Clients = Mapping[str, Dataset | Split] | Sequence[Dataset | Split]
 """One data set for each client, by name or in order."""

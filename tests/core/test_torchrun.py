@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfm.core.launch import end, end_on_termination, is_first, is_launched, local_rank
+from fedfm.core.torchrun import end, end_on_termination, is_first, is_launched, local_rank
 from tests.cli.tools import SERVER
 from tests.processes import describe_process, make_store
 
