@@ -9,8 +9,8 @@ from pathlib import Path
 import tomli_w
 
 from fedfm.deploy.flower.superlink import make_server
+from fedfm.deploy.keys.folders import ServerKeys
 from fedfm.deploy.programs.addresses import Address, free_address
-from fedfm.deploy.programs.keys import ServerKeys
 
 TOKEN, SECRET = "token", b"secret"
 MARK = """

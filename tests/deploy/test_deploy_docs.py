@@ -13,9 +13,9 @@ import pytest
 from fedfm.config import parse
 from fedfm.config.deployment import Deployment
 from fedfm.deploy.client.site import Site
-from fedfm.deploy.programs.gate.calls import HEAD
-from fedfm.deploy.programs.gate.limits import KIB, MIB, Limits
-from fedfm.deploy.programs.serve import APP
+from fedfm.deploy.proxy.calls import HEAD
+from fedfm.deploy.proxy.limits import KIB, MIB, Limits
+from fedfm.deploy.server.serve import APP
 from tests.deploy.commands import parse as parse_command
 
 ROOT = Path(__file__).parents[2]

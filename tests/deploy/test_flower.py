@@ -30,10 +30,10 @@ from fedfm.deploy.flower.errors import (
 from fedfm.deploy.flower.fleet import Fleet, Question
 from fedfm.deploy.flower.keys import load_key_pair, read_public_key
 from fedfm.deploy.flower.task import take_server_task
+from fedfm.deploy.keys.folders import load_client_keys, load_server_keys, make_keys
 from fedfm.deploy.payload import Payload, read_payload, write_payload
 from fedfm.deploy.programs.addresses import free_address
-from fedfm.deploy.programs.keys import load_client_keys, load_server_keys, make_keys
-from fedfm.deploy.server.grid import ServerGrid
+from fedfm.deploy.server.signed_grid import ServerGrid
 from fedfm.deploy.signatures import Signer, Verifier, read_signature
 from tests.deploy.superlink import SECRET, TOKEN, run_superlink, write_app
 
@@ -380,7 +380,7 @@ def test_a_grid_signs_what_it_sends(closed, folder, app):
 
 def test_a_tree_for_many_nodes_is_hashed_once(monkeypatch, folder):
     from fedfm.deploy.payload import to_array, to_record
-    from fedfm.deploy.server import grid as module
+    from fedfm.deploy.server import signed_grid as module
 
     keys = load_server_keys(folder / "keys" / "server")
     hashed: list[int] = []

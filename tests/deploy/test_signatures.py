@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from fedfm.core.errors import UserError
 from fedfm.deploy.errors import Refusal
+from fedfm.deploy.keys.certificates import make_server_files
 from fedfm.deploy.payload import Payload
-from fedfm.deploy.programs.certificates import make_server_files
 from fedfm.deploy.signatures import TOLERANCE, Digests, PrivateKey, Signer, Verifier
 
 QUESTION = Payload('{"token":"a","kind":"train","number":3}', {"model": b"123", "down": b"45"})

@@ -44,9 +44,9 @@ def join(
     from fedfm.deploy.programs.processes import FlowerError, require_flower
 
     require_flower()
-    from fedfm.deploy.client.joining import JoinRequest
-    from fedfm.deploy.programs.join import Joining
-    from fedfm.deploy.programs.join import join as run_client
+    from fedfm.deploy.client.join import Joining
+    from fedfm.deploy.client.join import join as run_client
+    from fedfm.deploy.client.join_request import JoinRequest
 
     address = Address.parse(superlink)
     require_security(address, keys, insecure)

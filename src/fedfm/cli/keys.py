@@ -47,7 +47,7 @@ def make(
     days: Days = 365,
 ) -> None:
     """Make all keys of a new federation: `fedfm keys DIR` is the same."""
-    from fedfm.deploy.programs.keys import KEPT, SERVER, make_keys
+    from fedfm.deploy.keys.folders import KEPT, SERVER, make_keys
 
     make_keys(folder, server, client, days)
     print(f"For the server, {server[0]}:")
@@ -73,8 +73,8 @@ def add(
     ] = None,
 ) -> None:
     """Let one more client join; a running server takes it at once."""
-    from fedfm.deploy.programs.fingerprints import fingerprint
-    from fedfm.deploy.programs.keys import add_client, find_server
+    from fedfm.deploy.keys.fingerprints import fingerprint
+    from fedfm.deploy.keys.folders import add_client, find_server
 
     new = add_client(folder, name, public)
     key = (find_server(folder) / f"{name}.pub").read_bytes()
@@ -90,7 +90,7 @@ def add(
 @keys.command()
 def revoke(folder: Folder, name: Name) -> None:
     """Shut a client out, for good; a running server does so at once."""
-    from fedfm.deploy.programs.keys import REVOKED, find_server, revoke_client
+    from fedfm.deploy.keys.folders import REVOKED, find_server, revoke_client
 
     print(f"The key {revoke_client(folder, name)} of {name} is not accepted any more.")
     print(
@@ -117,7 +117,7 @@ def renew(
     ] = None,
 ) -> None:
     """Make a new certificate for the server; a running server takes it into use."""
-    from fedfm.deploy.programs.keys import renew_server
+    from fedfm.deploy.keys.folders import renew_server
 
     new = renew_server(folder, server or [], days, authority)
     print(f"{new / 'server.pem'} is valid for {days} days, or as long as its authority.")

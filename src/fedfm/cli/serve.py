@@ -52,11 +52,11 @@ def serve(
     require_flower()
     from fedfm.config import load_config
     from fedfm.deploy.checks import check_deployable, list_warnings
+    from fedfm.deploy.keys.folders import load_server_keys
     from fedfm.deploy.operations.serving import make_service
     from fedfm.deploy.programs.addresses import Address, require_free
-    from fedfm.deploy.programs.keys import load_server_keys
-    from fedfm.deploy.programs.serve import Serving
-    from fedfm.deploy.programs.serve import serve as run_server
+    from fedfm.deploy.server.serve import Serving
+    from fedfm.deploy.server.serve import serve as run_server
     from fedfm.run.prepare import load_data
 
     config, address = load_config(source, overrides or []), Address(host, port)

@@ -23,13 +23,13 @@ from fedfm.deploy.events import (
     LeftOut,
     listen,
 )
+from fedfm.deploy.keys.certificates import make_server_files
+from fedfm.deploy.keys.folders import add_client, make_keys, renew_server, revoke_client
 from fedfm.deploy.operations import service
 from fedfm.deploy.operations.audit import compare_files, read_audit
 from fedfm.deploy.operations.certificates import CertificateWatcher
 from fedfm.deploy.operations.service import Operations, Watched, operate
 from fedfm.deploy.operations.status import SILENT, is_alive, is_healthy, read_status
-from fedfm.deploy.programs.certificates import make_server_files
-from fedfm.deploy.programs.keys import add_client, make_keys, renew_server, revoke_client
 from tests.cli.tools import Command
 from tests.deploy.conftest import Fault, silent
 
@@ -233,7 +233,7 @@ def test_a_key_that_cannot_be_used_is_told_once(federation, keys, tmp_path):
 @pytest.fixture
 def look(monkeypatch) -> None:
     """Certificates are looked at whenever they are asked for."""
-    monkeypatch.setattr("fedfm.deploy.programs.renewal.LOOK", 0.0)
+    monkeypatch.setattr("fedfm.deploy.keys.renewal.LOOK", 0.0)
 
 
 def watcher(operations: Operations) -> CertificateWatcher:

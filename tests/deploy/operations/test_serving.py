@@ -7,15 +7,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_public_key
 
 from fedfm.config import Config
-from fedfm.deploy.operations.serving import make_service
-from fedfm.deploy.operations.status import read_status
-from fedfm.deploy.programs.keys import (
+from fedfm.deploy.keys.folders import (
     ServerKeys,
     add_client,
     load_server_keys,
     make_keys,
     revoke_client,
 )
+from fedfm.deploy.operations.serving import make_service
+from fedfm.deploy.operations.status import read_status
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from fedfm.deploy.programs.addresses import LOOPBACK, Address, free_address, wait_until_listening
-from fedfm.deploy.programs.gate.callers import KEY
-from fedfm.deploy.programs.gate.limits import MIB
+from fedfm.deploy.proxy.client_keys import KEY
+from fedfm.deploy.proxy.limits import MIB
 from tests.deploy.processes.conftest import CLIENTS, Machine
 
 ATTACKERS = 1000
@@ -86,7 +86,7 @@ def find_proxy(numbers: list[int]) -> int:
     (found,) = (
         number
         for number in numbers
-        if b"fedfm.deploy.programs.proxy" in Path(f"/proc/{number}/cmdline").read_bytes()
+        if b"fedfm.deploy.proxy.proxy" in Path(f"/proc/{number}/cmdline").read_bytes()
     )
     return found
 
@@ -150,7 +150,7 @@ def test_large_bodies_do_not_stay_in_the_proxy(tmp_path):
     outside, machine = free_address(), Machine(tmp_path)
     with ExitStack() as stack:
         inside = stack.enter_context(slow_superlink())
-        program = (sys.executable, "-m", "fedfm.deploy.programs.proxy", outside, inside, tmp_path)
+        program = (sys.executable, "-m", "fedfm.deploy.proxy.proxy", outside, inside, tmp_path)
         proxy = machine.start("proxy", *program)
         stack.callback(proxy.kill)
         wait_until_listening(proxy.process, outside, proxy.said)

@@ -16,15 +16,15 @@ import pytest
 from fedfm.config import load_config, parse
 from fedfm.core.errors import UserError
 from fedfm.deploy.client import worker as client_worker
+from fedfm.deploy.client.node import Node
 from fedfm.deploy.client.preparing import data_section
 from fedfm.deploy.client.site import load_site
-from fedfm.deploy.programs import keys as keys_module
-from fedfm.deploy.programs import serve as programs
+from fedfm.deploy.keys import folders as keys_module
+from fedfm.deploy.keys.folders import make_keys
 from fedfm.deploy.programs.addresses import Address, free_address
-from fedfm.deploy.programs.keys import make_keys
-from fedfm.deploy.programs.node import Node
 from fedfm.deploy.programs.processes import FlowerError, hold
-from fedfm.deploy.programs.serve import Running, Serving
+from fedfm.deploy.server import serve as programs
+from fedfm.deploy.server.serve import Running, Serving
 from tests.cli.tools import Command, sets
 from tests.folders import assert_private
 
@@ -297,7 +297,7 @@ def inline(monkeypatch) -> None:
     def run(node: Node) -> None:
         raise FlowerError("no route")
 
-    monkeypatch.setattr("fedfm.deploy.programs.join.Worker", Worker)
+    monkeypatch.setattr("fedfm.deploy.client.join.Worker", Worker)
     monkeypatch.setattr(Node, "run", run)
 
 

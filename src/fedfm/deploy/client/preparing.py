@@ -13,7 +13,7 @@ from fedfm.deploy.checks import (
     check_enough,
     describe_differences,
 )
-from fedfm.deploy.client.joining import JoinRequest
+from fedfm.deploy.client.join_request import JoinRequest
 from fedfm.deploy.client.site import Site, load_site, parse_site
 from fedfm.run.prepare import build_model
 

@@ -11,7 +11,7 @@ import tomli_w
 from fedfm.config.deployment import MEGABYTE
 from fedfm.core.files import write_atomically
 from fedfm.deploy.client.answering import Answerer, limit_memory
-from fedfm.deploy.client.joining import JoinRequest, Prepared
+from fedfm.deploy.client.join_request import JoinRequest, Prepared
 from fedfm.deploy.client.preparing import Files, check_data, read_request
 from fedfm.deploy.client.storage import Storage
 from fedfm.deploy.payload import Payload

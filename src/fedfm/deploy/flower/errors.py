@@ -10,7 +10,7 @@ from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.error import FlowerError as FlowerFailure
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 
-from fedfm.deploy.programs.receiving import Oversized
+from fedfm.deploy.flower.receiving_limit import Oversized
 
 TLS_FAULTS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 

@@ -46,7 +46,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedfm.deploy.flower.errors import translate
 from fedfm.deploy.flower.keys import load_key_pair
-from fedfm.deploy.programs.receiving import Oversized, ReceivingLimit
+from fedfm.deploy.flower.receiving_limit import Oversized, ReceivingLimit
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
 """Seconds to wait for a part of a message that the server has not sent yet."""

@@ -28,7 +28,7 @@ from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
 from flwr.superlink.config_loader import SuperLinkLifespanConfig
 from flwr.superlink.main import create_app
 
-from fedfm.deploy.programs.renewal import Renewed, follow, make_context
+from fedfm.deploy.keys.renewal import Renewed, follow, make_context
 
 
 def make_server(

@@ -10,13 +10,13 @@ from fedfm.deploy.events import (
     CertificateRenewed,
     tell,
 )
-from fedfm.deploy.programs.certificates import (
+from fedfm.deploy.keys.certificates import (
     Expiry,
     list_expiries,
     read_fingerprint,
     read_names,
 )
-from fedfm.deploy.programs.renewal import Renewed
+from fedfm.deploy.keys.renewal import Renewed
 
 DAY = timedelta(days=1)
 

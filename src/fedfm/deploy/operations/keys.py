@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fedfm.core.errors import require
 from fedfm.deploy.events import KeyAdded, KeyProblem, KeyRemoved, tell
-from fedfm.deploy.programs.fingerprints import fingerprint
+from fedfm.deploy.keys.fingerprints import fingerprint
 from fedfm.deploy.validation import check_name, to_one_line
 
 

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedfm.config import Config
+from fedfm.deploy.keys.folders import ServerKeys
 from fedfm.deploy.operations.service import Operations, Watched, operate
 from fedfm.deploy.programs.addresses import Address
-from fedfm.deploy.programs.keys import ServerKeys
 
 
 class Node(Protocol):

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.operations.metrics import write_metrics
+from fedfm.deploy.operations.prometheus import write_metrics
 from fedfm.deploy.programs.addresses import Address
 
 logger = logging.getLogger(__name__)

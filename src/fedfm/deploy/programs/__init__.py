@@ -1,1 +1,1 @@
-"""Flower's programs as processes: commands, keys, addresses, logs and the proxy."""
+"""What the programs of a federation share: processes, addresses and logs."""

@@ -31,10 +31,10 @@ from fedfm.deploy.secure.client import (
     reveal_shares,
     share_secrets,
 )
+from fedfm.deploy.secure.masked_integers import Words, add
 from fedfm.deploy.secure.numbers import decode, encode, sizes, step
 from fedfm.deploy.secure.server import check_shares, unmask
 from fedfm.deploy.secure.session import PublicKeys, Session
-from fedfm.deploy.secure.words import Words, add
 
 __all__ = [
     "PublicKeys",

@@ -8,6 +8,7 @@ from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, 
 
 from fedfm.deploy.errors import BadLetter, SecureError, insist
 from fedfm.deploy.secure import keys
+from fedfm.deploy.secure.masked_integers import Words
 from fedfm.deploy.secure.masks import apply_masks
 from fedfm.deploy.secure.session import (
     Letter,
@@ -18,7 +19,6 @@ from fedfm.deploy.secure.session import (
     share_index,
 )
 from fedfm.deploy.secure.shares import is_share
-from fedfm.deploy.secure.words import Words
 
 
 def open_session(purposes: Iterable[str]) -> tuple[Session, PublicKeys]:

@@ -9,7 +9,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from fedfm.deploy.secure.words import Words
+from fedfm.deploy.secure.masked_integers import Words
 
 _CHUNK = 2**18  # bytes: a chunk, its sum and a stream's part stay in the processor's cache
 _ZEROS = memoryview(bytes(_CHUNK))

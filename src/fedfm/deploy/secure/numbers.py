@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedfm.core.trees import Tree, complete, flatten, unflatten
 from fedfm.deploy.errors import SecureError, SumLost, insist
-from fedfm.deploy.secure.words import Words
+from fedfm.deploy.secure.masked_integers import Words
 
 _FINE_STEP = 2.0**-32
 _CHUNK = 2**15

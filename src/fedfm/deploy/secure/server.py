@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from fedfm.deploy.errors import SecureError, SumLost, insist
 from fedfm.deploy.secure import keys
+from fedfm.deploy.secure.masked_integers import Words
 from fedfm.deploy.secure.masks import apply_masks
 from fedfm.deploy.secure.session import PublicKeys, share_index
 from fedfm.deploy.secure.shares import is_share, rebuild_secret
-from fedfm.deploy.secure.words import Words
 
 Shares = Mapping[int, Mapping[int, bytes]]
 """By client that answered: its share for each client, as `reveal_shares` returned it."""

@@ -16,7 +16,7 @@ from fedfm.core.trees import Tree, flatten
 from fedfm.data.text import read_words
 from fedfm.deploy.agreement import Agreement, list_names
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
-from fedfm.deploy.run_files import MESSAGE_LIMIT
+from fedfm.deploy.proxy.limits import MESSAGE_LIMIT
 from fedfm.deploy.server.members import Members
 from fedfm.deploy.server.messaging import Messenger
 from fedfm.deploy.server.secure_sums import Collector

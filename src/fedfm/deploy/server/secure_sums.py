@@ -15,8 +15,8 @@ from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree
 from fedfm.deploy.errors import SecureError, SumLost
 from fedfm.deploy.events import LeftOut, SumRepeated, tell
+from fedfm.deploy.server.answer_checks import Plausible
 from fedfm.deploy.server.masked_sum import MaskedSum
-from fedfm.deploy.server.plausible import Plausible
 from fedfm.deploy.server.sums import Ask, Collected, PlainSums, Questions, add_answers
 from fedfm.deploy.validation import to_one_line
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from fedfm.deploy.programs.gate.limits import Limits
+from fedfm.deploy.proxy.limits import Limits
 
 logger = logging.getLogger(__name__)
 QUIET = 60.0

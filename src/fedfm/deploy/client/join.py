@@ -5,18 +5,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedfm.deploy.client.joining import JoinRequest, Prepared
+from fedfm.deploy.client.join_request import JoinRequest, Prepared
+from fedfm.deploy.client.node import Node
+from fedfm.deploy.client.worker_process import Worker, WorkerDied
+from fedfm.deploy.keys.folders import load_client_keys
 from fedfm.deploy.programs.addresses import Address
-from fedfm.deploy.programs.keys import load_client_keys
 from fedfm.deploy.programs.logs import show_log
-from fedfm.deploy.programs.node import Node
 from fedfm.deploy.programs.processes import (
     FlowerError,
     explain_full_disk,
     hold,
     make_private_files,
 )
-from fedfm.deploy.programs.worker import Worker, WorkerDied
 from fedfm.deploy.signatures import Verifier
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Any
 
 import h11
 
-from fedfm.deploy.programs.gate.calls import HEAD, Refused
-from fedfm.deploy.programs.gate.limits import KIB, Limits
+from fedfm.deploy.proxy.calls import HEAD, Refused
+from fedfm.deploy.proxy.limits import KIB, Limits
 
 CHUNK = 64 * KIB
 """The most bytes that are read at once."""

@@ -11,15 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
-from fedfm.deploy.programs.gate.callers import KEY, SIGNATURE, Callers
-from fedfm.deploy.programs.gate.limits import KIB, MIB, Limits, Messages
-from tests.deploy.programs.gates import (
+from fedfm.deploy.proxy.client_keys import KEY, SIGNATURE, Callers
+from fedfm.deploy.proxy.limits import KIB, MIB, Limits, Messages
+from tests.deploy.proxy.proxies import (
     CALL,
     Gate,
     Superlink,
     closing,
-    gate,
     new_keys,
+    run_proxy,
     sign,
     to_stream,
 )
@@ -51,7 +51,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 def ask(path: str = CALL, content: bytes = b"", **options: Any) -> httpx.Response:
     async def work() -> httpx.Response:
-        async with gate(**options) as here:
+        async with run_proxy(**options) as here:
             return await here.post(path, content, {SIGNATURE: "mine"})
 
     answer = run(work())
@@ -123,7 +123,7 @@ def test_requests_of_another_form_are_refused_before_they_are_read(said, status)
         return httpx.Response(200)
 
     async def work() -> bytes:
-        async with gate(Limits(linger=0.1), Superlink(count)) as here:
+        async with run_proxy(Limits(linger=0.1), Superlink(count)) as here:
             reader, writer = await asyncio.open_connection(*here.address)
             writer.write(said)
             line = await reader.readline()
@@ -146,7 +146,7 @@ def test_only_the_headers_of_a_call_are_passed_on():
         return httpx.Response(200)
 
     async def work() -> bytes:
-        async with gate(transport=Superlink(keep)) as here:
+        async with run_proxy(transport=Superlink(keep)) as here:
             reader, writer = await asyncio.open_connection(*here.address)
             writer.write(said)
             line = await reader.readline()
@@ -170,7 +170,7 @@ def test_pipelined_requests_are_answered_in_turn_and_not_read_ahead():
         return httpx.Response(200, content=bytes(1000))
 
     async def work() -> None:
-        async with gate(Limits(pause=0.3), Superlink(answer)) as here:
+        async with run_proxy(Limits(pause=0.3), Superlink(answer)) as here:
             reader, writer = await asyncio.open_connection(*here.address, limit=1000)
             writer.write((HEAD + b"content-length: 0\r\n\r\n") * count)
             await here.until_open(1)
@@ -184,7 +184,7 @@ def test_pipelined_requests_are_answered_in_turn_and_not_read_ahead():
 
 def test_a_connection_serves_one_request_after_the_other():
     async def work() -> int:
-        async with gate() as here, here.caller() as client:
+        async with run_proxy() as here, here.caller() as client:
             for number in range(5):
                 answer = await client.post(CALL, content=bytes([number]))
                 assert answer.content == bytes([number])
@@ -210,7 +210,7 @@ def test_a_client_is_known_by_its_signature(keys):
 
 
 def test_keys_come_and_go(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedfm.deploy.programs.gate.callers.FRESH", 0.0)
+    monkeypatch.setattr("fedfm.deploy.proxy.client_keys.FRESH", 0.0)
     keys = new_keys(tmp_path / "keys", ("a", "b"))
     callers, public = Callers(keys / "server"), keys / "server/b.pub"
     kept = public.read_bytes()
@@ -225,7 +225,7 @@ def test_only_clients_send_much(keys):
     """A stranger is refused after the head of its request."""
 
     async def work() -> list[int]:
-        async with gate(keys=keys) as here:
+        async with run_proxy(keys=keys) as here:
             large = bytes(64 * KIB + 1)
             heads: list[dict[str, str]] = [{}, sign(keys, "a")]
             answers = [await here.post(CALL, large, head) for head in heads]
@@ -258,7 +258,7 @@ def test_half_finished_requests_do_not_hold_up_a_client(keys, said, tls):
     """They are held open all the while, beside a client from the same address."""
 
     async def work() -> None:
-        async with gate(SMALL, keys=keys) as here, here.caller() as client:
+        async with run_proxy(SMALL, keys=keys) as here, here.caller() as client:
             with closing(await hold(here, said, tls)):
                 for number in range(3):
                     answer = await client.post(
@@ -275,7 +275,7 @@ def test_half_finished_requests_do_not_hold_up_a_client(keys, said, tls):
 
 def test_a_stranger_has_little_time(keys):
     async def work() -> None:
-        async with gate(Limits(head=0.2), keys=keys) as here:
+        async with run_proxy(Limits(head=0.2), keys=keys) as here:
             said = (b"", b"\x16\x03\x01")
             with closing([await here.dial(each) for each in said]):
                 await here.until_open(2)
@@ -291,7 +291,7 @@ def test_clients_behind_one_address_share_its_connections_and_others_have_theirs
 
     async def work() -> None:
         limits = Limits(connections=7, address=4, client=4)
-        async with gate(limits) as here:
+        async with run_proxy(limits) as here:
             said = HEAD + b"content-length: 1\r\n\r\n"
             held = [await here.dial(said) for _ in range(4)]
             await here.until_open(4)
@@ -311,7 +311,7 @@ def test_clients_behind_one_address_share_its_connections_and_others_have_theirs
 
 def test_a_client_has_a_few_connections(keys):
     async def work() -> None:
-        async with gate(Limits(client=2), keys=keys) as here:
+        async with run_proxy(Limits(client=2), keys=keys) as here:
             callers = [httpx.AsyncClient(verify=here.tls or True) for _ in range(5)]
             for caller in callers:
                 answer = await caller.post(f"https://{here.address}{CALL}", headers=sign(keys, "a"))
@@ -354,7 +354,7 @@ def test_requests_pass_through_and_are_not_held():
 
     async def work() -> tuple[int, int]:
         deaf = Deaf()
-        async with gate(transport=deaf) as here:
+        async with run_proxy(transport=deaf) as here:
             head = HEAD + f"content-length: {size}\r\n\r\n".encode()
             dialled = [await asyncio.open_connection(*here.address) for _ in range(callers)]
             body = memoryview(bytes(size))
@@ -381,7 +381,7 @@ def test_requests_pass_through_and_are_not_held():
 
 def test_a_body_that_does_not_come_is_given_up():
     async def work() -> bytes:
-        async with gate(Limits(pause=0.1, linger=0.1)) as here:
+        async with run_proxy(Limits(pause=0.1, linger=0.1)) as here:
             reader, writer = await asyncio.open_connection(*here.address)
             writer.write(HEAD + b"content-length: 1000000\r\n\r\nsome")
             line = await reader.readline()
@@ -402,7 +402,7 @@ def test_a_body_that_drips_is_given_up():
             await asyncio.sleep(0.02)
 
     async def work() -> bytes:
-        async with gate(Limits(pause=0.2, rate=16 * MIB, linger=0.1)) as here:
+        async with run_proxy(Limits(pause=0.2, rate=16 * MIB, linger=0.1)) as here:
             reader, writer = await asyncio.open_connection(*here.address)
             writer.write(HEAD + b"content-length: 1000000\r\n\r\n")
             dripping = asyncio.create_task(drip(writer))
@@ -419,7 +419,7 @@ def test_the_bytes_under_way_are_limited_in_total():
 
     async def work() -> None:
         limits = Limits(own=3000, total=3000, wait=0.1)
-        async with gate(limits) as here:
+        async with run_proxy(limits) as here:
             said = HEAD + b"content-length: 2000\r\n\r\n"
             with closing([await here.dial(said)]):
                 while not here.proxy.room.held:
@@ -432,7 +432,7 @@ def test_the_bytes_under_way_are_limited_in_total():
     run(work())
 
 
-def test_a_message_over_the_limit_stops_at_the_gate(tmp_path):
+def test_a_message_over_the_limit_stops_at_the_proxy(tmp_path):
     """The superlink gets no more than the server expects; the next message counts anew."""
     reached = 0
 
@@ -442,7 +442,7 @@ def test_a_message_over_the_limit_stops_at_the_gate(tmp_path):
         return httpx.Response(200)
 
     async def work() -> None:
-        async with gate(transport=Superlink(store), message_limit=tmp_path / "limit") as here:
+        async with run_proxy(transport=Superlink(store), message_limit=tmp_path / "limit") as here:
             (tmp_path / "limit").write_text(f"{4 * MIB}\n")
             push, piece = "/v1/fleet/push-object", bytes(MIB)
             statuses = [(await here.post(push, piece)).status_code for _ in range(20)]
@@ -470,7 +470,7 @@ async def _pieces() -> AsyncIterator[bytes]:
 
 def test_a_body_of_unknown_size_is_refused():
     async def work() -> int:
-        async with gate() as here, here.caller() as client:
+        async with run_proxy() as here, here.caller() as client:
             return (await client.post(CALL, content=_pieces())).status_code
 
     assert run(work()) == 411
@@ -478,5 +478,5 @@ def test_a_body_of_unknown_size_is_refused():
 
 def test_the_proxy_is_small():
     """It does without PyTorch, which takes five times its memory."""
-    code = "import fedfm.deploy.programs.proxy, sys; sys.exit('torch' in sys.modules)"
+    code = "import fedfm.deploy.proxy.proxy, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

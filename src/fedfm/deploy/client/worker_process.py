@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.client.joining import JoinRequest, Prepared
+from fedfm.deploy.client.join_request import JoinRequest, Prepared
 from fedfm.deploy.payload import Payload
 from fedfm.deploy.programs.logs import add_handler
 from fedfm.deploy.programs.processes import GRACE, FlowerError, die_with_parent

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.client.joining import JoinRequest
+from fedfm.deploy.client.join_request import JoinRequest
+from fedfm.deploy.client.worker_process import Worker, WorkerDied
 from fedfm.deploy.packets import PROTOCOL_VERSION
 from fedfm.deploy.payload import Payload
-from fedfm.deploy.programs.worker import Worker, WorkerDied
 from tests.deploy.conftest import write_site
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"

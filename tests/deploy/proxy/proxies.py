@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
+from fedfm.deploy.keys.folders import load_server_keys, make_keys
+from fedfm.deploy.keys.renewal import Renewed, make_context
 from fedfm.deploy.programs.addresses import LOOPBACK, Address, free_address
-from fedfm.deploy.programs.gate.callers import KEY, SIGNATURE, SIGNED, Callers
-from fedfm.deploy.programs.gate.limits import Limits
-from fedfm.deploy.programs.keys import load_server_keys, make_keys
-from fedfm.deploy.programs.proxy import Proxy, listen
-from fedfm.deploy.programs.renewal import Renewed, make_context
+from fedfm.deploy.proxy.client_keys import KEY, SIGNATURE, SIGNED, Callers
+from fedfm.deploy.proxy.limits import Limits
+from fedfm.deploy.proxy.proxy import Proxy, listen
 
 CALL = "/v1/fleet/pull-messages"
 
@@ -93,7 +93,7 @@ class Gate:
 
 
 @asynccontextmanager
-async def gate(
+async def run_proxy(
     limits: Limits | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
     keys: Path | None = None,

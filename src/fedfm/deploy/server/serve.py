@@ -18,6 +18,8 @@ from fedfm.deploy.flower.control import Control
 from fedfm.deploy.flower.errors import FleetError
 from fedfm.deploy.flower.keys import read_public_key
 from fedfm.deploy.flower.task import take_server_task
+from fedfm.deploy.keys.folders import ServerKeys
+from fedfm.deploy.keys.renewal import Renewed
 from fedfm.deploy.programs.addresses import (
     LOOPBACK,
     Address,
@@ -25,7 +27,6 @@ from fedfm.deploy.programs.addresses import (
     require_free,
     wait_until_listening,
 )
-from fedfm.deploy.programs.keys import ServerKeys
 from fedfm.deploy.programs.logs import show_log
 from fedfm.deploy.programs.processes import (
     FlowerError,
@@ -34,8 +35,7 @@ from fedfm.deploy.programs.processes import (
     hold,
     supervise,
 )
-from fedfm.deploy.programs.renewal import Renewed
-from fedfm.deploy.server.grid import ServerGrid
+from fedfm.deploy.server.signed_grid import ServerGrid
 from fedfm.deploy.server_app import FLOWER, run_federation
 from fedfm.deploy.signatures import Signer
 from fedfm.run.folder import RunFolder
@@ -162,7 +162,7 @@ def superlink_command(folder: Path, address: Address, keys: ServerKeys | None) -
 
 def proxy_command(serving: Serving, inside: Address) -> list[str]:
     """Return the command of the proxy between clients and the superlink."""
-    module = [sys.executable, "-m", "fedfm.deploy.programs.proxy"]
+    module = [sys.executable, "-m", "fedfm.deploy.proxy.proxy"]
     return [*module, str(serving.address), str(inside), str(serving.out), *_tls(serving.keys)]
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KIB, MIB = 2**10, 2**20
+MESSAGE_LIMIT = "message_limit"
+"""The file in a run's folder in which the server says how large an answer may be, in bytes."""
 
 
 @dataclass(frozen=True)

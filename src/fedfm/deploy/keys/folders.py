@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fedfm.core.errors import UserError, not_installed, require
-from fedfm.deploy.programs.fingerprints import fingerprint
+from fedfm.deploy.keys.fingerprints import fingerprint
 from fedfm.deploy.validation import check_name
 
 SERVER = "server"
@@ -191,7 +191,7 @@ def _read_public(path: Path, server: Path) -> bytes:
 
 def _import_certificates() -> ModuleType:
     try:
-        return import_module("fedfm.deploy.programs.certificates")
+        return import_module("fedfm.deploy.keys.certificates")
     except ImportError as problem:
         raise not_installed("making keys needs cryptography", "flower") from problem
 

@@ -14,6 +14,7 @@ from typing import NoReturn, TypeVar
 
 from flwr.app import RecordDict
 
+from fedfm.deploy.client.worker_process import Worker, WorkerDied
 from fedfm.deploy.errors import Refusal
 from fedfm.deploy.flower.errors import (
     FleetError,
@@ -25,7 +26,6 @@ from fedfm.deploy.flower.errors import (
 from fedfm.deploy.flower.fleet import Fleet, Question
 from fedfm.deploy.payload import Payload, read_payload, write_payload
 from fedfm.deploy.programs.processes import FlowerError
-from fedfm.deploy.programs.worker import Worker, WorkerDied
 from fedfm.deploy.signatures import Verifier, read_signature
 from fedfm.deploy.validation import to_one_line
 

@@ -24,8 +24,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedfm.deploy.flower.errors import FleetError
 from fedfm.deploy.flower.fleet import Fleet
+from fedfm.deploy.flower.receiving_limit import MIB, PARTS
 from fedfm.deploy.payload import Payload, write_payload
-from fedfm.deploy.programs.receiving import MIB, PARTS
 
 NODE, RUN, LIMIT = 7, 1, 8 * MIB
 HUGE = 1000 * MIB

@@ -5,7 +5,7 @@ clients (Control), and one for its own processes (Runtime). So the superlink lis
 only. The proxy terminates TLS with the superlink's certificate and forwards the calls of Fleet, as
 far as its limits allow. It holds no request in memory: the bytes pass through.
 
-    python -m fedfm.deploy.programs.proxy HOST:PORT SUPERLINK RUN [ca.pem server.pem server.key]
+    python -m fedfm.deploy.proxy.proxy HOST:PORT SUPERLINK RUN [ca.pem server.pem server.key]
 
 The folder of server.pem has the clients' public keys (NAME.pub). The server writes the size of the
 largest message that it expects into the file message_limit of the run's folder, RUN.
@@ -25,14 +25,13 @@ from pathlib import Path
 import h11
 import httpx
 
+from fedfm.deploy.keys.renewal import Renewed, make_context
 from fedfm.deploy.programs.addresses import Address
-from fedfm.deploy.programs.gate.callers import Callers
-from fedfm.deploy.programs.gate.calls import Call, Refused, read_call
-from fedfm.deploy.programs.gate.door import Connection, Door
-from fedfm.deploy.programs.gate.limits import Limits, Messages, Room
-from fedfm.deploy.programs.gate.wire import Wire
-from fedfm.deploy.programs.renewal import Renewed, make_context
-from fedfm.deploy.run_files import MESSAGE_LIMIT
+from fedfm.deploy.proxy.calls import Call, Refused, read_call
+from fedfm.deploy.proxy.client_keys import Callers
+from fedfm.deploy.proxy.connections import Connection, Door
+from fedfm.deploy.proxy.http_connection import Wire
+from fedfm.deploy.proxy.limits import MESSAGE_LIMIT, Limits, Messages, Room
 
 logger = logging.getLogger(__name__)
 Tls = Callable[[], ssl.SSLContext]

@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.programs.certificates import (
+from fedfm.deploy.keys.certificates import (
     list_expiries,
     make_authority,
     make_identity,
     make_server_files,
 )
-from fedfm.deploy.programs.fingerprints import fingerprint
-from fedfm.deploy.programs.keys import (
+from fedfm.deploy.keys.fingerprints import fingerprint
+from fedfm.deploy.keys.folders import (
     add_client,
     load_client_keys,
     load_server_keys,
@@ -131,7 +131,7 @@ def test_what_is_missing_is_named(keys):
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "fedfm.deploy.programs.certificates", raising=False)
+    monkeypatch.delitem(sys.modules, "fedfm.deploy.keys.certificates", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(UserError, match=r"pip install '\.\[flower\]'"):
         make_keys(tmp_path / "keys", HOSTS, CLIENTS, days=30)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import h11
 
-from fedfm.deploy.programs.gate.limits import KIB
+from fedfm.deploy.proxy.limits import KIB
 
 HEAD = 16 * KIB
 """The largest head of a request in bytes."""

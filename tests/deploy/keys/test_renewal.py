@@ -16,19 +16,19 @@ from fedfm.core.errors import UserError
 from fedfm.deploy.flower.control import Control
 from fedfm.deploy.flower.fleet import Fleet
 from fedfm.deploy.flower.keys import read_public_key
-from fedfm.deploy.payload import Payload
-from fedfm.deploy.programs import certificates, renewal
-from fedfm.deploy.programs.addresses import LOOPBACK, Address
-from fedfm.deploy.programs.keys import (
+from fedfm.deploy.keys import certificates, renewal
+from fedfm.deploy.keys.folders import (
     ServerKeys,
     load_client_keys,
     load_server_keys,
     make_keys,
 )
-from fedfm.deploy.programs.renewal import LOOK, Renewed
+from fedfm.deploy.keys.renewal import LOOK, Renewed
+from fedfm.deploy.payload import Payload
+from fedfm.deploy.programs.addresses import LOOPBACK, Address
 from fedfm.deploy.signatures import Digests, Signer, Verifier
 from tests.cli.tools import Command
-from tests.deploy.programs.gates import gate, sign
+from tests.deploy.proxy.proxies import run_proxy, sign
 from tests.deploy.superlink import TOKEN, run_superlink
 
 Renew = Callable[..., None]
@@ -106,7 +106,7 @@ def test_the_proxy_shows_a_renewed_certificate_to_new_connections(keys, server, 
     """A connection that is open goes on, and new ones see the new certificate."""
 
     async def work() -> None:
-        async with gate(keys=keys) as here, here.caller() as early:
+        async with run_proxy(keys=keys) as here, here.caller() as early:
             old = await asyncio.to_thread(shown, here.address, server.ca)
             assert old == serial(server.certificate.read_bytes())
             signed = sign(keys, "a")
@@ -143,7 +143,7 @@ def test_a_broken_file_leaves_the_old_certificate_in_use(keys, server, caplog, d
     caplog.set_level(logging.WARNING)
 
     async def work() -> None:
-        async with gate(keys=keys) as here:
+        async with run_proxy(keys=keys) as here:
             old = await asyncio.to_thread(shown, here.address, server.ca)
             server.certificate.write_text(damage)
             for _ in range(3):

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedfm.deploy.client import node as module
+from fedfm.deploy.client.node import Node, Over
+from fedfm.deploy.client.worker_process import WorkerDied
 from fedfm.deploy.flower.control import Control
 from fedfm.deploy.flower.errors import (
     FleetError,
@@ -25,13 +28,10 @@ from fedfm.deploy.flower.errors import (
 from fedfm.deploy.flower.fleet import Question
 from fedfm.deploy.flower.keys import read_public_key
 from fedfm.deploy.flower.task import take_server_task
+from fedfm.deploy.keys.folders import load_client_keys, load_server_keys, make_keys
 from fedfm.deploy.payload import Payload, read_payload, write_payload
-from fedfm.deploy.programs import node as module
-from fedfm.deploy.programs.keys import load_client_keys, load_server_keys, make_keys
-from fedfm.deploy.programs.node import Node, Over
 from fedfm.deploy.programs.processes import FlowerError
-from fedfm.deploy.programs.worker import WorkerDied
-from fedfm.deploy.server.grid import ServerGrid
+from fedfm.deploy.server.signed_grid import ServerGrid
 from fedfm.deploy.signatures import Signer, Verifier
 from tests.deploy.superlink import SECRET, TOKEN, run_superlink, write_app
 
@@ -297,7 +297,7 @@ def _ask(grid, node: int, content: RecordDict) -> Message:
 
 def test_the_node_does_not_load_pytorch():
     code = (
-        "import sys, fedfm.cli.app, fedfm.deploy.programs.join, fedfm.deploy.programs.node\n"
+        "import sys, fedfm.cli.app, fedfm.deploy.client.join, fedfm.deploy.client.node\n"
         "print(*{'torch', 'numpy.random', 'sklearn'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from fedfm.deploy.programs.certificates import check_server_files
+from fedfm.deploy.keys.certificates import check_server_files
 from fedfm.deploy.validation import to_one_line
 
 logger = logging.getLogger(__name__)
