@@ -14,7 +14,7 @@ demo: $(READY)
 # Some tests wait for other processes, so one worker more than there are cores
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
 # What `make docs`, `make test-ray`, `make verify` and `make test-federations` run
-WHOLE := tests/verify/whole tests/paper/field/test_methods.py
+WHOLE := tests/verify/whole tests/paper/comparison/test_methods.py
 IN_PROCESS := tests/deploy/federations
 ELSEWHERE := tests/test_tutorial.py tests/grid/cluster $(WHOLE) $(IN_PROCESS)
 test: export PYTHONDONTWRITEBYTECODE = # a shell may set it; workers and programs would compile anew

@@ -51,7 +51,7 @@ def test_no_name_is_in_the_reference_twice():
 
 
 def test_the_tables_of_config_keys_have_every_key():
-    from tools.site import describe_keys  # MkDocs takes a second: only where it is needed
+    from tools.docs_site import describe_keys  # MkDocs takes a second: only where it is needed
 
     tables = "\n".join(["", *describe_keys()]).split("\n## ")[1:]
     keys = {table.split("\n")[0]: re.findall(r"^\| `(\w+)` \|", table, re.M) for table in tables}
@@ -64,7 +64,7 @@ def test_the_tables_of_config_keys_have_every_key():
 
 @pytest.mark.parametrize("path", EXPLAINED)
 def test_every_argument_is_described(path):
-    from tools.site import describe_settings
+    from tools.docs_site import describe_settings
 
     value = EXPLAINED[path]
     described = re.findall(r"^ {4}(\w+):", _section(value, "Args"), re.MULTILINE)

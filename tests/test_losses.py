@@ -18,7 +18,7 @@ from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.rounds.round import open_round
 from fedfm.run.tracking import metrics
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
 torch.manual_seed(0)
 LOGITS, LABELS = torch.randn(3, 7, 5, dtype=torch.float64), torch.randint(5, (3, 7))
@@ -71,14 +71,14 @@ def test_weights_for_another_number_of_classes_are_refused():
 @pytest.mark.parametrize("wanted", [(1.0, 2.0, 0.5, 3.0, 1.0), "balanced"])
 def test_clients_train_with_their_weights(wanted, executor):
     """Every client's steps are those of torch's loss and SGD."""
-    module = worlds.make_network("tiny mlp", dtype=torch.float64)
-    data = worlds.make_images(shape=worlds.TINY, dtype=torch.float64)
-    fed = worlds.make_federation(module, data, FedAvg(), executor=executor, participation=0.75)
+    module = fixtures.make_network("tiny mlp", dtype=torch.float64)
+    data = fixtures.make_images(shape=fixtures.TINY, dtype=torch.float64)
+    fed = fixtures.make_federation(module, data, FedAvg(), executor=executor, participation=0.75)
     labels = [data.train.labels[part] for part in fed.samples]
-    weights = make_class_weights(wanted, labels, worlds.CLASSES)
+    weights = make_class_weights(wanted, labels, fixtures.CLASSES)
     assert weights is not None
     fed = replace(fed, class_weights=weights, task_loss=TaskLoss(label_smoothing=0.1))
-    opened = open_round(worlds.start(fed), fed)
+    opened = open_round(fixtures.start(fed), fed)
     result = fed.executor.train(opened.job)
     for row, client in enumerate(fed.cohort(0)):
         local = copy.deepcopy(module)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.grid.store import Store
-from fedfm.paper.field.plan import FieldStep
+from fedfm.paper.comparison.plan import ComparisonStep
 from tests.cli.tools import sets
 
 SHORT = sets("executor=stacked", "rounds=2", "epochs=1", "batch_size=32")
@@ -15,12 +15,12 @@ SHORT = sets("executor=stacked", "rounds=2", "epochs=1", "batch_size=32")
 def small(monkeypatch) -> None:
     """A plan of four steps; the third waits for the second."""
     steps = [
-        FieldStep("field-tune"),
-        FieldStep("field"),
-        FieldStep("field", seeds=(1,), best=1, always=("FedFM",)),
-        FieldStep("field-matching", best=1),
+        ComparisonStep("field-tune"),
+        ComparisonStep("field"),
+        ComparisonStep("field", seeds=(1,), best=1, always=("FedFM",)),
+        ComparisonStep("field-matching", best=1),
     ]
-    monkeypatch.setattr("fedfm.paper.field.plan.load_steps", lambda: steps)
+    monkeypatch.setattr("fedfm.paper.comparison.plan.load_steps", lambda: steps)
 
 
 def test_the_steps_run_in_order_and_the_same_command_goes_on(command, small):

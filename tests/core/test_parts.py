@@ -14,7 +14,7 @@ from fedfm.data.batches import plan_batches
 from fedfm.data.holdout import hold_out
 from fedfm.methods import FedAvg
 from fedfm.rounds.clients import sum_buffers
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
 
 def test_names_of_layers_may_have_slashes():
@@ -149,10 +149,10 @@ def test_a_client_left_without_samples_is_named(size, share, kind):
 
 
 def test_cohorts_have_the_size_asked_for_and_change_from_round_to_round():
-    module, data = worlds.make_network("mlp"), worlds.make_images()
-    fed = worlds.make_federation(module, data, FedAvg(), participation=0.5)
+    module, data = fixtures.make_network("mlp"), fixtures.make_images()
+    fed = fixtures.make_federation(module, data, FedAvg(), participation=0.5)
     cohorts = [tuple(fed.cohort(t)) for t in range(12)]
     assert all(len(set(cohort)) == 2 and list(cohort) == sorted(cohort) for cohort in cohorts)
     assert len(set(cohorts)) > 1
     assert cohorts == [tuple(fed.cohort(t)) for t in range(12)]
-    assert len(worlds.make_federation(module, data, FedAvg(), participation=0.01).cohort(0)) == 1
+    assert len(fixtures.make_federation(module, data, FedAvg(), participation=0.01).cohort(0)) == 1

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedfm.verify.worlds import CLASSES
+from fedfm.verify.fixtures import CLASSES
 
 IMAGES, TOKENS, VECTORS, IDS, VOLUMES = (3, 8, 8), (6, 8), (12,), (6,), (2, 4, 4, 4)
 """The shapes of one sample."""

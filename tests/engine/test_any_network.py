@@ -12,7 +12,7 @@ from fedfm.engine.stacked_networks import Exceptions, MappedNetwork, StackedNetw
 from fedfm.engine.stacking.layers import Unstackable
 from fedfm.methods import FedAvg, Moon, Piece
 from fedfm.rounds.round import open_round, run_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.engine.networks import EVERY, FOLDED, IDS, MAPPED, ONE_BY_ONE, VOCABULARY, make
 
 FEDAVG = FedAvg()
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensor
 def make_data(shape: tuple[int, ...]) -> Dataset:
     """Return random samples; if the shape is that of ids, texts that end in padding."""
     if shape != IDS:
-        return worlds.make_images(shape=shape, dtype=torch.float64)
+        return fixtures.make_images(shape=shape, dtype=torch.float64)
     rng = torch.Generator().manual_seed(0)
-    size = sum(worlds.SIZES)
-    labels = torch.randint(worlds.CLASSES, (size,), generator=rng)
+    size = sum(fixtures.SIZES)
+    labels = torch.randint(fixtures.CLASSES, (size,), generator=rng)
     ids = torch.randint(1, VOCABULARY, (size, *shape), generator=rng)
     lengths = torch.randint(3, shape[0] + 1, (size, 1), generator=rng)
     split = Split(ids * (torch.arange(shape[0]) < lengths), labels)
@@ -35,9 +35,9 @@ def make_data(shape: tuple[int, ...]) -> Dataset:
 def train(name: str, executor: str, piece: Piece = FEDAVG, rounds: int = 2, **settings):
     """Return the trained state, and the executor."""
     module, data = make(name), make_data(EVERY[name][1])
-    made = make_executor(executor, module, worlds.make_device_data(data, module))
-    fed = worlds.make_federation(module, data, piece, executor=made, epochs=1, **settings)
-    state = worlds.start(fed)
+    made = make_executor(executor, module, fixtures.make_device_data(data, module))
+    fed = fixtures.make_federation(module, data, piece, executor=made, epochs=1, **settings)
+    state = fixtures.start(fed)
     for _ in range(rounds):
         state, _ = run_round(state, fed)
     return state, made
@@ -71,7 +71,7 @@ def test_further_models_and_threads_change_nothing(name):
 
 
 def stack(name: str) -> StackedNetwork:
-    data = worlds.make_device_data(make_data(EVERY[name][1]), make(name))
+    data = fixtures.make_device_data(make_data(EVERY[name][1]), make(name))
     return stack_network(make(name), data.fetch_first(2, 3))
 
 
@@ -102,7 +102,7 @@ class Branching(nn.Module):
         self.shift = nn.Parameter(torch.ones(()))
         self.first, self.second = nn.Linear(12, 6), nn.Linear(12, 6)
         self.norm, self.dropout = nn.BatchNorm1d(6), nn.Dropout(0.3)
-        self.head = nn.Linear(6, worlds.CLASSES)
+        self.head = nn.Linear(6, fixtures.CLASSES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x + self.shift
@@ -114,7 +114,7 @@ class Branching(nn.Module):
 def test_a_batch_for_which_clients_take_different_branches_is_computed_one_by_one(monkeypatch):
     torch.manual_seed(0)
     module, data = Branching().double(), make_data((12,))
-    device_data = worlds.make_device_data(data, module)
+    device_data = fixtures.make_device_data(data, module)
     ends, alone = [], list[Tensor]()
     run = MappedNetwork._run_one_by_one
 
@@ -125,8 +125,8 @@ def test_a_batch_for_which_clients_take_different_branches_is_computed_one_by_on
     monkeypatch.setattr(MappedNetwork, "_run_one_by_one", spied)
     for name in ("loop", "stacked"):
         executor = make_executor(name, module, device_data)
-        fed = worlds.make_federation(module, data, FedAvg(), executor=executor)
-        job = open_round(worlds.start(fed), fed).job
+        fed = fixtures.make_federation(module, data, FedAvg(), executor=executor)
+        job = open_round(fixtures.start(fed), fed).job
         alone.clear()
         ends.append(executor.train(job))
     assert 0 < len(alone) < max(plan.steps for plan in job.plans), "some batches, not all"
@@ -138,7 +138,7 @@ class Counting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.head = nn.Linear(12, 6), nn.Linear(6, worlds.CLASSES)
+        self.inner, self.head = nn.Linear(12, 6), nn.Linear(6, fixtures.CLASSES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.inner(x) * float(x.detach().std())

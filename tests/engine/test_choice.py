@@ -41,20 +41,20 @@ from fedfm.engine.executors import LoopExecutor, StackedExecutor
 from fedfm.engine.timing_cache import FILE, VARIABLE, cache_folder, recall, remember
 from fedfm.run import simulation
 from fedfm.run.records import RoundRecord
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.folders import timeless
 
 CPU = torch.device("cpu")
 
 
 def tiny() -> nn.Module:
-    return worlds.make_network("mlp", hidden=[8])
+    return fixtures.make_network("mlp", hidden=[8])
 
 
 def chosen(name: str, precision="auto"):
     module = tiny()
     return make_executor(
-        name, module, worlds.make_device_data(worlds.make_images(), module), precision
+        name, module, fixtures.make_device_data(fixtures.make_images(), module), precision
     )
 
 
@@ -143,12 +143,12 @@ def test_when_time_is_up_the_warm_up_must_do(monkeypatch):
 
 
 def choose(module: nn.Module, shape=(1, 8, 8), rounds: int = 1) -> ExecutorChoice:
-    data = worlds.make_images(shape=shape)
+    data = fixtures.make_images(shape=shape)
     many = list(torch.arange(len(data.train.labels)).repeat(3).split(9))
-    fed = worlds.make_federation(module, data, FedAvg(), executor="loop", samples=many)
+    fed = fixtures.make_federation(module, data, FedAvg(), executor="loop", samples=many)
     plans = [fed.plan(0, client) for client in range(len(many))]
     return choose_executor(
-        module, worlds.make_device_data(data, module), plans, fed.training.optimizer, rounds
+        module, fixtures.make_device_data(data, module), plans, fed.training.optimizer, rounds
     )
 
 
@@ -163,7 +163,7 @@ class Reading(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(12, 6), nn.Linear(6, worlds.CLASSES)
+        self.body, self.head = nn.Linear(12, 6), nn.Linear(6, fixtures.CLASSES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.body(x) * (1 + float(self.body.bias.detach().sum()))
@@ -243,7 +243,7 @@ def test_what_was_measured_once_is_kept_and_said(cache, monkeypatch):
 
 def test_other_shapes_are_measured_anew(cache, monkeypatch):
     choose(tiny())
-    choose(worlds.make_network("mlp", hidden=[9]))
+    choose(fixtures.make_network("mlp", hidden=[9]))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.setattr(choice, "ThreadsExecutor", StackedExecutor)
     choose(tiny())
@@ -308,7 +308,7 @@ def stop(record: RoundRecord) -> None:
 
 
 def run(out: Path, **options):
-    module, data = tiny(), worlds.make_images()
+    module, data = tiny(), fixtures.make_images()
     common: dict[str, Any] = {"partition": Partition("iid"), "training": PROTOCOL, "out": out}
     return simulate(module, data, FedFM(start_round=1), **common, **options)
 
@@ -337,7 +337,7 @@ def test_the_folder_records_the_executor_and_why(tmp_path, monkeypatch, caplog):
 def dropping() -> nn.Module:
     torch.manual_seed(0)
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Dropout(0.5), nn.PReLU())
-    return models.BodyAndHead(body, nn.Linear(6, worlds.CLASSES))
+    return models.BodyAndHead(body, nn.Linear(6, fixtures.CLASSES))
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked", "threads"])
@@ -347,7 +347,7 @@ def test_a_resumed_run_with_dropout_is_the_whole_run_to_the_bit(tmp_path, execut
         "training": PROTOCOL,
         "executor": executor,
     }
-    data = worlds.make_images()
+    data = fixtures.make_images()
     simulate(dropping(), data, FedFM(start_round=1), out=tmp_path / "whole", **common)
     with pytest.raises(Stop):
         simulate(dropping(), data, FedFM(start_round=1), out=tmp_path / "run", watch=stop, **common)
@@ -363,7 +363,7 @@ def test_a_resumed_run_with_dropout_is_the_whole_run_to_the_bit(tmp_path, execut
 def test_the_record_names_the_layer_that_cannot_be_stacked(tmp_path, executor):
     simulate(
         Reading(),
-        worlds.make_images(shape=(12,)),
+        fixtures.make_images(shape=(12,)),
         FedAvg(),
         partition=Partition("iid"),
         training=PROTOCOL,
@@ -401,11 +401,11 @@ def test_every_seed_keeps_to_the_executor_it_began_with(tmp_path, monkeypatch):
         for place, watch in (("whole", None), ("run", stop)):
             out = tmp_path / place / f"seed-{seed}"
             try:
-                simulate(tiny(), worlds.make_images(), FedFM(start_round=1), seed=seed, out=out,
+                simulate(tiny(), fixtures.make_images(), FedFM(start_round=1), seed=seed, out=out,
                          watch=watch, **options)  # fmt: skip
             except Stop:
                 assert place == "run"
-    simulate_seeds(lambda seed: tiny(), worlds.make_images(), FedFM(start_round=1), seeds=(0, 1),
+    simulate_seeds(lambda seed: tiny(), fixtures.make_images(), FedFM(start_round=1), seeds=(0, 1),
                    out=tmp_path / "run", resume=True, **options)  # fmt: skip
     for seed in (0, 1):
         ours, theirs = (timeless(tmp_path / place / f"seed-{seed}") for place in ("run", "whole"))

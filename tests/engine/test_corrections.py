@@ -15,7 +15,7 @@ from fedfm.engine.update import Clock, update
 from fedfm.methods import FedAvg, FedCM, FedDyn, FedFM, FedProx, Piece, Scaffold
 from fedfm.optim import Sgd
 from fedfm.rounds.round import open_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
 SGD = Sgd(0.1, 0.9, 1e-3)
 CLIENTS = 4
@@ -30,9 +30,9 @@ def random(like: Tree) -> Tree:
 def job(*pieces: Piece) -> tuple[Objective, Tree]:
     """What pieces hold, with random values, and random parameters [S, ...]."""
     torch.manual_seed(0)
-    module, data = worlds.make_network(), worlds.make_images()
-    fed = worlds.make_federation(module, data, *pieces)
-    state = worlds.start(fed)
+    module, data = fixtures.make_network(), fixtures.make_images()
+    fed = fixtures.make_federation(module, data, *pieces)
+    state = fixtures.start(fed)
     objective = open_round(state, fed).job.objective
     params = trees.repeat(state.model.map(trees.share).params, CLIENTS)
     return Objective(objective.pieces, random(objective.held)), random(params)

@@ -8,7 +8,7 @@ from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.device_data import DeviceData, StagedData
 from fedfm.engine.objective import Objective
 from fedfm.methods import FedAvg, FedFM, Moon
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.engine.test_graphs import after, assert_same, captured, world
 
 __all__ = ["captured"]
@@ -23,11 +23,13 @@ class OnHost(DeviceData):
 
 
 def host_feed() -> DeviceData:
-    return OnHost(**vars(worlds.make_device_data(worlds.make_images(), worlds.make_network())))
+    return OnHost(
+        **vars(fixtures.make_device_data(fixtures.make_images(), fixtures.make_network()))
+    )
 
 
 def plans(*clients: int):
-    fed = worlds.make_federation(worlds.make_network(), worlds.make_images(), FedFM())
+    fed = fixtures.make_federation(fixtures.make_network(), fixtures.make_images(), FedFM())
     return [fed.plan(0, client) for client in clients]
 
 
@@ -45,7 +47,7 @@ def test_only_the_cohorts_samples_are_staged_and_the_stage_grows_only_when_it_mu
     stage = StagedData(host_feed())
     stage.fill(plans(0, 3))
     large = stage.data
-    assert sum(worlds.SIZES) > len(large.labels) >= worlds.SIZES[0]
+    assert sum(fixtures.SIZES) > len(large.labels) >= fixtures.SIZES[0]
     stage.fill(plans(1))
     assert stage.data is large
     stage.fill(plans(0, 1, 2, 3))
@@ -66,6 +68,6 @@ def test_a_larger_stage_has_other_addresses_and_is_captured_anew(captured, monke
     small, large = ([fed.plan(0, client).first(1)] * 2 for client in (2, 0))
     for plans in (small, small, large, small):
         fed.executor.train(TrainingJob(start, plans, objective, fed.training.optimizer))
-    keys = [key for key in captured if key[2] == worlds.SIZES[2]]
+    keys = [key for key in captured if key[2] == fixtures.SIZES[2]]
     assert len(fed.executor.cohorts) == 1
     assert len(keys) == 2, "once before the stage grew, once after"

@@ -21,7 +21,7 @@ from fedfm.engine.stacking.layers import Unstackable
 from fedfm.engine.step_blocks import make_blocks, packing_order
 from fedfm.methods import FedAvg, FedFM, FedFMLite
 from fedfm.rounds.round import run_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
 NETWORKS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("cnn", (1, 8, 8), {}),
@@ -41,8 +41,8 @@ IDS = [f"{name} {[*options.values()]} {keep_last}" for keep_last, name, _, optio
 
 
 def after_rounds(executor, module, data, piece, rounds=2, **settings):
-    fed = worlds.make_federation(module, data, piece, executor=executor, **settings)
-    state = worlds.start(fed)
+    fed = fixtures.make_federation(module, data, piece, executor=executor, **settings)
+    state = fixtures.start(fed)
     for _ in range(rounds):
         state, log = run_round(state, fed)
     return state, log
@@ -65,8 +65,8 @@ def assert_leaves(ours, theirs, tolerance):
 
 @pytest.mark.parametrize(("keep_last", "name", "shape", "options"), CASES, ids=IDS)
 def test_loop_and_stacked_agree(keep_last, name, shape, options):
-    module = worlds.make_network(name, dtype=torch.float64, shape=shape, **options)
-    data = worlds.make_images(shape=shape, dtype=torch.float64)
+    module = fixtures.make_network(name, dtype=torch.float64, shape=shape, **options)
+    data = fixtures.make_images(shape=shape, dtype=torch.float64)
     settings = {"keep_last": keep_last, "epochs": 1}
     piece = FedFM(strength=1.0, start_round=0)
     loop, stacked = (
@@ -80,7 +80,7 @@ def test_loop_and_stacked_agree(keep_last, name, shape, options):
 
 
 def test_loop_and_stacked_agree_in_float32_to_its_precision():
-    module, data = worlds.make_network(norm="batch"), worlds.make_images()
+    module, data = fixtures.make_network(norm="batch"), fixtures.make_images()
     piece = FedFMLite(strength=1.0, start_round=0, models_every=2)
     loop, stacked = (after_rounds(e, module, data, piece, 4)[0] for e in ("loop", "stacked"))
     assert_same(loop, stacked, 5e-4)
@@ -89,11 +89,11 @@ def test_loop_and_stacked_agree_in_float32_to_its_precision():
 def test_a_cohort_is_its_clients_one_by_one():
     """Property 2: training clients 0..3 together or in two halves gives each the same model."""
     module, data = (
-        worlds.make_network(norm="batch", dtype=torch.float64),
-        worlds.make_images(dtype=torch.float64),
+        fixtures.make_network(norm="batch", dtype=torch.float64),
+        fixtures.make_images(dtype=torch.float64),
     )
-    fed = worlds.make_federation(module, data, FedAvg())
-    start = worlds.start(fed).model
+    fed = fixtures.make_federation(module, data, FedAvg())
+    start = fixtures.start(fed).model
     plans = [fed.plan(0, k) for k in range(4)]
     nothing = Objective(fed.method.pieces, {"fedavg": {}})
     job = TrainingJob(start.map(share), plans, nothing, fed.training.optimizer)
@@ -143,7 +143,7 @@ class Custom(nn.Module):
     def __init__(self, layer: nn.Module, trick=None) -> None:
         super().__init__()
         self.layer, self.trick = layer, trick
-        self.head = nn.Linear(6, worlds.CLASSES)
+        self.head = nn.Linear(6, fixtures.CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer(torch.relu(x))
@@ -156,18 +156,18 @@ def adapted(layer: nn.Module, trick=None) -> nn.Module:
 
 
 def test_a_users_network_is_stacked_where_it_can_be():
-    module, data = adapted(nn.Linear(12, 6)), worlds.make_images(shape=(12,))
+    module, data = adapted(nn.Linear(12, 6)), fixtures.make_images(shape=(12,))
     loop, stacked = (after_rounds(e, module, data, FedAvg())[0] for e in ("loop", "stacked"))
     assert_same(loop, stacked, 1e-5)
 
 
 def test_what_cannot_be_stacked_runs_in_the_loop_and_says_so_once(caplog):
     module = adapted(nn.Linear(12, 6), lambda x: x * float(x.detach().std()))
-    data = worlds.make_images(shape=(12,))
+    data = fixtures.make_images(shape=(12,))
     with pytest.raises(Unstackable, match="layer 'module'"):
         stack_network(module, torch.zeros(2, 3, 12))
     with caplog.at_level(logging.WARNING):
-        chosen = make_executor("stacked", module, worlds.make_device_data(data, module))
+        chosen = make_executor("stacked", module, fixtures.make_device_data(data, module))
     assert type(chosen) is LoopExecutor
     assert len(caplog.records) == 1
     assert "layer 'module'" in caplog.text
@@ -175,7 +175,7 @@ def test_what_cannot_be_stacked_runs_in_the_loop_and_says_so_once(caplog):
 
 def test_dropout_is_keyed_by_seed_round_and_client():
     module = adapted(nn.Sequential(nn.Linear(12, 6), nn.Dropout(0.5)))
-    data = worlds.make_images(shape=(12,))
+    data = fixtures.make_images(shape=(12,))
     for name in ("loop", "stacked"):
         torch.manual_seed(1)
         first, _ = after_rounds(name, module, data, FedAvg())
@@ -190,8 +190,8 @@ def test_shared_and_frozen_parameters_are_bound_as_they_are():
     second.weight = first.weight
     first.bias.requires_grad_(False)
     body = nn.Sequential(first, nn.ReLU(), second)
-    module = models.BodyAndHead(body, nn.Linear(12, worlds.CLASSES))
-    data = worlds.make_images(shape=(12,))
+    module = models.BodyAndHead(body, nn.Linear(12, fixtures.CLASSES))
+    data = fixtures.make_images(shape=(12,))
     frozen = first.bias.detach().clone()
     for name in ("loop", "stacked"):
         state, _ = after_rounds(name, module, data, FedAvg())
@@ -202,20 +202,20 @@ def test_shared_and_frozen_parameters_are_bound_as_they_are():
 
 
 def test_unknown_executors_are_named():
-    module = worlds.make_network()
+    module = fixtures.make_network()
     with pytest.raises(UserError, match="'stacked'"):
-        make_executor("staked", module, worlds.make_device_data(worlds.make_images(), module))
+        make_executor("staked", module, fixtures.make_device_data(fixtures.make_images(), module))
 
 
 def test_a_batch_of_one_under_batch_norm_is_explained():
-    module, data = worlds.make_network("mlp", norm="batch"), worlds.make_images()
-    fed = worlds.make_federation(module, data, FedAvg(), batch_size=1)
+    module, data = fixtures.make_network("mlp", norm="batch"), fixtures.make_images()
+    fed = fixtures.make_federation(module, data, FedAvg(), batch_size=1)
     with pytest.raises(UserError, match=r"batch.*\b1\b"):
-        run_round(worlds.start(fed), fed)
+        run_round(fixtures.start(fed), fed)
 
 
 def test_binding_works_on_the_tensors_themselves():
-    module = worlds.make_network(norm="batch")
+    module = fixtures.make_network(norm="batch")
     net = BoundNetwork(module)
     model = copy_model(module).map(share)
     net.bind(model)

@@ -24,7 +24,7 @@ from fedfm.methods import (
 )
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, to_tree
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
 
 def gentle(name: str) -> Piece:
@@ -84,11 +84,11 @@ def captured(monkeypatch) -> list[tuple[int, ...]]:
 
 
 def world(*pieces: Piece, executor="graph", dtype=torch.float64, augmentation=None, **settings):
-    module = worlds.make_network("mlp", hidden=[9], norm="batch", dtype=dtype)
-    fed = worlds.make_federation(
-        module, worlds.make_images(), *pieces, executor=executor, **settings
+    module = fixtures.make_network("mlp", hidden=[9], norm="batch", dtype=dtype)
+    fed = fixtures.make_federation(
+        module, fixtures.make_images(), *pieces, executor=executor, **settings
     )
-    return replace(fed, augmentation=augmentation), worlds.start(fed)
+    return replace(fed, augmentation=augmentation), fixtures.start(fed)
 
 
 def after(rounds: int, *pieces: Piece, **settings) -> State:

@@ -16,9 +16,9 @@ from fedfm.engine.executors import LoopExecutor
 from fedfm.engine.networks import copy_model
 from fedfm.methods import FedAvg, FedFM, Moon
 from fedfm.rounds.round import open_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
-SAMPLES, CLASSES = sum(worlds.SIZES), worlds.CLASSES
+SAMPLES, CLASSES = sum(fixtures.SIZES), fixtures.CLASSES
 
 
 class Gated(nn.Module):
@@ -75,10 +75,10 @@ def make_network(kind: str, **options: float) -> nn.Module:
 def after(executor, kind: str, *pieces, rounds: int = 3, **options: float):
     module, data = make_network(kind, **options), make_data(kind)
     if executor != "loop":
-        device_data = worlds.make_device_data(data, module)
+        device_data = fixtures.make_device_data(data, module)
         executor = make_executor(executor, module, device_data)
-    fed = worlds.make_federation(module, data, *pieces, executor=executor)
-    return worlds.play_rounds(worlds.start_steady(fed), fed, rounds).model
+    fed = fixtures.make_federation(module, data, *pieces, executor=executor)
+    return fixtures.play_rounds(fixtures.start_steady(fed), fed, rounds).model
 
 
 def assert_close(one, other) -> None:
@@ -106,8 +106,8 @@ def test_ids_are_trained_together_with_the_same_dropout_as_in_a_loop(piece, capl
 @pytest.mark.parametrize("kind", ["dict", "tuple", "ids"])
 def test_a_client_takes_the_steps_of_a_plain_loop(kind):
     module, data = make_network(kind), make_data(kind)
-    fed = worlds.make_federation(module, data, FedAvg(), executor="loop")
-    result = fed.executor.train(open_round(worlds.start(fed), fed).job)
+    fed = fixtures.make_federation(module, data, FedAvg(), executor="loop")
+    result = fed.executor.train(open_round(fixtures.start(fed), fed).job)
     optimizer = torch.optim.SGD(module.parameters(), 0.05, 0.9, weight_decay=1e-3)
     for batch in fed.plan(0, 0).batches:
         inputs, labels = data.train.inputs, data.train.labels[batch]
@@ -135,25 +135,25 @@ def test_dropout_on_ids_draws_the_same_again():
 @pytest.mark.parametrize("kind", ["dict", "ids"])
 def test_evaluation_in_parts_counts_every_sample_once(kind):
     module, data = make_network(kind), make_data(kind)
-    executor = LoopExecutor(module, worlds.make_device_data(data, module))
+    executor = LoopExecutor(module, fixtures.make_device_data(data, module))
     model = copy_model(module).map(lambda tree: tree_map(lambda leaf: leaf.unsqueeze(0), tree))
 
     def sum_logits(batch):
         return {"sum": (batch.logits * batch.mask.unsqueeze(-1)).sum(1)}
 
-    whole = executor.measure(model, worlds.split_samples(), sum_logits)
+    whole = executor.measure(model, fixtures.split_samples(), sum_logits)
     executor.samples_at_once = 3
     tree_map(
         torch.testing.assert_close,
-        executor.measure(model, worlds.split_samples(), sum_logits),
+        executor.measure(model, fixtures.split_samples(), sum_logits),
         whole,
     )
 
 
 def test_staged_trees_fetch_the_same_samples():
     module, data = make_network("dict"), make_data("dict")
-    source = worlds.make_device_data(data, module)
-    fed = worlds.make_federation(module, data, FedAvg())
+    source = fixtures.make_device_data(data, module)
+    fed = fixtures.make_federation(module, data, FedAvg())
     stage, plan = StagedData(source), fed.plan(0, 2)
     (staged,) = stage.fill([plan])
     there, here = stage.data.fetch(staged.indices)[0], source.fetch(plan.indices)[0]
@@ -163,11 +163,11 @@ def test_staged_trees_fetch_the_same_samples():
 
 
 def test_ids_are_fetched_as_they_are_and_count_as_vectors():
-    data = worlds.make_device_data(make_data("ids"), make_network("ids").double())
+    data = fixtures.make_device_data(make_data("ids"), make_network("ids").double())
     ids, _ = data.fetch(torch.tensor([[3, 1], [0, 2]]))
     assert torch.equal(ids, data.inputs[[3, 1, 0, 2]].view(2, 2, 5))
     assert data.sample_size == 5 * 64
-    floats = worlds.make_device_data(make_data("dict"), Gated().double())
+    floats = fixtures.make_device_data(make_data("dict"), Gated().double())
     assert floats.fetch(torch.tensor([0]))[0]["x"].dtype == torch.float64
     assert floats.sample_size == 6 + 6 + 1
 
@@ -181,8 +181,8 @@ def test_constants_are_not_sent_and_no_client_changes_them():
 
     module, data = Counting(), make_data("ids")
     assert copy_model(module).buffers == {}
-    fed = worlds.make_federation(module, data, FedAvg(), executor="loop")
-    job = open_round(worlds.start(fed), fed).job
+    fed = fixtures.make_federation(module, data, FedAvg(), executor="loop")
+    job = open_round(fixtures.start(fed), fed).job
     together = fed.executor.train(job).model.params
     alone = fed.executor.train(job.rows(slice(3, 4))).model.params
     assert all(torch.equal(leaf[3], alone[name][0]) for name, leaf in together.items())

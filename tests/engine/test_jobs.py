@@ -28,7 +28,7 @@ from fedfm.rounds.state import to_tree
 from fedfm.run.folder import RunFolder
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import Run, run_together
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.folders import lines, timeless
 from tests.rounds.together import run_without_divergence
 
@@ -44,13 +44,13 @@ SEEDS = (3, 4, 5)
 def several(executor: str, *pieces: Piece):
     """Three federations with one executor: other seeds, other models, one with a client less."""
     modules = [
-        worlds.make_network("mlp", seed=k, hidden=[9], norm="batch", dtype=torch.float64)
+        fixtures.make_network("mlp", seed=k, hidden=[9], norm="batch", dtype=torch.float64)
         for k in range(3)
     ]
-    first = worlds.make_federation(modules[0], worlds.make_images(), *pieces, executor=executor)
+    first = fixtures.make_federation(modules[0], fixtures.make_images(), *pieces, executor=executor)
     feds = [replace(first, seed=seed) for seed in SEEDS]
-    feds[1] = replace(feds[1], samples=worlds.split_samples()[:3])
-    start = worlds.start(first)
+    feds[1] = replace(feds[1], samples=fixtures.split_samples()[:3])
+    start = fixtures.start(first)
     return feds, [replace(start, model=copy_model(module)) for module in modules]
 
 
@@ -109,7 +109,7 @@ LITE = FedFMLite(strength=1.0, start_round=1, models_every=2)
 
 
 def build(seed: int) -> torch.nn.Module:
-    return worlds.make_network("mlp", seed=seed, hidden=[8], norm="batch", dtype=torch.float64)
+    return fixtures.make_network("mlp", seed=seed, hidden=[8], norm="batch", dtype=torch.float64)
 
 
 def settings(executor="loop"):
@@ -126,7 +126,7 @@ def singles(tmp_path_factory) -> Path:
     out = Path(tmp_path_factory.mktemp("singles"))
     for seed in SEEDS:
         folder = out / f"seed-{seed}"
-        simulate(build(seed), worlds.make_images(), LITE, seed=seed, out=folder, **settings())
+        simulate(build(seed), fixtures.make_images(), LITE, seed=seed, out=folder, **settings())
     return out
 
 
@@ -138,7 +138,7 @@ def assert_folders_equal(out: Path, singles: Path):
 
 @pytest.mark.parametrize("executor", ["loop", "stacked", "auto"])
 def test_seeds_together_report_what_each_reports_alone(executor):
-    data = worlds.make_images()
+    data = fixtures.make_images()
     together = simulate_seeds(build, data, LITE, seeds=SEEDS, **settings(executor))
     assert [result.seed for result in together] == list(SEEDS)
     for seed, result in zip(SEEDS, together, strict=True):
@@ -154,7 +154,7 @@ def test_seeds_together_report_what_each_reports_alone(executor):
 
 
 def test_every_seed_has_the_folder_of_a_single_run(tmp_path, singles):
-    simulate_seeds(build, worlds.make_images(), LITE, seeds=SEEDS, out=tmp_path, **settings())
+    simulate_seeds(build, fixtures.make_images(), LITE, seeds=SEEDS, out=tmp_path, **settings())
     assert_folders_equal(tmp_path, singles)
 
 
@@ -185,7 +185,7 @@ def test_runs_are_watched_when_all_have_saved_the_round(tmp_path, monkeypatch, a
         if len(alive) == 3
         else pytest.raises(UserError, match=r"^seed \d+, round 2\b")
     ):
-        run_together(runs, worlds.make_images())
+        run_together(runs, fixtures.make_images())
     later = [(n, True) for n in range(2, PROTOCOL.rounds + 1) for _ in alive]
     assert seen == [(1, True)] * 3 + later
 
@@ -205,7 +205,7 @@ def test_a_seed_that_was_left_behind_catches_up(tmp_path, singles, monkeypatch, 
         if (folder.path.name, progress.state.round) == (f"seed-{SEEDS[last]}", round):
             raise Stop
 
-    shared = {"data": worlds.make_images(), "executor": "loop", **settings()}
+    shared = {"data": fixtures.make_images(), "executor": "loop", **settings()}
     runs = [
         Run(
             build(seed),
@@ -216,12 +216,12 @@ def test_a_seed_that_was_left_behind_catches_up(tmp_path, singles, monkeypatch, 
     ]
     monkeypatch.setattr(RunFolder, "save", dies)
     with pytest.raises(Stop):
-        run_together(runs, worlds.make_images())
+        run_together(runs, fixtures.make_images())
     reached = [round if k <= last else round - 1 for k in range(3)]
     monkeypatch.setattr(RunFolder, "save", saves)
     written = [tmp_path / f"seed-{seed}" / "rounds.jsonl" for seed in SEEDS]
     assert [len(lines(path.parent)) if path.exists() else 0 for path in written] == reached
     simulate_seeds(
-        build, worlds.make_images(), LITE, seeds=SEEDS, out=tmp_path, resume=True, **settings()
+        build, fixtures.make_images(), LITE, seeds=SEEDS, out=tmp_path, resume=True, **settings()
     )
     assert_folders_equal(tmp_path, singles)

@@ -18,7 +18,7 @@ from fedfm.methods import Moon, Scaffold
 from fedfm.methods.base import Model
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"
 GPU_FULL = torch.OutOfMemoryError(FULL)
@@ -53,7 +53,7 @@ def room(monkeypatch):
 
 
 def rounds_of(fed, rounds=3):
-    state = worlds.start(fed)
+    state = fixtures.start(fed)
     for _ in range(rounds):
         state, log = run_round(state, fed)
     return flatten(to_tree(state)), log
@@ -61,8 +61,8 @@ def rounds_of(fed, rounds=3):
 
 @pytest.mark.parametrize(("clients", "split"), [(2, [2, 2]), (1, [1, 1, 1, 1])])
 def test_a_cohort_that_needs_too_much_memory_is_split(room, caplog, clients, split):
-    module = worlds.make_network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
-    fed = worlds.make_federation(module, worlds.make_images(), Scaffold(), FedFM(start_round=0))
+    module = fixtures.make_network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
+    fed = fixtures.make_federation(module, fixtures.make_images(), Scaffold(), FedFM(start_round=0))
     whole, log = rounds_of(fed)
     trained = room(clients)
     parts, parts_log = rounds_of(fed)
@@ -78,11 +78,11 @@ def test_a_cohort_that_needs_too_much_memory_is_split(room, caplog, clients, spl
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, caplog, executor):
-    module = worlds.make_network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
-    fed = worlds.make_federation(
-        module, worlds.make_images(), FedFM(start_round=0), executor=executor
+    module = fixtures.make_network("mlp", hidden=[8], norm="batch", dtype=torch.float64)
+    fed = fixtures.make_federation(
+        module, fixtures.make_images(), FedFM(start_round=0), executor=executor
     )
-    model = worlds.start(fed).model.map(share)
+    model = fixtures.start(fed).model.map(share)
     whole = fed.executor.measure(model, fed.samples, FedFM().statistic)
     works = BoundNetwork.__call__
 
@@ -109,8 +109,8 @@ def test_samples_that_need_too_much_memory_are_measured_in_parts(monkeypatch, ca
 
 def test_memory_is_free_when_less_is_tried(monkeypatch):
     """Neither the error, nor captured steps, nor networks keep what did not fit."""
-    module = worlds.make_network("mlp", hidden=[8], norm="batch")
-    fed = worlds.make_federation(module, worlds.make_images(), Moon(), executor="graph")
+    module = fixtures.make_network("mlp", hidden=[8], norm="batch")
+    fed = fixtures.make_federation(module, fixtures.make_images(), Moon(), executor="graph")
     kept: list[weakref.ref[GraphCohort]] = []
     alive: list[bool] = []
     monkeypatch.setattr(graphs, "capture_step", Caught)
@@ -158,8 +158,8 @@ class Caught:
 )
 def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room, error, reason):
     room(0, error)
-    module = worlds.make_network("mlp", hidden=[8])
-    fed = worlds.make_federation(module, worlds.make_images(), FedAvg())
+    module = fixtures.make_network("mlp", hidden=[8])
+    fed = fixtures.make_federation(module, fixtures.make_images(), FedAvg())
     with pytest.raises(UserError, match=f"one client.*{reason}.*batch_size"):
         rounds_of(fed)
 
@@ -167,8 +167,8 @@ def test_one_client_that_does_not_fit_is_an_error_with_what_to_do(room, error, r
 @pytest.mark.parametrize("executor", ["loop", "threads"])
 def test_threads_that_need_too_much_memory_are_halved(monkeypatch, caplog, executor):
     """As long as two clients train at the same time, the CPU's memory is full."""
-    module = worlds.make_network("mlp", hidden=[8], dtype=torch.float64)
-    fed = worlds.make_federation(module, worlds.make_images(), FedAvg(), executor=executor)
+    module = fixtures.make_network("mlp", hidden=[8], dtype=torch.float64)
+    fed = fixtures.make_federation(module, fixtures.make_images(), FedAvg(), executor=executor)
     whole, _ = rounds_of(fed, rounds=1)
     torch.set_num_threads(4)
     works = NetworkPool.map
@@ -190,8 +190,8 @@ def test_threads_that_need_too_much_memory_are_halved(monkeypatch, caplog, execu
 
 @pytest.mark.parametrize("executor", ["loop", "stacked", "threads"])
 def test_a_cpu_without_memory_for_one_client_is_an_error_with_what_to_do(monkeypatch, executor):
-    module = worlds.make_network("mlp", hidden=[8])
-    fed = worlds.make_federation(module, worlds.make_images(), FedAvg(), executor=executor)
+    module = fixtures.make_network("mlp", hidden=[8])
+    fed = fixtures.make_federation(module, fixtures.make_images(), FedAvg(), executor=executor)
 
     def nothing(cohort, plans):
         raise CPU_FULL
@@ -203,9 +203,9 @@ def test_a_cpu_without_memory_for_one_client_is_an_error_with_what_to_do(monkeyp
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(room):
     room(0, RuntimeError("shapes cannot be multiplied"))
-    module = worlds.make_network("mlp", hidden=[8])
+    module = fixtures.make_network("mlp", hidden=[8])
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        rounds_of(worlds.make_federation(module, worlds.make_images(), FedAvg()))
+        rounds_of(fixtures.make_federation(module, fixtures.make_images(), FedAvg()))
 
 
 def test_a_cohorts_models_are_given_up_before_the_next_trains():

@@ -13,7 +13,7 @@ from fedfm import Partition, Training, simulate
 from fedfm.engine import profile as profiling
 from fedfm.engine.profile import Profile, phase
 from fedfm.methods import FedFM, Scaffold
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.cli import conftest
 from tests.cli.tools import TINY, sets
 from tests.folders import contents, timeless
@@ -114,8 +114,8 @@ def test_the_phases_of_a_run_add_up_to_the_whole(tmp_path, monkeypatch, executor
     training = Training(clients=4, rounds=2, epochs=1, batch_size=4)
     with Profile() as profile:
         simulate(
-            worlds.make_network("mlp", hidden=[8]), worlds.make_images(), pieces, training=training,
-            partition=Partition("iid"), executor=executor, out=tmp_path / "run",
+            fixtures.make_network("mlp", hidden=[8]), fixtures.make_images(), pieces,
+            training=training, partition=Partition("iid"), executor=executor, out=tmp_path / "run",
         )  # fmt: skip
     assert set(profile.seconds) == EVERY
     assert min(profile.seconds.values()) > 0
@@ -125,7 +125,7 @@ def test_the_phases_of_a_run_add_up_to_the_whole(tmp_path, monkeypatch, executor
 def test_a_profile_changes_no_result():
     def losses() -> list[float | None]:
         training = Training(clients=4, rounds=2, epochs=1, batch_size=4)
-        module, data, piece = worlds.make_network(), worlds.make_images(), FedFM(start_round=0)
+        module, data, piece = fixtures.make_network(), fixtures.make_images(), FedFM(start_round=0)
         result = simulate(
             module, data, piece, partition=Partition("iid"), training=training, executor="stacked"
         )

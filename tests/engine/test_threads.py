@@ -14,7 +14,7 @@ from fedfm.engine.profile import Profile
 from fedfm.engine.threads import NetworkPool
 from fedfm.methods import FedAvg, FedFM, Moon, Piece
 from fedfm.rounds.round import open_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def number_of_threads() -> set[int]:
 
 def trained(module: nn.Module, piece: Piece):
     """The outcome of a round's local training, and the executor."""
-    fed = worlds.make_federation(module, worlds.make_images(), piece, executor="loop")
-    return fed.executor.train(open_round(worlds.start(fed), fed).job), fed.executor
+    fed = fixtures.make_federation(module, fixtures.make_images(), piece, executor="loop")
+    return fed.executor.train(open_round(fixtures.start(fed), fed).job), fed.executor
 
 
 def assert_equal(one, other):
@@ -52,9 +52,9 @@ def assert_equal(one, other):
 )
 def test_threads_change_no_bit(threads, piece, count):
     """Every client is computed by one thread, so the result equals that of one thread."""
-    alone, _ = trained(worlds.make_network(norm="batch"), piece)
+    alone, _ = trained(fixtures.make_network(norm="batch"), piece)
     threads(count)
-    together, executor = trained(worlds.make_network(norm="batch"), piece)
+    together, executor = trained(fixtures.make_network(norm="batch"), piece)
     assert len(executor.pool.nets) == min(count, 4), "a network each, and no more than clients"
     assert number_of_threads() == {count}
     assert_equal(together, alone)
@@ -63,20 +63,20 @@ def test_threads_change_no_bit(threads, piece, count):
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_a_stack_for_each_thread_gives_the_results_of_one(threads, count):
     module, data = (
-        worlds.make_network(norm="batch", dtype=torch.float64),
-        worlds.make_images(dtype=torch.float64),
+        fixtures.make_network(norm="batch", dtype=torch.float64),
+        fixtures.make_images(dtype=torch.float64),
     )
-    fed = worlds.make_federation(module, data, Moon(), executor="threads", keep_last=True)
-    job = open_round(worlds.start(fed), fed).job
+    fed = fixtures.make_federation(module, data, Moon(), executor="threads", keep_last=True)
+    job = open_round(fixtures.start(fed), fed).job
     threads(count)
     found = fed.executor.train(job)
-    expected = worlds.make_federation(module, data, Moon(), executor="stacked", keep_last=True)
+    expected = fixtures.make_federation(module, data, Moon(), executor="stacked", keep_last=True)
     torch.testing.assert_close(found, expected.executor.train(job), rtol=1e-10, atol=1e-10)
 
 
 def test_networks_are_made_once(threads):
     threads(2)
-    pool = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
+    pool = NetworkPool(BoundNetwork(fixtures.make_network("mlp")))
     pool.map(lambda net, client: None, range(4))
     made = list(pool.nets)
     pool.map(lambda net, client: None, range(4))
@@ -86,7 +86,7 @@ def test_networks_are_made_once(threads):
 def test_no_network_is_in_two_hands_and_results_keep_their_order(threads):
     threads(2)
     pool, used, meeting = (
-        NetworkPool(BoundNetwork(worlds.make_network("mlp"))),
+        NetworkPool(BoundNetwork(fixtures.make_network("mlp"))),
         set[int](),
         threading.Barrier(2),
     )
@@ -103,7 +103,7 @@ def test_no_network_is_in_two_hands_and_results_keep_their_order(threads):
 
 def test_an_error_comes_through_and_leaves_the_number_of_threads(threads):
     threads(2)
-    pool = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
+    pool = NetworkPool(BoundNetwork(fixtures.make_network("mlp")))
 
     def work(net: BoundNetwork, client: int) -> None:
         if client == 2:
@@ -117,7 +117,7 @@ def test_an_error_comes_through_and_leaves_the_number_of_threads(threads):
 
 def test_while_a_profile_counts_there_is_one_thread(threads):
     threads(2)
-    pool = NetworkPool(BoundNetwork(worlds.make_network("mlp")))
+    pool = NetworkPool(BoundNetwork(fixtures.make_network("mlp")))
     with Profile():
         seen = pool.map(lambda net, client: (net, threading.current_thread()), range(4))
     assert set(seen) == {(pool.nets[0], threading.main_thread())}
@@ -128,7 +128,7 @@ class Noisy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(64, 6), nn.Linear(6, worlds.CLASSES)
+        self.body, self.head = nn.Linear(64, 6), nn.Linear(6, fixtures.CLASSES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = F.dropout(self.body(x.flatten(1)), 0.5, self.training)
@@ -138,7 +138,7 @@ class Noisy(nn.Module):
 def dropping() -> nn.Module:
     torch.manual_seed(0)
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Dropout(0.5))
-    return models.BodyAndHead(body, nn.Linear(6, worlds.CLASSES))
+    return models.BodyAndHead(body, nn.Linear(6, fixtures.CLASSES))
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def dropping() -> nn.Module:
     [
         (dropping(), True),
         (Noisy(), True),
-        (worlds.make_network("mlp"), False),
-        (worlds.make_network(norm="batch"), False),
+        (fixtures.make_network("mlp"), False),
+        (fixtures.make_network(norm="batch"), False),
         (models.BodyAndHead(nn.Sequential(nn.Flatten(), nn.Dropout(0.0)), nn.Linear(64, 5)), False),
     ],
     ids=["dropout layer", "dropout call", "mlp", "cnn", "dropout of nothing"],

@@ -11,7 +11,7 @@ from fedfm.engine.kernels.convolution import branch_conv2d
 from fedfm.engine.kernels.depthwise import stacked_depthwise
 from fedfm.engine.kernels.group_norm import stacked_group_norm
 from fedfm.methods import FedAvg
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.engine.networks import EVERY, make
 from tests.gpu.test_executors import distance, played, same
 
@@ -149,11 +149,11 @@ def test_a_residual_network_with_group_norm_takes_the_steps_of_the_loop():
         "shape": shape,
         "epochs": 1,
         "rounds": 1,
-        "samples": worlds.split_samples((16, 16, 16)),
+        "samples": fixtures.split_samples((16, 16, 16)),
     }
     runs = {}
     for name, dtype in (("loop", torch.float64), ("loop", torch.float32), ("graph", torch.float32)):
-        module = worlds.make_network("resnet18", shape=shape, width=16, norm="group", groups=4)
+        module = fixtures.make_network("resnet18", shape=shape, width=16, norm="group", groups=4)
         runs[name, dtype] = played(name, (FedAvg(),), module=module, dtype=dtype, **settings)
     exact = runs["loop", torch.float64]
     loop, graph = (distance(runs[name, torch.float32], exact) for name in ("loop", "graph"))

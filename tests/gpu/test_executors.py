@@ -31,7 +31,7 @@ from fedfm.methods import (
 from fedfm.optim import Adam, AdamW, Clipping, Schedule, Sgd
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.engine.networks import EVERY, make
 from tests.engine.test_executors import adapted
 from tests.rounds.together import run_without_divergence
@@ -59,15 +59,15 @@ def everything_captured(monkeypatch):
 def federation(
     name, pieces, *, module=None, dtype=torch.float32, precision="fp32", place="cuda", **settings
 ):
-    module = (module or worlds.make_network(norm="batch")).to("cuda", dtype)
-    data = worlds.make_images(dtype=dtype, shape=settings.pop("shape", (1, 8, 8)))
-    fed = worlds.make_federation(module, data, *pieces, executor="loop", **settings)
-    on_device = worlds.make_device_data(data, module)
+    module = (module or fixtures.make_network(norm="batch")).to("cuda", dtype)
+    data = fixtures.make_images(dtype=dtype, shape=settings.pop("shape", (1, 8, 8)))
+    fed = fixtures.make_federation(module, data, *pieces, executor="loop", **settings)
+    on_device = fixtures.make_device_data(data, module)
     on_device = replace(
         on_device, inputs=on_device.inputs.to(place), labels=on_device.labels.to(place)
     )
     made = make_executor(name, module, on_device, precision)
-    return replace(fed, executor=made), worlds.start(fed)
+    return replace(fed, executor=made), fixtures.start(fed)
 
 
 def played(name, pieces, rounds=ROUNDS, **settings):
@@ -117,7 +117,7 @@ def test_captured_steps_follow_the_schedule_of_the_rate(optimizer, clipping, uni
         fed, state = federation(
             "graph" if name == "graph" else "loop",
             (FedProx(mu=0.1),),
-            module=worlds.make_network(),
+            module=fixtures.make_network(),
             dtype=dtype or torch.float32,
         )
         how = {"optimizer": OPTIMIZERS[optimizer], "clipping": clipping}
@@ -168,7 +168,9 @@ def test_heads_and_standardised_filters_are_the_same_in_every_executor(pieces, d
     options: dict[str, Any] = {"norm": "group", "groups": 2, "standardise": 0.001}
     ends = {}
     for name in ("loop", "stacked", "graph"):
-        module = worlds.make_network("cnn", channels=[4, 6], features=5, head="simplex", **options)
+        module = fixtures.make_network(
+            "cnn", channels=[4, 6], features=5, head="simplex", **options
+        )
         ends[name] = played(name, pieces, module=module, dtype=dtype)
     allowed = 1e-4 if dtype is torch.float32 else 1e-9
     assert distance(ends["stacked"], ends["loop"]) < allowed
@@ -190,7 +192,7 @@ def test_without_a_radius_the_second_pass_repeats_the_first(name):
     """To the last bit, in the precision and with the kernels of a real run."""
     ends = []
     for piece in (FedSAM(radius=0.0), FedAvg()):
-        module = worlds.make_network(name, shape=(3, 32, 32), norm="batch")
+        module = fixtures.make_network(name, shape=(3, 32, 32), norm="batch")
         settings = {"module": module, "shape": (3, 32, 32), "precision": "auto"}
         ends.append(played("graph", (piece,), 3, **settings))
     assert same(*ends)
@@ -216,11 +218,11 @@ def test_a_residual_network_takes_the_steps_of_the_loop():
         "shape": shape,
         "epochs": 1,
         "rounds": 1,
-        "samples": worlds.split_samples((16, 16, 16)),
+        "samples": fixtures.split_samples((16, 16, 16)),
     }
     runs = {}
     for name, dtype in (("loop", torch.float64), ("loop", torch.float32), ("graph", torch.float32)):
-        module = worlds.make_network("resnet18", shape=shape, width=16)
+        module = fixtures.make_network("resnet18", shape=shape, width=16)
         runs[name, dtype] = played(name, (FedAvg(),), module=module, dtype=dtype, **settings)
     exact = runs["loop", torch.float64]
     loop, graph = (distance(runs[name, torch.float32], exact) for name in ("loop", "graph"))
@@ -230,7 +232,7 @@ def test_a_residual_network_takes_the_steps_of_the_loop():
 def test_several_seeds_together_give_the_results_of_single_runs():
     alone, feds, states = [], [], []
     for seed in range(3):
-        fed, state = federation("graph", METHODS["fedfm"], module=worlds.make_network(seed=seed))
+        fed, state = federation("graph", METHODS["fedfm"], module=fixtures.make_network(seed=seed))
         fed = replace(fed, seed=seed)
         alone.append(run_round(state, fed)[0])
         feds.append(fed)
@@ -329,15 +331,15 @@ def memory_in_use() -> int:
 
 def test_a_cohort_that_does_not_fit_is_split(caplog):
     shape, piece = (3, 32, 32), FedAvg()
-    settings = {"shape": shape, "samples": worlds.split_samples((4,) * 12), "epochs": 1}
+    settings = {"shape": shape, "samples": fixtures.split_samples((4,) * 12), "epochs": 1}
     before = memory_in_use()
     torch.cuda.reset_peak_memory_stats()
     expected = played(
-        "stacked", (piece,), 1, module=worlds.make_network("resnet18", shape=shape), **settings
+        "stacked", (piece,), 1, module=fixtures.make_network("resnet18", shape=shape), **settings
     )
     needed = torch.cuda.max_memory_reserved() - before
     fed, state = federation(
-        "stacked", (piece,), module=worlds.make_network("resnet18", shape=shape), **settings
+        "stacked", (piece,), module=fixtures.make_network("resnet18", shape=shape), **settings
     )
     enough = before + needed * 2 // 3
     torch.cuda.set_per_process_memory_fraction(enough / torch.cuda.mem_get_info()[1])
@@ -352,7 +354,7 @@ def test_a_cohort_that_does_not_fit_is_split(caplog):
 
 def test_networks_with_group_norm_train_in_bf16():
     for name in ("cnn", "resnet18"):
-        module = worlds.make_network(name, shape=(3, 32, 32), norm="group", groups=8)
+        module = fixtures.make_network(name, shape=(3, 32, 32), norm="group", groups=8)
         state = played(
             "graph", METHODS["fedfm"], 2, module=module, shape=(3, 32, 32), precision="auto"
         )

@@ -24,7 +24,7 @@ from fedfm.methods.base import Batch
 from fedfm.privacy.config import Privacy
 from fedfm.privacy.guard import Guard, keyed_sources
 from fedfm.rounds.round import run_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.engine.test_executors import adapted
 from tests.engine.test_graphs import METHODS
 from tests.gpu.test_executors import distance, federation, memory_in_use, played, same
@@ -115,7 +115,7 @@ def test_several_seeds_together_train_in_bf16_as_they_do_alone(method):
     feds, states, alone = [], [], []
     for seed in range(3):
         fed, state = federation(
-            "graph", METHODS[method], module=worlds.make_network(seed=seed), precision="bf16"
+            "graph", METHODS[method], module=fixtures.make_network(seed=seed), precision="bf16"
         )
         feds.append(replace(fed, seed=seed))
         states.append(state)
@@ -131,7 +131,7 @@ def test_several_seeds_together_train_in_bf16_as_they_do_alone(method):
 def test_augmented_batches_are_captured_in_bf16():
     runs = []
     for name in ("stacked", "graph"):
-        module = worlds.make_network(shape=(3, 8, 8), norm="batch")
+        module = fixtures.make_network(shape=(3, 8, 8), norm="batch")
         fed, state = federation(
             name, METHODS["fedfm"], module=module, shape=(3, 8, 8), precision="bf16"
         )
@@ -167,7 +167,7 @@ def test_networks_with_frozen_layers_train_in_bf16(frozen, method):
     """A convolution, a batch norm, a linear layer: frozen weights travel with the buffers."""
 
     def make() -> nn.Module:
-        module = worlds.make_network(norm="batch")
+        module = fixtures.make_network(norm="batch")
         module.get_submodule(frozen).requires_grad_(False)
         return module
 
@@ -202,7 +202,7 @@ def test_layers_without_kernels_of_their_own_train_in_bf16():
             nn.Flatten(),
             nn.Linear(64, 8),
         )
-        return models.BodyAndHead(body, nn.Linear(8, worlds.CLASSES))
+        return models.BodyAndHead(body, nn.Linear(8, fixtures.CLASSES))
 
     for pieces in (METHODS["moon"], METHODS["fedproto"]):
         assert 0 < near_fp32("graph", pieces, make=make) < NEAR
@@ -213,7 +213,7 @@ def test_large_pooling_windows_are_pooled_on_a_gpu(precision):
     def make() -> nn.Module:
         torch.manual_seed(0)
         body = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(16))
-        return models.BodyAndHead(body, nn.Linear(8, worlds.CLASSES))
+        return models.BodyAndHead(body, nn.Linear(8, fixtures.CLASSES))
 
     loop, graph = (
         played(name, (FedAvg(),), 1, module=make(), shape=(1, 16, 16), precision=precision)
@@ -279,8 +279,8 @@ def test_features_of_a_run_do_not_depend_on_what_ran_before(tmp_path):
 
 def test_a_cohort_that_was_captured_gives_its_memory_back(caplog):
     """Where a second one does not fit beside it: split once, and not for what is gone already."""
-    shape, everything = (3, 32, 32), torch.arange(sum(worlds.SIZES))
-    module = worlds.make_network(shape=shape, channels=[128, 128])
+    shape, everything = (3, 32, 32), torch.arange(sum(fixtures.SIZES))
+    module = fixtures.make_network(shape=shape, channels=[128, 128])
     fed, state = federation(
         "graph",
         (FedAvg(),),

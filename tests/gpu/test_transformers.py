@@ -10,7 +10,7 @@ from fedfm.engine import graphs, update
 from fedfm.engine.stacked_networks import MappedNetwork, stack_network
 from fedfm.methods import FedAvg, FedProx
 from fedfm.rounds.round import run_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.engine.gradients import BATCH, CLIENTS, distances, run_kernels
 from tests.engine.networks import Block, Headed
 from tests.gpu.test_executors import OPTIMIZERS, distance, federation, played, same
@@ -83,7 +83,7 @@ def test_large_parameters_take_their_step_in_a_kernel(precision, optimizer, monk
         fed, state = federation(
             "graph" if name == "graph" else "loop",
             (FedProx(mu=0.1),),
-            module=worlds.make_network(),
+            module=fixtures.make_network(),
             dtype=dtype or torch.float32,
             precision="fp32" if name == "exact" else precision,
         )

@@ -1,6 +1,6 @@
 """Every baseline, and every composition with feature matching, against the textbook.
 
-The conformance suite compares registered methods in further worlds, all of them stacked.
+The conformance suite compares registered methods in further federations, all of them stacked.
 """
 
 import pytest
@@ -23,8 +23,8 @@ from fedfm.methods import (
     Piece,
     Scaffold,
 )
-from fedfm.verify.agreement import agree
-from fedfm.verify.worlds import World
+from fedfm.verify.compare_textbook import agree
+from fedfm.verify.fixtures import SmallFederation
 
 METHODS: dict[str, tuple[Piece, ...]] = {
     "fedavg": (FedAvg(),),
@@ -49,16 +49,16 @@ NORMED = "tiny cnn with batch norm"
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_the_textbooks_in_a_loop(name):
-    agree(World(NORMED, executor="loop", lr=0.05), METHODS[name])
+    agree(SmallFederation(NORMED, executor="loop", lr=0.05), METHODS[name])
 
 
 @pytest.mark.parametrize("name", COMPOSED)
 def test_every_composition_with_matching_is_the_textbooks(name):
     """With batch norm, the conformance suite compares those of two."""
     matching = FedFM(strength=1.0, start_round=0)
-    agree(World("tiny cnn", lr=0.05), (*METHODS[name], matching))
+    agree(SmallFederation("tiny cnn", lr=0.05), (*METHODS[name], matching))
 
 
 def test_a_composition_of_three_is_the_textbooks_with_batch_norm():
     matching = FedFM(strength=1.0, start_round=0)
-    agree(World(NORMED, lr=0.05), (*METHODS["fednova+fedprox"], matching))
+    agree(SmallFederation(NORMED, lr=0.05), (*METHODS["fednova+fedprox"], matching))

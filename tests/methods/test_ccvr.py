@@ -12,14 +12,14 @@ from fedfm.methods.ccvr import class_moments, draw_features
 from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.round import run_round
 from fedfm.verify.checks import same_model
-from fedfm.verify.worlds import World, play_rounds, start
+from fedfm.verify.fixtures import SmallFederation, play_rounds, start
 
 FEW = Training(clients=3, rounds=3, epochs=1)
 
 
-def concluded(world: World, *pieces: Piece, rounds: int = 3):
+def concluded(small: SmallFederation, *pieces: Piece, rounds: int = 3):
     """The states before and after the last round, and its log."""
-    fed = replace(world.make_federation(pieces), rounds=rounds)
+    fed = replace(small.make_federation(pieces), rounds=rounds)
     before = play_rounds(start(fed), fed, rounds - 1)
     after, log = run_round(before, fed)
     return fed, before, after, log
@@ -53,8 +53,8 @@ def test_drawn_features_have_these_moments():
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_the_last_round_changes_the_head_alone(executor):
-    world = World("tiny cnn with batch norm", executor=executor)
-    fed, before, after, log = concluded(world, CCVR())
+    small = SmallFederation("tiny cnn with batch norm", executor=executor)
+    fed, before, after, log = concluded(small, CCVR())
     assert log.cohort == fed.everyone == [0, 1, 2, 3]
     assert log.loss is None
     for name, leaf in before.model.params.items():
@@ -66,14 +66,16 @@ def test_the_last_round_changes_the_head_alone(executor):
 def test_executors_agree_and_rounds_before_are_fedavgs():
     ends = []
     for executor in ("loop", "stacked"):
-        _, before, after, _ = concluded(World(executor=executor), CCVR(epochs=3))
+        _, before, after, _ = concluded(SmallFederation(executor=executor), CCVR(epochs=3))
         ends.append(after.model)
     same_model(ends[0], ends[1], 1e-9)
-    same_model(before.model, World().play((FedFM(strength=0.0, start_round=0),), 2).model, 1e-9)
+    same_model(
+        before.model, SmallFederation().play((FedFM(strength=0.0, start_round=0),), 2).model, 1e-9
+    )
 
 
 def test_without_an_epoch_nothing_changes():
-    _, before, after, _ = concluded(World(), CCVR(epochs=0))
+    _, before, after, _ = concluded(SmallFederation(), CCVR(epochs=0))
     same_model(before.model, after.model)
 
 

@@ -10,7 +10,7 @@ import torch
 from fedfm import Piece, UserError, compose
 from fedfm.methods.contract import check_piece
 from fedfm.rounds.round import run_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 
 
 def piece(**hooks) -> Piece:
@@ -59,10 +59,12 @@ def zeros(self, task):
     ],
 )
 def test_what_hooks_give_back_is_looked_at(hooks, words, executor):
-    module = worlds.make_network("mlp", hidden=[8], norm="batch")
-    fed = worlds.make_federation(module, worlds.make_images(), piece(**hooks), executor=executor)
+    module = fixtures.make_network("mlp", hidden=[8], norm="batch")
+    fed = fixtures.make_federation(
+        module, fixtures.make_images(), piece(**hooks), executor=executor
+    )
     with pytest.raises(UserError) as error:
-        run_round(worlds.start(fed), fed)
+        run_round(fixtures.start(fed), fed)
     assert [word for word in words if word not in str(error.value)] == []
 
 
@@ -79,17 +81,17 @@ def test_trees_may_be_dicts_of_any_kind_and_pairs_lists():
     def step(self, server, delta, total, turnout):
         return [server, OrderedDict(delta)]
 
-    module = worlds.make_network("mlp", hidden=[8], norm="batch")
-    fed = worlds.make_federation(module, worlds.make_images(), piece(step=step))
-    assert run_round(worlds.start(fed), fed)[0].round == 1
+    module = fixtures.make_network("mlp", hidden=[8], norm="batch")
+    fed = fixtures.make_federation(module, fixtures.make_images(), piece(step=step))
+    assert run_round(fixtures.start(fed), fed)[0].round == 1
 
 
 def test_states_begin_with_tensors():
     numbers = piece(server_state=lambda self, task: {"t": 0.0})
-    module = worlds.make_network("mlp", hidden=[8], norm="batch")
-    fed = worlds.make_federation(module, worlds.make_images(), numbers)
+    module = fixtures.make_network("mlp", hidden=[8], norm="batch")
+    fed = fixtures.make_federation(module, fixtures.make_images(), numbers)
     with pytest.raises(UserError, match=r"Mine.*'t'.*float"):
-        run_round(worlds.start(fed), fed)
+        run_round(fixtures.start(fed), fed)
 
 
 def test_a_name_may_depend_on_settings():

@@ -6,7 +6,7 @@ import torch
 
 from fedfm import UserError
 from fedfm.methods import Batch, FedDecorr, FedUV
-from fedfm.verify.worlds import World
+from fedfm.verify.fixtures import SmallFederation
 from tests.methods.equal import assert_fedavg
 
 
@@ -79,14 +79,14 @@ def test_predictions_of_balanced_classes_lack_no_variance():
 @pytest.mark.parametrize("piece", [FedDecorr(), FedUV()], ids=repr)
 def test_batches_of_one_are_left_out(piece):
     assert piece.loss(make_batch(size=1), {}) is None
-    assert_fedavg(World(batch_size=1, epochs=1), piece)
+    assert_fedavg(SmallFederation(batch_size=1, epochs=1), piece)
 
 
 @pytest.mark.parametrize(
     "piece", [FedDecorr(strength=0.0), FedUV(variance=0.0, uniformity=0.0)], ids=repr
 )
 def test_without_weight_they_are_fedavg(piece):
-    assert_fedavg(World("tiny cnn with batch norm"), piece)
+    assert_fedavg(SmallFederation("tiny cnn with batch norm"), piece)
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ from fedfm.methods import FedACG, FedAdam, FedAvg, FedAvgM, FedDyn, FedPer, Piec
 from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.round import open_round, run_round
 from fedfm.verify.checks import same, same_model
-from fedfm.verify.worlds import CLASSES, World, play_rounds, start
+from fedfm.verify.fixtures import CLASSES, SmallFederation, play_rounds, start
 
 NORM = "tiny cnn with batch norm"
-EQUAL = World(NORM, sizes=(8, 8, 8, 8))
+EQUAL = SmallFederation(NORM, sizes=(8, 8, 8, 8))
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_without_momentum_and_pull_it_is_fedavg(executor):
-    world = replace(EQUAL, executor=executor)
-    ours = world.play((FedACG(momentum=0.0, strength=0.0),), 3)
-    same_model(ours.model, world.play((FedAvg(),), 3).model, 1e-12)
+    small = replace(EQUAL, executor=executor)
+    ours = small.play((FedACG(momentum=0.0, strength=0.0),), 3)
+    same_model(ours.model, small.play((FedAvg(),), 3).model, 1e-12)
 
 
 def test_it_differs_from_fedavgm_by_where_clients_start():
@@ -46,9 +46,9 @@ def test_clients_receive_start_from_and_are_pulled_to_w():
 
 def test_three_rounds_by_hand():
     """One client, one step of plain SGD: y = w - lr gradient(w), whatever the pull is."""
-    world = World(sizes=(6,), epochs=1, batch_size=6, momentum=0.0, weight_decay=0.0)
-    fed = world.make_federation((FedACG(momentum=0.5, strength=0.3),))
-    plain = world.make_federation((FedAvg(),))
+    small = SmallFederation(sizes=(6,), epochs=1, batch_size=6, momentum=0.0, weight_decay=0.0)
+    fed = small.make_federation((FedACG(momentum=0.5, strength=0.3),))
+    plain = small.make_federation((FedAvg(),))
     state = start(fed)
     x, m = state.model.params, tree_map(torch.zeros_like, state.model.params)
     for _ in range(3):
@@ -72,9 +72,9 @@ def test_no_more_is_sent_than_by_fedavg():
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_feature_matching_and_models_at_clients(executor):
-    world = World(NORM, executor=executor)
+    small = SmallFederation(NORM, executor=executor)
     for other in (FedFM(strength=1.0, start_round=0), FedPer()):
-        fed = world.make_federation((FedACG(), other))
+        fed = small.make_federation((FedACG(), other))
         state, log = run_round(play_rounds(start(fed), fed, 1), fed)
         assert not log.failed
         assert all(leaf.isfinite().all() for leaf in state.model.params.values())
@@ -108,7 +108,7 @@ def test_a_start_of_another_form_is_refused():
         def start(self, server, params):
             return {}
 
-    fed = World().make_federation((Short(),))
+    fed = SmallFederation().make_federation((Short(),))
     with pytest.raises(UserError, match=r"Short\.start"):
         run_round(start(fed), fed)
 

@@ -10,10 +10,10 @@ from fedfm.engine.networks import copy_model
 from fedfm.methods import FedAvg, FedCM, FedPer, Scaffold
 from fedfm.rounds.costs import measure_cost
 from fedfm.verify.checks import same, same_model
+from fedfm.verify.fixtures import CLASSES, SmallFederation, rounds_for
 from fedfm.verify.quadratics import SIZES, STEPS, end, flat, problem, systems
-from fedfm.verify.worlds import CLASSES, World, rounds_for
 
-NORM = World("tiny cnn with batch norm")
+NORM = SmallFederation("tiny cnn with batch norm")
 SHARES = [size / sum(SIZES) for size in SIZES]
 
 
@@ -41,17 +41,17 @@ def test_three_rounds_on_a_quadratic_by_hand():
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_with_alpha_one_it_is_fedavg(executor):
-    world = replace(NORM, executor=executor)
-    ours, plain = (world.play((piece,), 3).model for piece in (FedCM(alpha=1.0), FedAvg()))
+    small = replace(NORM, executor=executor)
+    ours, plain = (small.play((piece,), 3).model for piece in (FedCM(alpha=1.0), FedAvg()))
     same_model(ours, plain, 1e-12)
 
 
 def test_local_momentum_does_not_make_the_direction_grow():
     """Divided by K_i, V would grow by up to 1 / (1 - rho) in every round."""
-    world = World(participation=1.0, momentum=0.9, epochs=20, lr=0.001, weight_decay=0.0)
+    small = SmallFederation(participation=1.0, momentum=0.9, epochs=20, lr=0.001, weight_decay=0.0)
     sizes = []
     for rounds in (2, 12):
-        direction = world.play((FedCM(alpha=0.1),), rounds).server["fedcm"]["direction"]
+        direction = small.play((FedCM(alpha=0.1),), rounds).server["fedcm"]["direction"]
         sizes.append(max(float(leaf.abs().max()) for leaf in direction.values()))
     assert sizes[1] < 10 * sizes[0]
 

@@ -6,7 +6,7 @@ import torch
 from fedfm import UserError
 from fedfm.methods import Batch, FedNTD
 from fedfm.rounds.round import run_round
-from fedfm.verify.worlds import World, start
+from fedfm.verify.fixtures import SmallFederation, start
 from tests.methods.equal import assert_fedavg
 
 
@@ -48,17 +48,17 @@ def test_with_two_classes_nothing_is_left_to_distil():
 
 def test_a_first_step_from_the_received_model_is_fedavgs():
     """Both models agree there, so the divergence and its gradient vanish."""
-    assert_fedavg(World(epochs=1, batch_size=100, keep_last=True), FedNTD(), 1, 1e-12)
+    assert_fedavg(SmallFederation(epochs=1, batch_size=100, keep_last=True), FedNTD(), 1, 1e-12)
 
 
 def test_strength_0_is_fedavg():
-    assert_fedavg(World("tiny cnn with batch norm"), FedNTD(strength=0.0))
+    assert_fedavg(SmallFederation("tiny cnn with batch norm"), FedNTD(strength=0.0))
 
 
 def test_the_received_model_runs_in_evaluation_mode():
     """With batch norm in training mode, the first step's teacher would agree with the client."""
-    world = World("tiny cnn with batch norm", epochs=1, batch_size=100, keep_last=True)
-    fed = world.make_federation((FedNTD(),))
+    small = SmallFederation("tiny cnn with batch norm", epochs=1, batch_size=100, keep_last=True)
+    fed = small.make_federation((FedNTD(),))
     _, log = run_round(start(fed), fed)
     assert log.terms["fedntd"] > 1e-6
 

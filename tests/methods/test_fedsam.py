@@ -28,19 +28,19 @@ from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
 from fedfm.verify.checks import same, same_model
-from fedfm.verify.quadratics import SIZES, STEPS, end, flat, problem, systems
-from fedfm.verify.worlds import (
+from fedfm.verify.fixtures import (
     CLASSES,
     FEATURES,
     TINY,
-    World,
+    SmallFederation,
     make_federation,
     make_images,
     play_rounds,
     start,
 )
+from fedfm.verify.quadratics import SIZES, STEPS, end, flat, problem, systems
 
-NORM = World("tiny cnn with batch norm")
+NORM = SmallFederation("tiny cnn with batch norm")
 FM = FedFM(strength=1.0, start_round=0)
 COMPOSED: dict[str, tuple[Piece, ...]] = {
     "fedfm": (FM,),
@@ -81,8 +81,8 @@ def test_two_rounds_on_quadratics_by_hand(adaptive):
     ids=["fedsam", "mofedsam"],
 )
 def test_with_radius_zero_nothing_is_perturbed_to_the_last_bit(ours, limit, executor):
-    world = replace(NORM, executor=executor)
-    same_model(world.play((ours,), 3).model, world.play((limit,), 3).model)
+    small = replace(NORM, executor=executor)
+    same_model(small.play((ours,), 3).model, small.play((limit,), 3).model)
 
 
 def test_mofedsam_is_fedsam_with_fedcm():
@@ -99,8 +99,8 @@ def test_with_alpha_one_mofedsam_is_fedsam():
 
 def test_running_statistics_are_those_of_the_first_pass():
     """With a single step they do not depend on the radius, whereas the parameters do."""
-    world = World("tiny cnn with batch norm", epochs=1, batch_size=100)
-    wide, plain = (world.play((piece,), 1).model for piece in (FedSAM(radius=5.0), FedAvg()))
+    small = SmallFederation("tiny cnn with batch norm", epochs=1, batch_size=100)
+    wide, plain = (small.play((piece,), 1).model for piece in (FedSAM(radius=5.0), FedAvg()))
     same(wide.buffers, plain.buffers)
     assert any(not torch.equal(leaf, plain.params[name]) for name, leaf in wide.params.items())
 
@@ -127,8 +127,8 @@ def test_weight_decay_is_no_part_of_the_offset():
             return offsets[-1]
 
     for decay in (0.0, 10.0):
-        world = World(epochs=1, batch_size=100, weight_decay=decay)
-        world.play((Watching(),), 1)
+        small = SmallFederation(epochs=1, batch_size=100, weight_decay=decay)
+        small.play((Watching(),), 1)
     half = len(offsets) // 2
     for plain, decayed in zip(offsets[:half], offsets[half:], strict=True):
         same(plain, decayed)
@@ -218,7 +218,7 @@ def test_contradictions_are_refused(others, words):
 )
 def test_an_offset_of_another_form_is_refused(wrong, words):
     piece = type("Wrong", (FedSAM,), {"perturb": wrong})()
-    fed = World().make_federation((piece,))
+    fed = SmallFederation().make_federation((piece,))
     with pytest.raises(UserError, match=rf"Wrong\.perturb.*{words}"):
         run_round(start(fed), fed)
 

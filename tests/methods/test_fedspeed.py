@@ -29,11 +29,11 @@ from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
 from fedfm.verify.checks import same, same_model
-from fedfm.verify.generic import reload
+from fedfm.verify.fixtures import CLASSES, FEATURES, SmallFederation, play_rounds, start
 from fedfm.verify.quadratics import STEPS, end, flat, problem, systems
-from fedfm.verify.worlds import CLASSES, FEATURES, World, play_rounds, start
+from fedfm.verify.universal_checks import reload
 
-NORM = World("tiny cnn with batch norm")
+NORM = SmallFederation("tiny cnn with batch norm")
 ALL = replace(NORM, participation=1.0)
 LR, PULL, RADIUS = 0.1, 0.4, 0.3
 
@@ -86,9 +86,9 @@ def test_fedsmoo_on_quadratics_by_hand():
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_with_radius_zero_fedsmoo_is_feddyn(executor):
-    world = replace(NORM, executor=executor)
+    small = replace(NORM, executor=executor)
     ours, plain = (
-        world.play((piece,), 3).model for piece in (FedSMOO(radius=0.0, alpha=0.2), FedDyn(0.2))
+        small.play((piece,), 3).model for piece in (FedSMOO(radius=0.0, alpha=0.2), FedDyn(0.2))
     )
     same_model(ours, plain)
 
@@ -197,13 +197,13 @@ def test_held_values_change_in_every_step_and_reach_the_end(executor, monkeypatc
         "capture_step",
         lambda part, block, pool: lambda *batch: CohortPart(part.cohort, block.rows)(*batch),
     )
-    world = replace(ALL, executor=executor, momentum=0.5)
-    fed = world.make_federation((Counting(),))
+    small = replace(ALL, executor=executor, momentum=0.5)
+    fed = small.make_federation((Counting(),))
     state = play_rounds(start(fed), fed, 2)
-    steps = [fed.training.count_steps(size) for size in world.sizes]
+    steps = [fed.training.count_steps(size) for size in small.sizes]
     counted = [float(state.clients.get(client)["counting"]["steps"]) for client in range(4)]
     assert counted == [2 * count for count in steps]
-    plain = replace(world, executor="loop").make_federation((Counting(),))
+    plain = replace(small, executor="loop").make_federation((Counting(),))
     same(to_tree(state), to_tree(play_rounds(start(plain), plain, 2)), 1e-9)
 
 
@@ -212,7 +212,7 @@ def test_values_of_another_form_are_refused():
         def advance(self, held, grads, offset):
             return {"count": held["count"]}
 
-    fed = World().make_federation((Wrong(),))
+    fed = SmallFederation().make_federation((Wrong(),))
     with pytest.raises(UserError, match=r"Wrong\.advance.*sum"):
         run_round(start(fed), fed)
 
@@ -222,7 +222,7 @@ def test_a_change_of_another_form_is_refused():
         def amend(self, change, client):
             return {}
 
-    fed = World().make_federation((Wrong(),))
+    fed = SmallFederation().make_federation((Wrong(),))
     with pytest.raises(UserError, match=r"Wrong\.amend"):
         run_round(start(fed), fed)
 

@@ -10,7 +10,7 @@ from fedfm import FedAvg, Training, UserError, compose, simulate
 from fedfm.engine.objective import Objective
 from fedfm.methods import BalancedSoftmax, Batch, FedLC, FedRS, Piece
 from fedfm.rounds.round import run_round
-from fedfm.verify.worlds import World, start
+from fedfm.verify.fixtures import SmallFederation, start
 from tests.methods.equal import assert_fedavg
 
 COUNTS = torch.tensor([[4.0, 1.0, 0.0], [0.0, 9.0, 0.0]], dtype=torch.float64)
@@ -105,7 +105,7 @@ def test_class_weights_with_absent_classes(piece):
 
 @pytest.mark.parametrize("piece", [FedRS(alpha=1.0), FedLC(strength=0.0, exclude_true=False)])
 def test_without_effect_they_are_fedavg(piece):
-    assert_fedavg(World("tiny cnn with batch norm"), piece)
+    assert_fedavg(SmallFederation("tiny cnn with batch norm"), piece)
 
 
 def test_balanced_softmax_of_equal_counts_is_cross_entropy():
@@ -117,8 +117,8 @@ def test_balanced_softmax_of_equal_counts_is_cross_entropy():
 
 def test_counts_are_a_clients_own_and_of_its_training_samples():
     """A client's loss does not change with the other clients' data."""
-    world = World(participation=1.0)
-    fed = world.make_federation((BalancedSoftmax(),))
+    small = SmallFederation(participation=1.0)
+    fed = small.make_federation((BalancedSoftmax(),))
     _, whole = run_round(start(fed), fed)
     held = fed.count_classes([1])
     assert held.dtype is torch.float64
@@ -129,7 +129,7 @@ def test_counts_are_a_clients_own_and_of_its_training_samples():
 
 
 def test_data_without_labels_are_refused():
-    fed = World().make_federation((FedAvg(),))
+    fed = SmallFederation().make_federation((FedAvg(),))
     assert replace(fed, labels=None).labels is None
     with pytest.raises(UserError, match=r"fedrs.*class counts.*no labels"):
         replace(fed, method=compose(FedRS()), labels=None)

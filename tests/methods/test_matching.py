@@ -9,10 +9,10 @@ from fedfm import Training, simulate
 from fedfm.core.errors import UserError
 from fedfm.methods import Batch, FedAvg, FedFM, FedFMLite, compose
 from fedfm.rounds.round import run_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from fedfm.verify.checks import same_model
+from fedfm.verify.fixtures import SmallFederation, start
 from fedfm.verify.textbook import parts
-from fedfm.verify.worlds import World, start
 from tests.methods.test_personal import TwoOutputs
 
 CLASSES, WIDTH = 5, 7
@@ -186,7 +186,10 @@ def test_a_margin_is_taken_from_the_own_similarity_alone():
 
 
 def test_a_warm_up_grows_to_the_whole_strength():
-    piece, fed = with_options(warm_up=4), World().make_federation((with_options(warm_up=4),))
+    piece, fed = (
+        with_options(warm_up=4),
+        SmallFederation().make_federation((with_options(warm_up=4),)),
+    )
     given, (_, state) = batch(), anchors({0, 1, 2, 3, 4})
     whole = losses_and_gradients(with_options(), given, state)[0]
     server = piece.server_state(fed.task)
@@ -205,7 +208,7 @@ def test_the_first_round_of_matching_has_the_first_share(kind):
     terms = []
     for warm_up in (0, 2):
         piece = kind(strength=1.0, start_round=1, warm_up=warm_up)
-        fed = World().make_federation((piece,))
+        fed = SmallFederation().make_federation((piece,))
         state, logs = start(fed), []
         for _ in range(2):
             state, log = run_round(state, fed)
@@ -246,7 +249,7 @@ class Scaled(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(64, 6), nn.Linear(6, worlds.CLASSES)
+        self.body, self.head = nn.Linear(64, 6), nn.Linear(6, fixtures.CLASSES)
         self.scale = nn.Parameter(torch.ones(6))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -254,15 +257,15 @@ class Scaled(nn.Module):
         return features, self.head(features)
 
 
-@pytest.mark.parametrize("network", [lambda: worlds.make_network("mlp"), Scaled])
+@pytest.mark.parametrize("network", [lambda: fixtures.make_network("mlp"), Scaled])
 def test_the_head_is_the_same_in_every_executor(network):
     """Whether the network is stacked by its layers or mapped over clients."""
     module, piece = network().double(), with_options(calibration=3.0)
     ends = []
     for executor in ("loop", "stacked"):
-        data = worlds.make_images(dtype=torch.float64)
-        fed = worlds.make_federation(module, data, piece, executor=executor)
-        ends.append(worlds.play_rounds(start(fed), fed, 2).model)
+        data = fixtures.make_images(dtype=torch.float64)
+        fed = fixtures.make_federation(module, data, piece, executor=executor)
+        ends.append(fixtures.play_rounds(start(fed), fed, 2).model)
     same_model(ends[0], ends[1], 1e-9)
 
 

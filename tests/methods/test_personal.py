@@ -21,7 +21,7 @@ from fedfm.methods import (
     Scaffold,
 )
 from fedfm.rounds.round import run_round
-from fedfm.verify.worlds import World, play_rounds, start
+from fedfm.verify.fixtures import SmallFederation, play_rounds, start
 from tests.methods.test_baselines import METHODS
 
 NORM = "tiny cnn with batch norm"
@@ -48,30 +48,32 @@ def test_there_are_five_that_keep_models():
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_what_stays_goes_down_once_and_never_up(piece, stays):
-    world = World(NORM, participation=1.0)
-    fed, clients = world.make_federation((piece,)), len(world.sizes)
+    small = SmallFederation(NORM, participation=1.0)
+    fed, clients = small.make_federation((piece,)), len(small.sizes)
     state, first = run_round(start(fed), fed)
     _, second = run_round(state, fed)
-    whole, own = size(world.module), size(world.module, stays)
+    whole, own = size(small.module), size(small.module, stays)
     assert first.traffic.floats_down == clients * whole
     assert second.traffic.floats_down == clients * (whole - own)
     assert first.traffic.floats_up == second.traffic.floats_up == clients * (whole - own)
 
 
 def test_pooled_data_are_one_clients_and_nothing_is_sent():
-    world = World()
-    fed = world.make_federation((Centralised(),))
+    small = SmallFederation()
+    fed = small.make_federation((Centralised(),))
     _, log = run_round(start(fed), fed)
-    assert fed.samples[0].tolist() == list(range(sum(world.sizes)))
+    assert fed.samples[0].tolist() == list(range(sum(small.sizes)))
     assert log.traffic.bytes_up == log.traffic.bytes_down == log.traffic.handshakes == 0
 
 
 def test_the_head_neither_steps_nor_decays_while_the_body_trains():
     """After longer training of the body, the head is still the one of its own stage."""
-    world = World(NORM, participation=1.0)
-    fed = world.make_federation((FedRep(head_epochs=1),))
+    small = SmallFederation(NORM, participation=1.0)
+    fed = small.make_federation((FedRep(head_epochs=1),))
     heads = [play_rounds(start(fed), fed, 1).clients.get(0)["model"]["params"]]
-    longer = World(NORM, participation=1.0, epochs=4).make_federation((FedRep(head_epochs=1),))
+    longer = SmallFederation(NORM, participation=1.0, epochs=4).make_federation(
+        (FedRep(head_epochs=1),)
+    )
     heads.append(play_rounds(start(longer), longer, 1).clients.get(0)["model"]["params"])
     assert heads[0].keys() == {"head.weight", "head.bias"}
     for name, leaf in heads[0].items():
@@ -139,10 +141,10 @@ class Prior(Piece):
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_a_piece_sees_its_clients_class_counts(executor):
-    world = World(executor=executor)
-    fed = world.make_federation((Prior(),))
+    small = SmallFederation(executor=executor)
+    fed = small.make_federation((Prior(),))
     counts = fed.count_classes([0, 2])
-    labels = world.data.train.labels
+    labels = small.data.train.labels
     assert counts.tolist() == [
         torch.bincount(labels[fed.samples[k]], minlength=5).tolist() for k in (0, 2)
     ]

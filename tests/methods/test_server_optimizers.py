@@ -17,7 +17,7 @@ from fedfm.methods import (
     Turnout,
 )
 from fedfm.verify.checks import same_model
-from fedfm.verify.worlds import World
+from fedfm.verify.fixtures import SmallFederation
 
 KINDS = [FedAdagrad, FedAdam, FedYogi]
 TASK = Task(Model({"w": torch.zeros(2, dtype=torch.float64)}, {}), classes=2, features=1)
@@ -49,16 +49,16 @@ def test_three_steps_by_hand(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_tau_gives_fedavg(kind):
     """With changes far below tau, v stays tau^2, or shrinks by beta_2 in FedAdam."""
-    tau, world = 1e9, World("tiny cnn with batch norm")
+    tau, small = 1e9, SmallFederation("tiny cnn with batch norm")
     shrunk = sqrt(B2) if kind is FedAdam else 1.0
     more = {} if kind is FedAdagrad else {"beta2": B2}
-    ours = world.play((kind(lr=tau * (1 + shrunk), beta1=0.0, tau=tau, **more),), 1)
-    same_model(ours.model, world.play((FedAvg(),), 1).model, 1e-12)
+    ours = small.play((kind(lr=tau * (1 + shrunk), beta1=0.0, tau=tau, **more),), 1)
+    same_model(ours.model, small.play((FedAvg(),), 1).model, 1e-12)
 
 
 def test_statistics_of_batch_norm_are_averaged_as_in_fedavg():
-    world = World("tiny cnn with batch norm")
-    ours, plain = (world.play((piece,), 1).model for piece in (FedAdam(), FedAvg()))
+    small = SmallFederation("tiny cnn with batch norm")
+    ours, plain = (small.play((piece,), 1).model for piece in (FedAdam(), FedAvg()))
     assert all(torch.equal(ours.buffers[name], leaf) for name, leaf in plain.buffers.items())
     assert any(not torch.equal(ours.params[name], leaf) for name, leaf in plain.params.items())
 
@@ -66,7 +66,7 @@ def test_statistics_of_batch_norm_are_averaged_as_in_fedavg():
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_feature_matching_on_top(kind, executor):
-    state = World(executor=executor).play((kind(), FedFM(strength=1.0, start_round=0)), 2)
+    state = SmallFederation(executor=executor).play((kind(), FedFM(strength=1.0, start_round=0)), 2)
     assert all(leaf.isfinite().all() for leaf in state.model.params.values())
 
 

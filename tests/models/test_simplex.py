@@ -8,9 +8,9 @@ from fedfm.engine.stacked_networks import MappedNetwork, stack_network
 from fedfm.methods import BalancedSoftmax, Piece
 from fedfm.models.simplex import Simplex, make_head
 from fedfm.rounds.round import run_round
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from fedfm.verify.checks import same_model
-from fedfm.verify.worlds import start
+from fedfm.verify.fixtures import start
 
 
 def test_class_directions_are_the_vertices_of_a_simplex():
@@ -58,7 +58,7 @@ def test_an_unknown_head_is_refused():
 
 
 def test_it_is_stacked_by_a_layer_of_its_own():
-    network = worlds.make_network("mlp", head="simplex")
+    network = fixtures.make_network("mlp", head="simplex")
     stacked = stack_network(network, torch.randn(2, 3, 1, 8, 8))
     assert not isinstance(stacked, MappedNetwork)
 
@@ -72,11 +72,11 @@ def test_it_is_stacked_by_a_layer_of_its_own():
     ids=["fedetf", "fedetf+fedfm"],
 )
 def test_fedetf_is_the_same_in_every_executor(pieces: tuple[Piece, ...]):
-    module = worlds.make_network("mlp", hidden=[9], head="simplex", dtype=torch.float64)
+    module = fixtures.make_network("mlp", hidden=[9], head="simplex", dtype=torch.float64)
     ends = []
     for executor in ("loop", "stacked"):
-        data = worlds.make_images(dtype=torch.float64)
-        fed = worlds.make_federation(module, data, *pieces, executor=executor)
+        data = fixtures.make_images(dtype=torch.float64)
+        fed = fixtures.make_federation(module, data, *pieces, executor=executor)
         state = start(fed)
         for _ in range(2):
             state, log = run_round(state, fed)

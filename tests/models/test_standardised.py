@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from fedfm import FedFM, UserError, models
 from fedfm.engine.stacked_networks import MappedNetwork, stack_network
 from fedfm.models.standardised import StandardisedConv2d
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from fedfm.verify.checks import same_model
-from fedfm.verify.worlds import play_rounds, start
+from fedfm.verify.fixtures import play_rounds, start
 
 NETWORK: dict[str, Any] = {
     "channels": [4, 6],
@@ -55,13 +55,13 @@ def test_scaled_weights_are_the_same_network():
 
 
 def test_it_is_the_same_in_every_executor():
-    module = worlds.make_network("cnn", dtype=torch.float64, **NETWORK)
+    module = fixtures.make_network("cnn", dtype=torch.float64, **NETWORK)
     assert not isinstance(stack_network(module, torch.randn(2, 3, 1, 8, 8)), MappedNetwork)
     ends = []
     for executor in ("loop", "stacked"):
-        data = worlds.make_images(dtype=torch.float64)
+        data = fixtures.make_images(dtype=torch.float64)
         matching = FedFM(strength=1.0, start_round=0)
-        fed = worlds.make_federation(module, data, matching, executor=executor)
+        fed = fixtures.make_federation(module, data, matching, executor=executor)
         ends.append(play_rounds(start(fed), fed, 2).model)
     same_model(ends[0], ends[1], 1e-9)
 

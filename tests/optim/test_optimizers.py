@@ -15,7 +15,7 @@ from fedfm.engine.objective import Objective
 from fedfm.methods import FedAvg, FedProx, Piece, Scaffold
 from fedfm.optim import OPTIMIZERS, Adam, AdamW, Clipping, Optimizer, Schedule, Sgd
 from fedfm.rounds.federation import Federation
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.engine import test_graphs
 
 captured = test_graphs.captured
@@ -39,9 +39,9 @@ def world(executor: str, *pieces: Piece) -> tuple[nn.Module, Federation]:
     It has no batch norm: the gradients of a bias before one are rounding errors, which Adam would
     scale to steps of full length.
     """
-    module = worlds.make_network("tiny cnn", dtype=torch.float64)
-    data = worlds.make_images(shape=worlds.TINY, dtype=torch.float64)
-    return module, worlds.make_federation(module, data, *pieces or (FedAvg(),), executor=executor)
+    module = fixtures.make_network("tiny cnn", dtype=torch.float64)
+    data = fixtures.make_images(shape=fixtures.TINY, dtype=torch.float64)
+    return module, fixtures.make_federation(module, data, *pieces or (FedAvg(),), executor=executor)
 
 
 def train(
@@ -53,7 +53,7 @@ def train(
 ) -> TrainingResult:
     """The last of some rounds, all from the first weights."""
     _, fed = world(executor)
-    start, nothing = worlds.start(fed).model.map(trees.share), Objective((), {})
+    start, nothing = fixtures.start(fed).model.map(trees.share), Objective((), {})
     for round in range(rounds):
         plans = [fed.plan(round, client) for client in range(4)]
         result = fed.executor.train(
@@ -73,7 +73,7 @@ def expect(
     module, fed = world("loop")
     module.train()
     theirs = TORCH[type(optimizer)](module.parameters(), **asdict(optimizer))
-    data = worlds.make_images(shape=worlds.TINY, dtype=torch.float64)
+    data = fixtures.make_images(shape=fixtures.TINY, dtype=torch.float64)
     plan = fed.plan(round, client)
     for step, batch in enumerate(torch.from_numpy(plan.indices.numpy()).split(plan.sizes)):
         for group in theirs.param_groups:
@@ -119,7 +119,7 @@ def test_captured_steps_read_the_rate_and_the_count_of_every_step(captured, case
 
 def test_captured_steps_are_used_again_whatever_the_rate(captured):
     _, fed = world("graph")
-    start, plans = worlds.start(fed).model.map(trees.share), [fed.plan(0, k) for k in range(4)]
+    start, plans = fixtures.start(fed).model.map(trees.share), [fed.plan(0, k) for k in range(4)]
     for optimizer in (CASES["momentum"], CASES["adamw"]):
         ends, before = [], len(captured)
         for factor in (1.0, 0.5, 0.5, 1.0):
@@ -137,7 +137,7 @@ def test_captured_steps_are_used_again_whatever_the_rate(captured):
 def test_a_constant_rate_stays_a_number(captured):
     """What plain SGD costs and computes on a GPU is what it was without schedules."""
     _, fed = world("graph")
-    start, plans = worlds.start(fed).model.map(trees.share), [fed.plan(0, k) for k in range(4)]
+    start, plans = fixtures.start(fed).model.map(trees.share), [fed.plan(0, k) for k in range(4)]
     fed.executor.train(TrainingJob(start, plans, Objective((), {}), CASES["momentum"]))
     assert isinstance(fed.executor, graphs.GraphExecutor)
     clock = fed.executor.cohorts[-1].clock
@@ -150,7 +150,10 @@ def test_moments_start_at_zero_in_every_round(captured):
     """The second round from the same weights on the same batches ends as the first."""
     for executor in ("stacked", "graph"):
         _, fed = world(executor)
-        start, plans = worlds.start(fed).model.map(trees.share), [fed.plan(0, k) for k in range(4)]
+        start, plans = (
+            fixtures.start(fed).model.map(trees.share),
+            [fed.plan(0, k) for k in range(4)],
+        )
         for case in ("momentum", "adamw"):
             job = TrainingJob(start, plans, Objective((), {}), CASES[case])
             first, second = (fed.executor.train(job).model.params for _ in range(2))
@@ -254,7 +257,7 @@ def test_corrections_become_a_part_of_the_step_where_that_is_the_same(
             schedule=Schedule("exponential", gamma=0.5, rounds=4),
         )
         fed = replace(fed, training=training)
-        ends.append(worlds.play_rounds(worlds.start(fed), fed, 3))
+        ends.append(fixtures.play_rounds(fixtures.start(fed), fed, 3))
         if isinstance(fed.executor, graphs.GraphExecutor):
             assert fed.executor.cohorts[-1].folds_corrections is folds
             assert (fed.executor.cohorts[-1].correction is not None) is folds

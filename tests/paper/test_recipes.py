@@ -37,7 +37,7 @@ NUMBER_OF_CELLS = {
     "baselines": (11 * 2, 4 * 2),
 }
 PAPERS = sorted(name for name in NUMBER_OF_CELLS if not name.startswith("field"))
-"""The others are about the field's methods: tests/paper/field."""
+"""The others are about the field's methods: tests/paper/comparison."""
 
 
 def config(name: str, *labels: str, quick: bool = False, overrides: tuple[str, ...] = ()):

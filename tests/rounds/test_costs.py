@@ -7,7 +7,7 @@ from torch import nn
 from fedfm import FedAvg, FedFM, FedFMLite, Partition, Piece, Training, compose, models, simulate
 from fedfm.methods import PIECES, Method
 from fedfm.rounds.costs import Cost, measure_cost
-from fedfm.verify.worlds import CLASSES, make_images, make_network
+from fedfm.verify.fixtures import CLASSES, make_images, make_network
 
 SHAPE = (1, 8, 8)
 NETWORKS = {

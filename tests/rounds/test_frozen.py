@@ -11,7 +11,7 @@ from fedfm.models.weights import freeze_layers
 from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.sampling import draw_cohort
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
-from fedfm.verify.worlds import CLASSES, make_images, make_network
+from fedfm.verify.fixtures import CLASSES, make_images, make_network
 
 SHAPE = (1, 8, 8)
 METHODS = {name: piece() for name, piece in PIECES.items() if not piece.pools_data} | {

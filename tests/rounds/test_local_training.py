@@ -19,22 +19,22 @@ from fedfm.methods import FedNova, FedProx, Piece, Scaffold
 from fedfm.optim import AdamW, Clipping, Schedule, Sgd
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
-from fedfm.verify import worlds
-from fedfm.verify.agreement import agree
+from fedfm.verify import fixtures
 from fedfm.verify.checks import Mismatch, same_model
+from fedfm.verify.compare_textbook import agree
+from fedfm.verify.fixtures import SmallFederation
 from fedfm.verify.oracles import cohort_of
 from fedfm.verify.textbook import drift, loop, parts
-from fedfm.verify.worlds import World
 from tests.folders import timeless
 from tests.pairs import pairwise
 
 FACTORS = (0.2, 1.0, 0.5, 0.1, 0.7, 0.3)
-MODULE = worlds.make_network("tiny mlp", dtype=torch.float64)
-DATA = worlds.make_images(shape=worlds.TINY, dtype=torch.float64)
+MODULE = fixtures.make_network("tiny mlp", dtype=torch.float64)
+DATA = fixtures.make_images(shape=fixtures.TINY, dtype=torch.float64)
 
 
 def federation(*pieces: Piece, executor: str = "stacked", **training: Any) -> Federation:
-    fed = worlds.make_federation(MODULE, DATA, *pieces, executor=executor, participation=0.75)
+    fed = fixtures.make_federation(MODULE, DATA, *pieces, executor=executor, participation=0.75)
     return replace(fed, training=replace(fed.training, **training))
 
 
@@ -47,7 +47,7 @@ def federation(*pieces: Piece, executor: str = "stacked", **training: Any) -> Fe
 )
 def test_a_decaying_rate_and_clipping_are_the_textbooks(piece, first, executor):
     decaying = {"lr_gamma": 0.6, "clip_norm": 0.5, "clip_first": first}
-    agree(World("tiny cnn with batch norm", executor=executor, **decaying), (piece,))
+    agree(SmallFederation("tiny cnn with batch norm", executor=executor, **decaying), (piece,))
 
 
 @pytest.mark.parametrize("piece", [FedAvg(), Scaffold(), FedNova()])
@@ -57,13 +57,13 @@ def test_a_rate_frozen_at_the_first_round_would_be_noticed(piece):
         patch.object(Schedule, "factors", lambda self, round, steps: whole(self, 0, steps)),
         pytest.raises(Mismatch),
     ):
-        agree(World(lr_gamma=0.6), (piece,))
+        agree(SmallFederation(lr_gamma=0.6), (piece,))
 
 
 def test_the_order_of_clipping_and_corrections_matters():
-    """Else the two worlds of the suite would show the same."""
+    """Else the two federations of the suite would show the same."""
     ends = [
-        World(clip_norm=0.5, clip_first=first).play((FedProx(mu=5.0),), 2)
+        SmallFederation(clip_norm=0.5, clip_first=first).play((FedProx(mu=5.0),), 2)
         for first in (True, False)
     ]
     one, other = (flatten(end.model._asdict()) for end in ends)
@@ -132,7 +132,7 @@ def test_a_rate_that_changes_by_step_is_the_textbooks(pieces, oracle, nesterov, 
     monkeypatch.setattr(drift, "unit_gradient_sum", unit_gradient_sum(nesterov))
     fed = federation(*pieces, optimizer=sgd, schedule=Schedule(warmup=3, unit="step"))
     theirs = oracle(MODULE, 4, sgd.lr, sgd.momentum, sgd.weight_decay)
-    state = worlds.start(fed)
+    state = fixtures.start(fed)
     for _ in range(4):
         theirs.round(cohort_of(fed, DATA, state.round))
         state, _ = run_round(state, fed)
@@ -148,7 +148,7 @@ def test_adamw_with_corrections_and_clipping_is_the_loop_s():
         schedule=Schedule("exponential", gamma=0.5),
     )
     expected = adamw_by_hand(fed)
-    for name, value in worlds.play_rounds(worlds.start(fed), fed, 2).model.params.items():
+    for name, value in fixtures.play_rounds(fixtures.start(fed), fed, 2).model.params.items():
         torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-11)
 
 

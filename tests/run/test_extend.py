@@ -10,7 +10,7 @@ import pytest
 from fedfm import FedAvg, FedFM, FedFMLite, Piece, Result, Training, UserError, simulate
 from fedfm.methods import Scaffold
 from fedfm.run.extend import ANCESTRY
-from fedfm.verify.worlds import make_images
+from fedfm.verify.fixtures import make_images
 from tests.folders import FullDisk, PowerFailure, contents, failing, timeless
 from tests.run.test_folder import METHODS, Stop
 

@@ -20,7 +20,7 @@ from fedfm.run.folder import differences
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
 from fedfm.run.simulation import Simulation
-from fedfm.verify.worlds import make_images, make_network
+from fedfm.verify.fixtures import make_images, make_network
 from tests.folders import FullDisk, PowerFailure, contents, failing, lines, summary, timeless
 
 ROUNDS = 4

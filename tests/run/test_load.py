@@ -14,7 +14,7 @@ from fedfm.rounds.group import personal_models
 from fedfm.run.description import DataDescription
 from fedfm.run.load import load_test_split
 from fedfm.run.simulation import Simulation
-from fedfm.verify.worlds import make_images
+from fedfm.verify.fixtures import make_images
 
 FEW = Training(clients=3, rounds=2, epochs=1)
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from fedfm.engine.networks import copy_model
 from fedfm.methods import FedAvg
 from fedfm.verify.checks import same_model
+from fedfm.verify.fixtures import SmallFederation
 from fedfm.verify.oracles import cohort_of
-from fedfm.verify.worlds import World
 
 TARGETS = torch.tensor(
     [[0.0, 0.0], [4.0, 0.0], [8.0, 0.0], [3.0, 4.0], [3.75, 4.0]], dtype=torch.float64
@@ -54,24 +54,24 @@ def where(method: Any) -> list[float]:
     return [float(method.model.a.detach()), float(method.model.b.detach())]
 
 
-HARD = World("tiny cnn with batch norm", lr_gamma=0.9)
+HARD = SmallFederation("tiny cnn with batch norm", lr_gamma=0.9)
 """Partial participation, unequal steps, momentum, weight decay, batch norm, a decaying rate."""
 
 
-def in_world(kind: Any, world: World = HARD, **options: Any) -> Any:
+def in_world(kind: Any, world: SmallFederation = HARD, **options: Any) -> Any:
     """A method of the textbook on the network of a world."""
     sgd = {name: getattr(world, name) for name in ("lr", "momentum", "weight_decay", "lr_gamma")}
     return kind(model=world.module, clients_total=len(world.sizes), **sgd, **options)
 
 
-def play(method: Any, rounds: int = 4, world: World = HARD) -> Any:
+def play(method: Any, rounds: int = 4, world: SmallFederation = HARD) -> Any:
     """The same method after some rounds."""
     for t in range(rounds):
         method.round(cohort(t, world))
     return method
 
 
-def cohort(t: int, world: World = HARD) -> Any:
+def cohort(t: int, world: SmallFederation = HARD) -> Any:
     """Who takes part in a round, and with which batches."""
     return cohort_of(world.make_federation((FedAvg(),)), world.data, t)
 

@@ -1,4 +1,4 @@
-"""A part of the conformance suite: every method in one world, and every planted mistake.
+"""A part of the conformance suite: every method in one federation, and every planted mistake.
 
 The whole suite takes longer: `make verify`.
 """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedfm.cli.grid import count_runs, exit_if_incomplete, make_workers, run_stages
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
+from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_workers, run_stages
 from fedfm.core.errors import plural, require
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedfm.grid.budget import Budget
     from fedfm.grid.jobs import Job
     from fedfm.grid.runner import Grid
-    from fedfm.paper.field.plan import FieldStep
+    from fedfm.paper.comparison.plan import ComparisonStep
 
 
 def compare(
@@ -40,7 +40,7 @@ def compare(
     """
     from fedfm.grid.budget import Budget
     from fedfm.paper.catalogue import read_settings
-    from fedfm.paper.field.plan import load_steps
+    from fedfm.paper.comparison.plan import load_steps
     from fedfm.run.console import log_to_console
 
     require(not (quick and document), "--quick gives no results for a document")
@@ -57,7 +57,7 @@ def compare(
 
 
 def _run_steps(
-    steps: Sequence[FieldStep],
+    steps: Sequence[ComparisonStep],
     changes: Sequence[str],
     quick: bool,
     results: Path,
@@ -84,12 +84,12 @@ def _run_steps(
 
 
 def _plan(
-    step: FieldStep, changes: Sequence[str], quick: bool, results: Path
+    step: ComparisonStep, changes: Sequence[str], quick: bool, results: Path
 ) -> tuple[bool, list[Job]]:
     """Return whether jobs of a step are known by now, and those without results."""
     from fedfm.grid.jobs import find_missing
     from fedfm.grid.store import Store
-    from fedfm.paper.field.plan import Situation, plan_step
+    from fedfm.paper.comparison.plan import Situation, plan_step
 
     summaries = Store(results).summaries()
     jobs = plan_step(step, Situation(summaries, changes, quick))
@@ -104,7 +104,7 @@ def _write_document(
     overrides: Sequence[str],
 ) -> None:
     """Write the document with its pictures; print where they are."""
-    from fedfm.paper.field.document import make_document, write_document
+    from fedfm.paper.comparison.document import make_document, write_document
 
     words = [word for file in files for word in ("--with", str(file))]
     words += [word for change in overrides for word in ("--set", change)]

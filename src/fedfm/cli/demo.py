@@ -23,7 +23,7 @@ def demo(
 ) -> None:
     """Compare FedAvg, FedFM and FedFM-Lite on scikit-learn's digits, in about a minute."""
     from fedfm.config import load_config
-    from fedfm.report.comparison import HEADS, MethodRuns, draw_comparison, format_cells
+    from fedfm.report.demo import HEADS, MethodRuns, draw_comparison, format_cells
     from fedfm.report.html import write_report
     from fedfm.run.console import numeric_table, print_table
 

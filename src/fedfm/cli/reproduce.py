@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fedfm.cli.grid import exit_if_incomplete, make_workers, run_stages
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
+from fedfm.cli.shared_grid import exit_if_incomplete, make_workers, run_stages
 from fedfm.core.errors import require
 
 

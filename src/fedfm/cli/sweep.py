@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedfm.cli.grid import count_runs, exit_if_incomplete, make_workers, run_stages
 from fedfm.cli.options import RunFirst, Source, TableFormat, Time
+from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_workers, run_stages
 from fedfm.core.errors import require
 
 if TYPE_CHECKING:

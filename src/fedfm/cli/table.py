@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedfm.cli.grid import count_runs, exit_if_incomplete, make_workers, run_stages
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, TableFormat, Time, With
+from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_workers, run_stages
 from fedfm.core.errors import require
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def table(
     from fedfm.grid.jobs import find_missing, plan_jobs
     from fedfm.grid.store import Store
     from fedfm.paper.catalogue import load_recipe, read_settings
-    from fedfm.paper.field.tuning import use_choices
+    from fedfm.paper.comparison.tuning import use_choices
     from fedfm.paper.stages import UNTRAINED, draw_untrained
     from fedfm.run.console import log_to_console
 
@@ -125,7 +125,7 @@ def _extend_range(recipe: Recipe, quick: bool, jobs: Sequence[Job], store: Store
     """Return a choice with the values beyond its range that it needs; None if it needs none."""
     from fedfm.grid.jobs import select_current
     from fedfm.report.tables.build import build_table
-    from fedfm.report.tables.choice import extend_choice
+    from fedfm.report.tables.tuned_settings import extend_choice
 
     if quick or recipe.output != "choice":
         return None
@@ -150,7 +150,7 @@ def _print_table(
 def _write_files(recipe: Recipe, content: Table, results: Path, quick: bool) -> None:
     """Write the picture or the choice that goes with the table."""
     from fedfm.paper.pictures import draw_picture
-    from fedfm.report.tables.choice import write_choice
+    from fedfm.report.tables.tuned_settings import write_choice
 
     if recipe.output == "choice" and (path := write_choice(recipe, content, results)):
         print(f"choice in {path}; use it with --with {path}", file=sys.stderr)
@@ -197,7 +197,7 @@ def _count_runs(
 ) -> dict[str, Any]:
     """Return a recipe's name, place in the paper, title, and how many of its runs exist."""
     from fedfm.grid.jobs import find_missing, plan_jobs
-    from fedfm.paper.field.tuning import use_choices
+    from fedfm.paper.comparison.tuning import use_choices
     from fedfm.paper.stages import UNTRAINED
 
     row = {"name": recipe.name, "paper": recipe.paper, "title": recipe.title}

@@ -12,8 +12,8 @@ from fedfm.grid.recipe import Recipe, expand_cells
 from fedfm.grid.store import Store, Summary
 from fedfm.paper.catalogue import load_recipe, read_shared
 from fedfm.report.tables.build import build_table
-from fedfm.report.tables.choice import extend_choice, find_beyond
 from fedfm.report.tables.table import Table
+from fedfm.report.tables.tuned_settings import extend_choice, find_beyond
 
 Places = Mapping[str, Sequence[str]]
 """Labels along some axes."""

@@ -7,8 +7,8 @@ from fedfm.core.tables import flatten_keys
 from fedfm.paper.claims import L2
 from fedfm.paper.evidence import Evidence
 from fedfm.paper.settings import CHOICES, read_data
-from fedfm.report.tables.choice import find_tried
 from fedfm.report.tables.formats import format_markdown_table
+from fedfm.report.tables.tuned_settings import find_tried
 
 HOW = """\
 ## How the runs were made

@@ -4,17 +4,20 @@ import shutil
 from pathlib import Path
 
 from fedfm.core.files import write_atomically
+from fedfm.grid.repeats import find_repeats_within
+from fedfm.grid.store import Summary
 from fedfm.paper.costs import render_costs
 from fedfm.paper.document import Document
+from fedfm.paper.evidence import Evidence
 from fedfm.paper.images import render_images
 from fedfm.paper.introduction import render_introduction
 from fedfm.paper.missing import render_missing
 from fedfm.paper.plan import Section
 from fedfm.paper.protocol import render_protocol
-from fedfm.paper.repeated import render_repeats
 from fedfm.paper.sections import JPEG, Renderer
 from fedfm.paper.stages import UNTRAINED
 from fedfm.paper.verdicts import render_claims
+from fedfm.report.tables.formats import format_markdown_table
 from fedfm.report.tables.table import Table
 
 THEORY = """\
@@ -78,3 +81,26 @@ def render_document(made: Document) -> str:
         render_repeats(made.exact, made.jpeg),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def render_repeats(*folders: Evidence | None) -> str:
+    """Return the section about runs that were made twice; nothing if none was."""
+    rows = [
+        [
+            _format_title_and_date(each.first),
+            _format_title_and_date(each.second),
+            str(each.compared),
+            f"round {each.differs_in}" if each.differs_in else "none",
+        ]
+        for evidence in folders
+        if evidence
+        for each in find_repeats_within(evidence.folder)
+    ]
+    about = "Every value of a round except its time is compared, to the last digit."
+    heads = ("run", "made again as", "rounds compared", "first difference")
+    table = format_markdown_table(heads, rows)
+    return f"## Runs made twice\n\n{about}\n\n{table}" if rows else ""
+
+
+def _format_title_and_date(run: Summary) -> str:
+    return f"{run.title} ({run.finished[:16].replace('T', ' ')})"

@@ -13,9 +13,9 @@ from fedfm.grid.store import DRAWN_FILE, Summary
 from fedfm.paper.catalogue import load_recipe
 from fedfm.paper.evidence import Evidence, make_anchor, make_title
 from fedfm.paper.plan import Section
-from fedfm.report.tables.choice import choose_settings
 from fedfm.report.tables.formats import escape_markdown, format_markdown_table
 from fedfm.report.tables.table import Entry, Table
+from fedfm.report.tables.tuned_settings import choose_settings
 
 NOT_RUN = "not run"
 JPEG = "JPEG images"

@@ -18,7 +18,7 @@ from fedfm.paper.claims import UNDECIDED, judge_claims
 from fedfm.paper.plan import ReproductionPlan, ReproductionStep, build_tables
 from fedfm.paper.settings import CHOICES, list_settings_files
 from fedfm.report.tables.build import build_table
-from fedfm.report.tables.choice import extend_choice, write_choice
+from fedfm.report.tables.tuned_settings import extend_choice, write_choice
 
 logger = logging.getLogger(__name__)
 UNTRAINED = ("partitions", "clients")

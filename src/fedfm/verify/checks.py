@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedfm.core.trees import Tree, flatten
 from fedfm.methods import PIECES, Model, compose
-from fedfm.verify.worlds import Pieces
+from fedfm.verify.fixtures import Pieces
 
 
 class Mismatch(Exception):

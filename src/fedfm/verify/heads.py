@@ -11,16 +11,27 @@ from fedfm.core.trees import Tree
 from fedfm.engine.networks import copy_model
 from fedfm.methods import Model, ccvr
 from fedfm.rounds.round import run_round
-from fedfm.verify.agreement import compare_bill
 from fedfm.verify.checks import check, only, same, same_model
+from fedfm.verify.compare_textbook import compare_bill
+from fedfm.verify.fixtures import (
+    CLASSES,
+    FEATURES,
+    Pieces,
+    SmallFederation,
+    play_rounds,
+    split_samples,
+    start,
+)
 from fedfm.verify.oracles import cohort_of, make_method
 from fedfm.verify.textbook.ledger import conclusion_bill, round_bill
 from fedfm.verify.textbook.loop import FedAvg
 from fedfm.verify.textbook.simplex import SimplexNet
 from fedfm.verify.textbook.statistics import add_sums, class_sums, mixture
-from fedfm.verify.worlds import CLASSES, FEATURES, Pieces, World, play_rounds, split_samples, start
 
-SIMPLEX, LAST = World("tiny mlp with a simplex"), World("tiny cnn with batch norm")
+SIMPLEX, LAST = (
+    SmallFederation("tiny mlp with a simplex"),
+    SmallFederation("tiny cnn with batch norm"),
+)
 NAMES = {"head.projection.": "projection.", "head.simplex.": ""}
 """What parameters of the library's simplex head begin with, and those of the textbook's."""
 

@@ -11,11 +11,11 @@ from fedfm.engine.networks import copy_model
 from fedfm.methods import FedAvg
 from fedfm.methods.anchors import Anchored
 from fedfm.verify.checks import check, only, same, same_model
-from fedfm.verify.worlds import Pieces, World
+from fedfm.verify.fixtures import Pieces, SmallFederation
 
-EQUAL_STEPS = World("tiny cnn with batch norm", sizes=(11, 8, 9, 10))
-ONE_STEP = World("tiny cnn with batch norm", epochs=1, batch_size=100)
-CENTRAL = World(
+EQUAL_STEPS = SmallFederation("tiny cnn with batch norm", sizes=(11, 8, 9, 10))
+ONE_STEP = SmallFederation("tiny cnn with batch norm", epochs=1, batch_size=100)
+CENTRAL = SmallFederation(
     sizes=(6, 6, 6, 6),
     epochs=1,
     batch_size=6,
@@ -25,9 +25,9 @@ CENTRAL = World(
 )
 
 
-def equal_fedavg(world: World, pieces: Pieces) -> None:
+def equal_fedavg(small: SmallFederation, pieces: Pieces) -> None:
     """Compare three rounds with FedAvg's."""
-    ours, plain = (world.play(method, 3) for method in (pieces, (FedAvg(),)))
+    ours, plain = (small.play(method, 3) for method in (pieces, (FedAvg(),)))
     same_model(ours.model, plain.model, 1e-12)
 
 
@@ -67,21 +67,21 @@ def pools(pieces: Pieces) -> bool:
 def pool_anchors(pieces: Pieces) -> None:
     """Partition a data set in two ways, under a model that does not move."""
     for sizes in ((13, 6, 3, 9), (2, 20, 5, 4)):
-        world = World(sizes=sizes, lr=0.0, participation=1.0)
-        server = world.play(pieces, 1).server[pieces[0].name]
-        expected = class_means(world)
+        small = SmallFederation(sizes=sizes, lr=0.0, participation=1.0)
+        server = small.play(pieces, 1).server[pieces[0].name]
+        expected = class_means(small)
         same({"seen": server["seen"]}, {"seen": expected["seen"]}, where=f"{sizes}: ")
         held = server["anchors"][expected["seen"]]
         same({"anchors": held}, {"anchors": expected["means"]}, 1e-12, f"{sizes}: ")
 
 
-def class_means(world: World) -> Tree:
+def class_means(small: SmallFederation) -> Tree:
     """Return the mean features of the classes that occur [c, d], and which occur [C]."""
-    split = world.data.train
+    split = small.data.train
     with torch.no_grad():
-        features: Tensor = copy.deepcopy(world.module).eval()(split.inputs)[0]
-    present = [c for c in range(len(world.data.classes)) if (split.labels == c).any()]
-    seen = torch.zeros(len(world.data.classes), dtype=torch.bool)
+        features: Tensor = copy.deepcopy(small.module).eval()(split.inputs)[0]
+    present = [c for c in range(len(small.data.classes)) if (split.labels == c).any()]
+    seen = torch.zeros(len(small.data.classes), dtype=torch.bool)
     seen[present] = True
     means = [features[split.labels == c].mean(0) for c in present]
     return {"means": torch.stack(means), "seen": seen}

@@ -12,6 +12,7 @@ from fedfm.data.dataset import Dataset
 from fedfm.methods import FedAvg, Piece
 from fedfm.rounds.federation import Federation
 from fedfm.verify.checks import registered_name
+from fedfm.verify.fixtures import Pieces, SmallFederation
 from fedfm.verify.textbook import (
     drift,
     features,
@@ -23,7 +24,6 @@ from fedfm.verify.textbook import (
     server_optimizers,
     sharpness,
 )
-from fedfm.verify.worlds import Pieces, World
 
 METHODS: dict[str, type[loop.FedAvg]] = {
     "fedavg": loop.FedAvg,
@@ -74,14 +74,14 @@ class Oracle(Protocol):
         """Play one round."""
 
 
-def make_oracle(pieces: Pieces, world: World) -> Oracle:
+def make_oracle(pieces: Pieces, small: SmallFederation) -> Oracle:
     """Return the textbook's version of pieces of which the last may be FedFM or FedFM-Lite."""
     *others, last = pieces
-    world = replace(world, lr=world.lr * world.lr_gamma ** choose_compared_rounds(pieces).begin)
+    small = replace(small, lr=small.lr * small.lr_gamma ** choose_compared_rounds(pieces).begin)
     if last.name not in ("fedfm", "fedfm-lite"):
-        return make_method(pieces, world)
+        return make_method(pieces, small)
     settings = {
-        "method": make_method(tuple(others) or (FedAvg(),), world),
+        "method": make_method(tuple(others) or (FedAvg(),), small),
         "wait": choose_compared_rounds(pieces).wait,
         "aggregation": vars(last)["anchors"],
         **copy_settings(last, fedfm.FedFM),
@@ -91,7 +91,7 @@ def make_oracle(pieces: Pieces, world: World) -> Oracle:
     return fedfm.FedFMLite(**settings, every=choose_compared_rounds(pieces).every)
 
 
-def make_method(pieces: Pieces, world: World) -> loop.FedAvg:
+def make_method(pieces: Pieces, small: SmallFederation) -> loop.FedAvg:
     """Return the textbook's method for a piece, or for FedNova with FedProx."""
     first, *more = pieces
     kind = METHODS[first.name]
@@ -101,9 +101,9 @@ def make_method(pieces: Pieces, world: World) -> loop.FedAvg:
     if first.name == "fedproto":
         settings["wait"] = choose_compared_rounds(pieces).wait
     for name in ("lr_gamma", "clip_norm", "clip_first"):
-        settings[name] = getattr(world, name)
-    sgd = world.lr, world.momentum, world.weight_decay
-    return kind(world.module, len(world.sizes), *sgd, **settings)
+        settings[name] = getattr(small, name)
+    sgd = small.lr, small.momentum, small.weight_decay
+    return kind(small.module, len(small.sizes), *sgd, **settings)
 
 
 def copy_settings(piece: Piece, kind: Any) -> dict[str, Any]:

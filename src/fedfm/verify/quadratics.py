@@ -22,7 +22,7 @@ from fedfm.engine.networks import copy_model
 from fedfm.methods import Batch, FedAvg, FedDyn, Model, Piece
 from fedfm.rounds.federation import Federation
 from fedfm.verify.checks import Mismatch, check, only, same
-from fedfm.verify.worlds import Pieces, make_federation, play_rounds, split_samples, start
+from fedfm.verify.fixtures import Pieces, make_federation, play_rounds, split_samples, start
 
 FEATURES, CLASSES = 3, 2
 SIZES, STEPS = (12, 12, 9, 9), (2, 5, 3, 4)

@@ -8,13 +8,21 @@ from traceback import walk_tb
 from typing import Any
 
 from fedfm.methods import PIECES, Piece
-from fedfm.verify import agreement, generic, heads, identities, quadratics
+from fedfm.verify import compare_textbook, heads, identities, quadratics, universal_checks
 from fedfm.verify.checks import CHECKS, Check
+from fedfm.verify.fixtures import Pieces
 from fedfm.verify.mistakes import MISTAKES, Mistake
 from fedfm.verify.report import Caught, Report, Row
-from fedfm.verify.worlds import Pieces
 
-__all__ = ["agreement", "generic", "heads", "identities", "quadratics", "verify", "verify_all"]
+__all__ = [
+    "compare_textbook",
+    "heads",
+    "identities",
+    "quadratics",
+    "universal_checks",
+    "verify",
+    "verify_all",
+]
 
 Step = Callable[[str], None]
 """Called before each method and mistake, with its name."""

@@ -12,21 +12,21 @@ from fedfm.engine.update import Clock, update
 from fedfm.optim import Adam
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State
-from fedfm.verify import worlds
+from fedfm.verify import fixtures
 from tests.engine.test_graphs import METHODS
 
 ROUNDS = 2
 
 
 def played(module: nn.Module, method: str, low: torch.dtype | None) -> State:
-    fed = worlds.make_federation(module, worlds.make_images(), *METHODS[method])
+    fed = fixtures.make_federation(module, fixtures.make_images(), *METHODS[method])
     fed = replace(
         fed,
         executor=StackedExecutor(
-            module, worlds.make_device_data(worlds.make_images(), module), low
+            module, fixtures.make_device_data(fixtures.make_images(), module), low
         ),
     )
-    state = worlds.start(fed)
+    state = fixtures.start(fed)
     for _ in range(ROUNDS):
         state, _ = run_round(state, fed)
     return state
@@ -51,13 +51,13 @@ def assert_near(module: nn.Module, method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_measures_in_bf16(method):
-    assert_near(worlds.make_network("mlp", hidden=[9], norm="batch"), method)
+    assert_near(fixtures.make_network("mlp", hidden=[9], norm="batch"), method)
 
 
 @pytest.mark.parametrize("method", ["moon", "fedfm-lite every 2"])
 @pytest.mark.parametrize("layer", ["body.0", "body.9"])
 def test_networks_with_frozen_layers_do_as_well(layer, method):
-    module = worlds.make_network(norm="batch")
+    module = fixtures.make_network(norm="batch")
     module.get_submodule(layer).requires_grad_(False)
     assert_near(module, method)
 

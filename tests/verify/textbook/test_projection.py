@@ -8,8 +8,8 @@ import torch
 from fedfm import models
 from fedfm.core.errors import UserError
 from fedfm.methods import Moon
-from fedfm.verify import agreement, worlds
-from fedfm.verify.worlds import CLASSES, TINY, World
+from fedfm.verify import compare_textbook, fixtures
+from fedfm.verify.fixtures import CLASSES, TINY, SmallFederation
 
 NAME = "tiny resnet with a projection head"
 OPTIONS = {"width": 4, "stem": "cifar", "norm": "group", "groups": 2}
@@ -47,5 +47,5 @@ def test_a_negative_width_is_refused():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_moon_with_a_projection_head_is_the_textbooks(monkeypatch, momentum):
-    monkeypatch.setitem(worlds.NETWORKS, NAME, lambda: build(6))
-    agreement.agree(World(NAME, momentum=momentum), (Moon(mu=2.0),))
+    monkeypatch.setitem(fixtures.NETWORKS, NAME, lambda: build(6))
+    compare_textbook.agree(SmallFederation(NAME, momentum=momentum), (Moon(mu=2.0),))

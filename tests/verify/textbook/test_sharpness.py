@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedfm.verify.checks import Mismatch
+from fedfm.verify.fixtures import SmallFederation
 from fedfm.verify.textbook.drift import FedDyn
 from fedfm.verify.textbook.loop import FedAvg
 from fedfm.verify.textbook.server_optimizers import FedCM
 from fedfm.verify.textbook.sharpness import FedSAM, FedSMOO, FedSpeed, MoFedSAM
-from fedfm.verify.worlds import World
 from tests.verify.points import (
     ASKEW,
     FIVE_AWAY,
@@ -53,7 +53,7 @@ def test_without_radius_fedsam_is_fedavg(adaptive):
 @pytest.mark.parametrize("kind", [FedSAM, MoFedSAM, FedSpeed, FedSMOO])
 def test_statistics_of_batch_norm_are_those_of_the_first_pass(kind):
     """At rate 0 the first passes are FedAvg's, wherever the second ones are."""
-    still = World("tiny cnn with batch norm", lr=1e-30)
+    still = SmallFederation("tiny cnn with batch norm", lr=1e-30)
     ours, plain = (play(in_world(k, still), 1, still).model for k in (kind, FedAvg))
     expected = dict(plain.named_buffers())
     assert any(not torch.equal(expected[n], b) for n, b in still.module.named_buffers())

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedfm.verify.fixtures import CLASSES, FEATURES
 from fedfm.verify.textbook.losses import BalancedSoftmax
 from fedfm.verify.textbook.simplex import FedETF, SimplexNet, simplex, simplex_logits
-from fedfm.verify.worlds import CLASSES, FEATURES
 from tests.verify.points import HARD, agree, in_world, play
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedfm.verify.fixtures import SmallFederation, split_samples
 from fedfm.verify.textbook.statistics import add_sums, class_sums, mixture, mixture_of_clients
-from fedfm.verify.worlds import World, split_samples
 
-WORLD = World("tiny cnn with batch norm", sizes=(13, 6, 3, 9, 2))
+WORLD = SmallFederation("tiny cnn with batch norm", sizes=(13, 6, 3, 9, 2))
 
 
 def test_one_feature_by_hand():

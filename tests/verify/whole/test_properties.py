@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from fedfm.methods import PIECES, FedAvg, Piece
 from fedfm.rounds.state import to_tree
 from fedfm.verify.checks import same, same_model
-from fedfm.verify.generic import STRENGTHS, can_be_off, reload, renumber
-from fedfm.verify.worlds import World, play_rounds, rounds_for, start, start_steady
+from fedfm.verify.fixtures import SmallFederation, play_rounds, rounds_for, start, start_steady
+from fedfm.verify.universal_checks import STRENGTHS, can_be_off, reload, renumber
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 METHODS = pytest.mark.parametrize("name", PIECES)
-WORLDS = st.builds(
-    World,
+SMALL_FEDERATIONS = st.builds(
+    SmallFederation,
     network=st.sampled_from(["tiny mlp", "tiny cnn with batch norm"]),
     sizes=st.lists(st.integers(3, 12), min_size=2, max_size=5).map(tuple),
     momentum=st.sampled_from([0.0, 0.5, 0.9]),
@@ -36,45 +36,45 @@ def piece_of(name: str) -> Piece:
 
 @METHODS
 @FEW
-@given(world=WORLDS)
-def test_splitting_a_cohort_into_cohorts_of_one_changes_nothing(name, world):
+@given(small=SMALL_FEDERATIONS)
+def test_splitting_a_cohort_into_cohorts_of_one_changes_nothing(name, small):
     pieces = (piece_of(name),)
-    together, apart = (replace(world, executor=e).play(pieces, 2) for e in ("stacked", "loop"))
+    together, apart = (replace(small, executor=e).play(pieces, 2) for e in ("stacked", "loop"))
     same(to_tree(together), to_tree(apart), 1e-8)
 
 
 @METHODS
 @FEW
-@given(world=WORLDS, stop=st.integers(0, 3))
-def test_a_run_resumed_at_any_round_ends_the_same(name, world, stop):
+@given(small=SMALL_FEDERATIONS, stop=st.integers(0, 3))
+def test_a_run_resumed_at_any_round_ends_the_same(name, small, stop):
     pieces = (piece_of(name),)
-    fed = world.make_federation(pieces)
+    fed = small.make_federation(pieces)
     middle = play_rounds(start_steady(fed), fed, stop)
-    resumed = reload(middle, start_steady(world.make_federation(pieces)))
+    resumed = reload(middle, start_steady(small.make_federation(pieces)))
     ends = [play_rounds(state, fed, 3 - stop) for state in (resumed, middle)]
     same(to_tree(ends[0]), to_tree(ends[1]))
 
 
 @pytest.mark.parametrize("name", [n for n, kind in PIECES.items() if not kind.pools_data])
 @FEW
-@given(world=WORLDS, draw=st.data())
-def test_renumbering_the_clients_changes_nothing(name, world, draw):
-    world = replace(world, participation=1.0)
-    fed = world.make_federation((piece_of(name),))
-    moved = renumber(fed, tuple(draw.draw(st.permutations(range(len(world.sizes))))))
+@given(small=SMALL_FEDERATIONS, draw=st.data())
+def test_renumbering_the_clients_changes_nothing(name, small, draw):
+    small = replace(small, participation=1.0)
+    fed = small.make_federation((piece_of(name),))
+    moved = renumber(fed, tuple(draw.draw(st.permutations(range(len(small.sizes))))))
     ends = [play_rounds(start_steady(fed), each, 2).model for each in (fed, moved)]
     same_model(ends[0], ends[1], 1e-8)
 
 
 @pytest.mark.parametrize("name", [n for n, kind in PIECES.items() if can_be_off((kind(),))])
 @FEW
-@given(world=WORLDS)
-def test_zero_strength_is_fedavg(name, world):
+@given(small=SMALL_FEDERATIONS)
+def test_zero_strength_is_fedavg(name, small):
     kind = PIECES[name]
     zero = kind(**{f.name: 0.0 for f in fields(kind) if f.name in STRENGTHS})
-    rounds, fed = rounds_for((zero,), 2), world.make_federation((zero,))
+    rounds, fed = rounds_for((zero,), 2), small.make_federation((zero,))
     silent, plain = (
         play_rounds(start(each, fed.method.steady_round), each, rounds).model
-        for each in (fed, world.make_federation((FedAvg(),)))
+        for each in (fed, small.make_federation((FedAvg(),)))
     )
     same_model(silent, plain)

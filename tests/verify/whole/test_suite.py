@@ -4,8 +4,8 @@ import pytest
 
 from fedfm.methods import PIECES
 from fedfm.verify import CHECKS, MISTAKES
-from fedfm.verify.agreement import ADAPTIVE, AFTERWARDS, FEW, LOSSES, WORLDS
 from fedfm.verify.checks import federated
+from fedfm.verify.compare_textbook import ADAPTIVE, AFTERWARDS, FEW, LOSSES, SMALL_FEDERATIONS
 from fedfm.verify.document import update_tables
 from fedfm.verify.suite import pieces_to_check
 from tests.verify.test_suite import DOCUMENT
@@ -26,8 +26,12 @@ def test_every_registered_method_passes_every_check_that_applies(report, name):
 def test_every_registered_method_has_a_textbook_and_a_planted_mistake(report, name):
     checks = {row.check for row in report.rows if row.method == name}
     several, simple = federated((PIECES[name](),)), name in LOSSES + ADAPTIVE + AFTERWARDS
-    worlds = set(FEW) if simple else {w for w in WORLDS if several or WORLDS[w].broken is None}
-    assert {f"textbook: {world}" for world in worlds} <= checks
+    names = (
+        set(FEW)
+        if simple
+        else {n for n in SMALL_FEDERATIONS if several or SMALL_FEDERATIONS[n].broken is None}
+    )
+    assert {f"textbook: {name}" for name in names} <= checks
     assert any(mistake.method == name for mistake in MISTAKES)
 
 

@@ -8,7 +8,7 @@ from fedfm.grid.jobs import Job, plan_jobs, select_current
 from fedfm.grid.store import Store, Summary
 from fedfm.grid.sweep import mean_of
 from fedfm.paper.catalogue import load_recipe, read_shared
-from fedfm.paper.field.tuning import Tuned, use_choices
+from fedfm.paper.comparison.tuning import Tuned, use_choices
 from fedfm.report.tables.build import build_table
 from fedfm.report.tables.table import Table
 
@@ -19,7 +19,7 @@ METHOD = "method"
 
 
 @dataclass(frozen=True)
-class FieldStep:
+class ComparisonStep:
     """Runs that belong together, in the order of the plan."""
 
     recipe: str
@@ -69,7 +69,7 @@ class Situation:
         return sorted(known, key=lambda label: -known[label])
 
 
-def plan_step(step: FieldStep, now: Situation) -> list[Job]:
+def plan_step(step: ComparisonStep, now: Situation) -> list[Job]:
     """Return the jobs of a step as far as they are known; some wait for results of others."""
     tuned, only = now.tune(step.recipe), [] if now.quick else [*step.only]
     if step.best:
@@ -83,9 +83,9 @@ def plan_step(step: FieldStep, now: Situation) -> list[Job]:
     return now.plan(tuned, step.seeds, only)
 
 
-def load_steps() -> list[FieldStep]:
+def load_steps() -> list[ComparisonStep]:
     """Return the plan that ships with the package."""
-    return [FieldStep(**each) for each in read_shared("field")["steps"]]
+    return [ComparisonStep(**each) for each in read_shared("field")["steps"]]
 
 
 def build_field_table(name: str, results: Path, overrides: Sequence[str]) -> tuple[Tuned, Table]:

@@ -19,16 +19,16 @@ from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
 from fedfm.verify.checks import Mismatch, check, federated, same, same_model
-from fedfm.verify.separate_clients import separate_clients
-from fedfm.verify.worlds import (
+from fedfm.verify.fixtures import (
     CLASSES,
     Pieces,
-    World,
+    SmallFederation,
     play_rounds,
     rounds_for,
     start,
     start_steady,
 )
+from fedfm.verify.separate_clients import separate_clients
 
 ORDER = (2, 0, 3, 1)
 STRENGTHS = ("mu", "strength", "beta")
@@ -38,7 +38,7 @@ STRENGTHS = ("mu", "strength", "beta")
 @check("finite", "every client's training, message and state is finite")
 def check_finite(pieces: Pieces) -> None:
     """Let no client fail, and no tensor of the state have a NaN."""
-    fed = World().make_federation(pieces)
+    fed = SmallFederation().make_federation(pieces)
     state = start_steady(fed)
     for _ in range(rounds_for(pieces)):
         state, log = run_round(state, fed)
@@ -53,9 +53,9 @@ def check_finite(pieces: Pieces) -> None:
 def train_alone(pieces: Pieces) -> None:
     """Compare hooks that see all clients at once with hooks that see one."""
     rounds, network = rounds_for(pieces, 3), "tiny cnn with batch norm"
-    together = World(network).play(pieces, rounds)
+    together = SmallFederation(network).play(pieces, rounds)
     single = tuple(separate_clients(piece) for piece in copy.deepcopy(pieces))
-    apart = World(network, executor="loop").play(single, rounds)
+    apart = SmallFederation(network, executor="loop").play(single, rounds)
     same(to_tree(together), to_tree(apart), 1e-9)
 
 
@@ -84,9 +84,9 @@ def renumber(fed: Federation, order: tuple[int, ...] = ORDER) -> Federation:
 @check("renumbering", "the clients' numbers do not matter", federated)
 def compare_renumbered(pieces: Pieces) -> None:
     """Play with the same clients in another order."""
-    world, rounds = World(), rounds_for(pieces)
-    plain = world.make_federation(pieces)
-    moved = renumber(world.make_federation(copy.deepcopy(pieces)))
+    small, rounds = SmallFederation(), rounds_for(pieces)
+    plain = small.make_federation(pieces)
+    moved = renumber(small.make_federation(copy.deepcopy(pieces)))
     ours, expected = (play_rounds(start_steady(fed), fed, rounds) for fed in (moved, plain))
     same_model(ours.model, expected.model, 1e-9)
 
@@ -94,14 +94,14 @@ def compare_renumbered(pieces: Pieces) -> None:
 @check("resume", "a run resumed from its saved state, at any round, ends as if it never stopped")
 def resume(pieces: Pieces) -> None:
     """Save after every round and continue with fresh pieces."""
-    world, rounds = World("tiny cnn with batch norm"), rounds_for(pieces, 3)
+    small, rounds = SmallFederation("tiny cnn with batch norm"), rounds_for(pieces, 3)
     fresh = copy.deepcopy(pieces)
-    fed = world.make_federation(pieces)
+    fed = small.make_federation(pieces)
     straight = [start_steady(fed)]
     for _ in range(rounds):
         straight.append(play_rounds(straight[-1], fed, 1))
     for done, state in enumerate(straight):
-        again = world.make_federation(copy.deepcopy(fresh))
+        again = small.make_federation(copy.deepcopy(fresh))
         end = play_rounds(reload(state, start_steady(again)), again, rounds - done)
         same(to_tree(end), to_tree(straight[-1]), where=f"resumed after round {done}: ")
 
@@ -115,7 +115,7 @@ def reload(state: State, start: State) -> State:
 @check("pure", "a round does not change the state it was given, and repeats with equal results")
 def repeat_round(pieces: Pieces) -> None:
     """Play one round twice from one state."""
-    fed = World("tiny cnn with batch norm").make_federation(pieces)
+    fed = SmallFederation("tiny cnn with batch norm").make_federation(pieces)
     state = play_rounds(start_steady(fed), fed, 1)
     before = to_bytes(to_tree(state))
     first, second = play_rounds(state, fed, 1), play_rounds(state, fed, 1)
@@ -127,15 +127,15 @@ def repeat_round(pieces: Pieces) -> None:
 @check("costs", "the costs predicted from shapes equal those of real rounds")
 def compare_costs(pieces: Pieces) -> None:
     """Compare shapes on the meta device with the ledger."""
-    world = World("tiny cnn with batch norm", dtype=torch.float32, participation=1.0)
-    fed = world.make_federation(pieces)
+    small = SmallFederation("tiny cnn with batch norm", dtype=torch.float32, participation=1.0)
+    fed = small.make_federation(pieces)
     first = 1 if fed.method.keeps_models else 0
     state, traffic = play_rounds(start_steady(fed), fed, first), Traffic()
     rounds = fed.method.share_every
     for _ in range(rounds):
         state, log = run_round(state, fed)
         traffic += log.traffic
-    cost = measure_cost(fed.method, world.module, CLASSES, fed.task.features).as_dict()
+    cost = measure_cost(fed.method, small.module, CLASSES, fed.task.features).as_dict()
     for name, sent in traffic.as_dict().items():
         clients = 1 if name == "handshakes" else len(fed.samples)
         if sent != cost[name] * clients * rounds:
@@ -167,10 +167,10 @@ def can_be_off(pieces: Pieces) -> bool:
 @check("zero strength", "at strength 0 (mu, lambda, beta) it equals FedAvg, bit by bit", can_be_off)
 def switch_off(pieces: Pieces) -> None:
     """Set each strength to 0, from the first round in which the piece takes part."""
-    world = World("tiny cnn with batch norm")
-    plain = world.make_federation((FedAvg(),))
+    small = SmallFederation("tiny cnn with batch norm")
+    plain = small.make_federation((FedAvg(),))
     for name, off in switched_off(pieces[0]).items():
-        fed = world.make_federation((off,))
+        fed = small.make_federation((off,))
         state = start_steady(fed)
         expected = play_rounds(start(plain, state.round), plain, 3)
         same_model(play_rounds(state, fed, 3).model, expected.model, where=f"{name} = 0: ")
@@ -184,10 +184,10 @@ def sleeps(pieces: Pieces) -> bool:
 @check("asleep", "before its first round it equals FedAvg and sends nothing more", sleeps)
 def compare_asleep(pieces: Pieces) -> None:
     """Compare the rounds before the first one, three at most: models and traffic."""
-    world, ends = World(), []
+    small, ends = SmallFederation(), []
     rounds = min(3, *(piece.first_round for piece in pieces))
     for method in (pieces, (FedAvg(),)):
-        fed = world.make_federation(method)
+        fed = small.make_federation(method)
         state, sent = start(fed), Traffic()
         for _ in range(rounds):
             state, log = run_round(state, fed)

@@ -6,9 +6,9 @@ from math import sqrt
 from pathlib import Path
 
 from fedfm.grid.budget import format_duration
-from fedfm.paper.field.budgets import Verdict, judge_budgets
-from fedfm.paper.field.rows import Row
-from fedfm.paper.field.tuning import Candidate, Choice, Tuned
+from fedfm.paper.comparison.budgets import Verdict, judge_budgets
+from fedfm.paper.comparison.rows import Row
+from fedfm.paper.comparison.tuning import Candidate, Choice, Tuned
 from fedfm.paper.sections import NOT_RUN, sum_seconds
 from fedfm.report.tables.formats import escape_markdown, format_markdown_table
 from fedfm.report.tables.table import Column, Entry, Labels, Table

@@ -8,9 +8,9 @@ from fedfm.grid.identity import digest
 from fedfm.grid.recipe import expand_cells
 from fedfm.grid.store import Store
 from fedfm.paper.catalogue import load_recipe
-from fedfm.paper.field.plan import FieldStep, Situation, load_steps, plan_step
-from fedfm.paper.field.tuning import Candidate, Choice, find_name, use_choices
-from tests.paper.field.tiny import made_up
+from fedfm.paper.comparison.plan import ComparisonStep, Situation, load_steps, plan_step
+from fedfm.paper.comparison.tuning import Candidate, Choice, find_name, use_choices
+from tests.paper.comparison.tiny import made_up
 
 METHODS = [*load_recipe("field").axes["method"]]
 SETTINGS = [*load_recipe("field-tune").axes["setting"]]
@@ -23,7 +23,7 @@ def tuned_for(results: Path, only: tuple[str, ...] = ()) -> None:
     """Make up that the second of four settings is the best, for all methods or for some."""
     values = {label: 50.0 + (n % 4 == 1) for n, label in enumerate(SETTINGS)}
     for method in only or METHODS:
-        made_up(FieldStep("field-tune", [method]), results, values)
+        made_up(ComparisonStep("field-tune", [method]), results, values)
 
 
 def now(results: Path) -> Situation:

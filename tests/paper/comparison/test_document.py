@@ -9,14 +9,14 @@ import pytest
 
 from fedfm.grid.store import Store, Summary, read_rounds, read_summary
 from fedfm.paper.catalogue import load_recipe, read_settings
-from fedfm.paper.field.document import (
+from fedfm.paper.comparison.document import (
     Comparison,
     make_document,
     render_document,
     write_document,
 )
-from fedfm.paper.field.plan import FieldStep, load_steps
-from tests.paper.field.tiny import HELD_OUT, TINY, made_up, run_step
+from fedfm.paper.comparison.plan import ComparisonStep, load_steps
+from tests.paper.comparison.tiny import HELD_OUT, TINY, made_up, run_step
 
 ROOT = Path(__file__).parents[3]
 METHODS = [*load_recipe("field").axes["method"]]
@@ -130,10 +130,10 @@ def test_scores_of_real_runs_follow_from_their_rounds(tmp_path):
     """A small comparison from end to end: tuned on the server's images, then compared."""
     results, learning = tmp_path / "results", ("model.stem=cifar", "model.width=4", "lr=0.05")
     held_out, skew = (*HELD_OUT, *learning), "Dirichlet 0.1"
-    assert run_step(FieldStep("field-tune", ["FedDyn"]), results, held_out) == 4
-    compared = FieldStep("field", ["FedDyn", skew], seeds=(0, 1))
+    assert run_step(ComparisonStep("field-tune", ["FedDyn"]), results, held_out) == 4
+    compared = ComparisonStep("field", ["FedDyn", skew], seeds=(0, 1))
     assert run_step(compared, results, held_out) == 1, "the first seed has been run for the choice"
-    published = FieldStep("field-published", ["FedDyn", skew])
+    published = ComparisonStep("field-published", ["FedDyn", skew])
     assert run_step(published, results, (*TINY, *learning)) == 1
     summaries = Store(results).summaries()
     for summary in summaries:

@@ -12,10 +12,10 @@ from fedfm.grid.budget import format_duration
 from fedfm.grid.jobs import find_missing
 from fedfm.grid.recipe import expand_cells
 from fedfm.grid.store import Store, Summary
-from fedfm.paper.field import sections, words
-from fedfm.paper.field.plan import Situation, build_field_table, load_steps, plan_step
-from fedfm.paper.field.rows import Row, collect_rows
-from fedfm.paper.field.tuning import Tuned
+from fedfm.paper.comparison import sections, words
+from fedfm.paper.comparison.plan import Situation, build_field_table, load_steps, plan_step
+from fedfm.paper.comparison.rows import Row, collect_rows
+from fedfm.paper.comparison.tuning import Tuned
 from fedfm.paper.sections import name_machines, sum_seconds
 from fedfm.report.tables.formats import format_markdown_table
 from fedfm.report.tables.table import Labels, Table
@@ -86,7 +86,7 @@ def make_document(
 
 def write_document(made: Comparison) -> list[Path]:
     """Draw the pictures and write the text; return the files."""
-    from fedfm.paper.field.picture import draw_comparison
+    from fedfm.paper.comparison.picture import draw_comparison
 
     made.path.parent.mkdir(parents=True, exist_ok=True)
     drawn = []

@@ -9,7 +9,7 @@ from fedfm.core.errors import UserError
 from fedfm.grid.recipe import expand_cells
 from fedfm.paper.catalogue import load_recipe, read_settings
 from fedfm.report.tables.build import build_table
-from fedfm.report.tables.choice import (
+from fedfm.report.tables.tuned_settings import (
     ChosenSettings,
     choose_settings,
     extend_choice,

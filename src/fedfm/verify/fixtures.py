@@ -177,8 +177,8 @@ def _executor(kind: str, module: nn.Module, data: Dataset) -> Executor:
 
 
 @dataclass(frozen=True)
-class World:
-    """How clients train and who takes part; `play` runs a method in it."""
+class SmallFederation:
+    """A federation to check with: how clients train, who takes part; `play` runs a method in it."""
 
     network: str = "tiny mlp"
     dtype: torch.dtype = torch.float64

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedfm.paper.field.rows import Row
+from fedfm.paper.comparison.rows import Row
 from fedfm.report.figure import (
     COLOURS,
     INK,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedfm.paper.field.rows import Array, Row
+from fedfm.paper.comparison.rows import Array, Row
 
 BASELINE = "FedAvg"
 SHARES = (0.1, 0.25, 1.0)

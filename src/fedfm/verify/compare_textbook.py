@@ -11,17 +11,17 @@ from fedfm.rounds.group import OWN, SECOND
 from fedfm.rounds.round import RoundLog, run_round
 from fedfm.rounds.state import State
 from fedfm.verify.checks import Mismatch, check, federated, only, registered_name, same, same_model
+from fedfm.verify.fixtures import Pieces, SmallFederation, start
 from fedfm.verify.oracles import METHODS, choose_compared_rounds, cohort_of, has_oracle, make_oracle
 from fedfm.verify.textbook.ledger import Bill, round_bill
-from fedfm.verify.worlds import Pieces, World, start
 
-WORLDS = {
-    "plain SGD": World(momentum=0.0, weight_decay=0.0),
-    "momentum": World("tiny cnn"),
-    "batch norm": World("tiny cnn with batch norm"),
-    "a failed client": World(broken=1),
-    "a decaying rate and clipping": World(lr_gamma=0.7, clip_norm=1.0),
-    "float32": World(dtype=torch.float32, lr=0.001, momentum=0.5, weight_decay=0.0),
+SMALL_FEDERATIONS = {
+    "plain SGD": SmallFederation(momentum=0.0, weight_decay=0.0),
+    "momentum": SmallFederation("tiny cnn"),
+    "batch norm": SmallFederation("tiny cnn with batch norm"),
+    "a failed client": SmallFederation(broken=1),
+    "a decaying rate and clipping": SmallFederation(lr_gamma=0.7, clip_norm=1.0),
+    "float32": SmallFederation(dtype=torch.float32, lr=0.001, momentum=0.5, weight_decay=0.0),
 }
 LOSSES = "fedntd", "fedlc", "fedrs", "balancedsoftmax", "feddecorr", "feduv"
 """Methods that change the loss of a batch and nothing else."""
@@ -30,26 +30,26 @@ ADAPTIVE = "fedadagrad", "fedadam", "fedyogi"
 AFTERWARDS = ("ccvr",)
 """Methods that change nothing but the model after the last round."""
 FEW = "plain SGD", "batch norm"
-"""The worlds for these, in which there is everything that they could confuse."""
-ONE_SAMPLE = World(sizes=(13, 6, 1, 9), keep_last=True)
+"""The small federations for these, in which there is everything that they could confuse."""
+ONE_SAMPLE = SmallFederation(sizes=(13, 6, 1, 9), keep_last=True)
 """A client with one sample, and so with one class, and batches of one at others, too."""
 
 
-def agree(world: World, pieces: Pieces) -> None:
+def agree(small: SmallFederation, pieces: Pieces) -> None:
     """Play rounds from before T_s on both sides; compare models and anchors after each.
 
     A client whose data are broken trains in the library alone, which has to leave it out.
     """
-    fed, theirs = world.make_federation(pieces), make_oracle(pieces, world)
-    double = world.dtype is torch.float64
+    fed, theirs = small.make_federation(pieces), make_oracle(pieces, small)
+    double = small.dtype is torch.float64
     begin, _, _, rounds = choose_compared_rounds(pieces, 4 if double else 2)
     state = start(fed, begin)
     for _ in range(rounds):
-        cohort = cohort_of(fed, world.data, state.round)
-        theirs.round([client for client in cohort if client["id"] != world.broken])
+        cohort = cohort_of(fed, small.data, state.round)
+        theirs.round([client for client in cohort if client["id"] != small.broken])
         state, log = run_round(state, fed)
         where, tolerance = f"round {state.round}: ", 1e-9 if double else 1e-4
-        if log.failed != [client["id"] for client in cohort if client["id"] == world.broken]:
+        if log.failed != [client["id"] for client in cohort if client["id"] == small.broken]:
             raise Mismatch(f"{where}clients {log.failed} failed")
         same_model(state.model, copy_model(theirs.model), tolerance, where)
         if hasattr(theirs, "anchors"):
@@ -74,7 +74,7 @@ def read_personal(state: State, client: int) -> dict[str, Any]:
 
 def agree_with(added: Piece, pieces: Pieces) -> None:
     """Compose the method with another piece."""
-    agree(World("tiny cnn with batch norm"), (*pieces, added))
+    agree(SmallFederation("tiny cnn with batch norm"), (*pieces, added))
 
 
 def can_match(pieces: Pieces) -> bool:
@@ -86,21 +86,25 @@ def can_match(pieces: Pieces) -> bool:
 
 
 def fits(name: str, pieces: Pieces) -> bool:
-    """Return whether the textbook has this method, and the world is one in which it is checked."""
+    """Return whether the textbook has this method, and compares it in this federation."""
     enough = name in FEW or registered_name(pieces) not in LOSSES + ADAPTIVE + AFTERWARDS
-    return has_oracle(pieces) and enough and (WORLDS[name].broken is None or federated(pieces))
+    return (
+        has_oracle(pieces)
+        and enough
+        and (SMALL_FEDERATIONS[name].broken is None or federated(pieces))
+    )
 
 
-for _name, _world in WORLDS.items():
+for _name, _small in SMALL_FEDERATIONS.items():
     _fits = partial(fits, _name)
     check(f"textbook: {_name}", f"every round equals the textbook's: {_name}", _fits)(
-        partial(agree, _world)
+        partial(agree, _small)
     )
 check(
     "textbook: clipping before corrections",
     "with `clip_first`, corrections are added to the clipped gradient",
     only("scaffold", "fedspeed", "fedsmoo"),
-)(partial(agree, World(clip_norm=1.0, clip_first=True)))
+)(partial(agree, SmallFederation(clip_norm=1.0, clip_first=True)))
 check(
     "textbook: one sample",
     "with a client of one sample, and batches of one, every round equals the textbook's",
@@ -126,15 +130,15 @@ check(
 @check("ledger", "floats, bytes, handshakes and memory equal a count by hand", has_oracle)
 def compare_ledger(pieces: Pieces) -> None:
     """Compare the ledger of rounds from before T_s on with the textbook's."""
-    ((piece,), world) = pieces, World("tiny cnn with batch norm")
-    fed, (begin, _, every, rounds) = world.make_federation(pieces), choose_compared_rounds(pieces)
+    ((piece,), small) = pieces, SmallFederation("tiny cnn with batch norm")
+    fed, (begin, _, every, rounds) = small.make_federation(pieces), choose_compared_rounds(pieces)
     sizes = fed.task.classes, fed.task.features
     state, visited, seen = start(fed, begin), set[int](), set[int]()
     for t in range(begin, begin + rounds):
         visited = set() if t % every == 0 else visited
         cohort = set(fed.cohort(t))
         clients = len(cohort), len(cohort - visited), len(cohort - seen)
-        bill = round_bill(world.module, *sizes, piece.name, vars(piece), t, *clients)
+        bill = round_bill(small.module, *sizes, piece.name, vars(piece), t, *clients)
         state, log = run_round(state, fed)
         compare_bill(log, bill, f"round {t + 1}: ")
         visited, seen = visited | cohort, seen | cohort

@@ -9,7 +9,7 @@ from fedfm.grid.progress import LineDisplay
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, Summary
 from fedfm.grid.workers import InProcess
-from fedfm.paper.field.plan import FieldStep, Situation, plan_step
+from fedfm.paper.comparison.plan import ComparisonStep, Situation, plan_step
 from tests.grid.results import result, write_rounds
 
 TINY = (
@@ -22,7 +22,7 @@ HELD_OUT = (*TINY, "server_validation=138")
 """Digits have 1,438 training images: 1,300 are left for the clients."""
 
 
-def run_step(step: FieldStep, results: Path, overrides: tuple[str, ...]) -> int:
+def run_step(step: ComparisonStep, results: Path, overrides: tuple[str, ...]) -> int:
     """Run what a step lacks; return how many runs that were."""
     summaries = Store(results).summaries()
     jobs = find_missing(plan_step(step, Situation(summaries, overrides)), summaries)
@@ -33,7 +33,9 @@ def run_step(step: FieldStep, results: Path, overrides: tuple[str, ...]) -> int:
     return sum(each.finished for each in outcomes)
 
 
-def made_up(step: FieldStep, results: Path, accuracies: dict[str, float], **changes: Any) -> None:
+def made_up(
+    step: ComparisonStep, results: Path, accuracies: dict[str, float], **changes: Any
+) -> None:
     """Store made-up results for the jobs of a step: in percent, by the last label."""
     summaries = Store(results).summaries()
     new: list[Summary] = []

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedfm.grid.store import Rounds
-from fedfm.paper.field.budgets import KINDS, SHARES, count_rounds, judge_budget, judge_budgets
-from fedfm.paper.field.rows import Row
-from fedfm.paper.field.sections import HELPS, HURTS, UNDECIDED, judge_gain
+from fedfm.paper.comparison.budgets import KINDS, SHARES, count_rounds, judge_budget, judge_budgets
+from fedfm.paper.comparison.rows import Row
+from fedfm.paper.comparison.sections import HELPS, HURTS, UNDECIDED, judge_gain
 from fedfm.report.tables.statistics import get_measure
 from fedfm.report.tables.table import Entry
 from tests.grid.results import CONFIG, record, result

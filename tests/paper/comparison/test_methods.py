@@ -11,7 +11,7 @@ from fedfm.paper.catalogue import load_recipe
 from fedfm.run.prepare import build_model, load_data
 from fedfm.run.records import Result
 from fedfm.run.runner import run_configs
-from tests.paper.field.tiny import HELD_OUT, TINY
+from tests.paper.comparison.tiny import HELD_OUT, TINY
 
 RECIPES = ("field-published", "field", "field-anchors", "field-matching")
 FORMS = ("FedLC, strength = 1, all classes",)
