@@ -19,10 +19,10 @@ from rich.console import Console
 
 from fedfm.data import load
 from fedfm.grid.budget import Budget
+from fedfm.grid.job_pools import InProcess
 from fedfm.grid.jobs import Job, plan_jobs
 from fedfm.grid.runner import Display, Grid
 from fedfm.grid.store import Store
-from fedfm.grid.workers import InProcess
 from fedfm.paper.catalogue import load_recipe
 from fedfm.run import runner
 from fedfm.run.records import Result

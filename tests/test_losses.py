@@ -17,7 +17,7 @@ from fedfm.methods import FedProx, Moon
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
 from fedfm.rounds.round import open_round
-from fedfm.run.tracking import metrics
+from fedfm.run.tracking import list_metrics
 from fedfm.verify import fixtures
 
 torch.manual_seed(0)
@@ -243,5 +243,5 @@ def test_files_have_the_terms_and_older_files_are_read(tmp_path):
 
 def test_the_terms_are_tracked():
     record = RoundRecord(1, 0.5, 0.4, 2.3, 0.1, 1, 1, 4, 4, 1, losses={"task": 2.0, "fedfm": 0.3})
-    assert metrics(record)["losses.task"] == 2.0
-    assert metrics(record)["losses.fedfm"] == 0.3
+    assert list_metrics(record)["losses.task"] == 2.0
+    assert list_metrics(record)["losses.fedfm"] == 0.3

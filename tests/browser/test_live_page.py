@@ -9,16 +9,16 @@ from selenium.webdriver.common.by import By
 
 from fedfm.config.deployment import Deployment
 from fedfm.deploy.events import (
+    AnswerLeftOut,
     Joined,
-    LeftOut,
-    Refused,
+    NodeRefused,
     RoundBegan,
     RoundEnded,
     Scored,
     Started,
     Stopped,
+    emit,
     listen,
-    tell,
 )
 from fedfm.deploy.operations.service import Operations
 from fedfm.deploy.operations.web import serve_web
@@ -30,16 +30,16 @@ EVIL = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='h
 
 def tell_round(round: int, clients: list[int]) -> None:
     """One round: its model, and the score of it."""
-    tell(RoundBegan(round, [0, 1, 2]))
+    emit(RoundBegan(round, [0, 1, 2]))
     left_out = [client for client in (0, 1, 2) if client not in clients]
     ended = RoundEnded(
         round, f"{round:064x}", clients, left_out, 2.5 + round % 3, 40_000, 60_000 + round, 2
     )
-    tell(ended)
+    emit(ended)
     accuracy = 0.9 - 0.6 / round
     scores = {"test_accuracy": accuracy, "val_accuracy": accuracy - 0.02, "train_loss": 2 / round}
     scores |= {"test_macro_f1": accuracy - 0.1}
-    tell(Scored(round, scores))
+    emit(Scored(round, scores))
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def operations(tmp_path) -> Iterator[Operations]:
     """A server with three clients, one of them with a name that wants to be HTML."""
     operations = Operations(tmp_path, Deployment(timeout=600))
     with listen(operations):
-        tell(Started("c" * 64, "fedfm", 20, 3, True, "1.0", 2))
+        emit(Started("c" * 64, "fedfm", 20, 3, True, "1.0", 2))
         for client, name in enumerate(["hospital-a", EVIL, "hospital-c"]):
-            tell(Joined(client, name, 100 + client))
-        tell(Refused(104, f"its class {EVIL} is not one of the federation's"))
+            emit(Joined(client, name, 100 + client))
+        emit(NodeRefused(104, f"its class {EVIL} is not one of the federation's"))
         for round in range(1, 8):
             tell_round(round, [0, 1, 2])
-        tell(LeftOut(f"no answer within 600 s {EVIL}", node=102, late=True))
+        emit(AnswerLeftOut(f"no answer within 600 s {EVIL}", node=102, late=True))
         tell_round(8, [0, 1])
         yield operations
 
@@ -124,7 +124,7 @@ def test_it_updates_by_itself(page):
     tell_round(9, [0, 1, 2])
     wait_for(page, "9/20")
     assert "1 late" not in text(page, "#tiles")
-    tell(Stopped("only one client is left"))
+    emit(Stopped("only one client is left"))
     wait_for(page, "only one client is left", "#warnings")
 
 

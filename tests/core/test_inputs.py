@@ -6,7 +6,7 @@ from torch import nn
 
 from fedfm.core.errors import UserError
 from fedfm.core.inputs import (
-    call,
+    call_network,
     describe_inputs,
     holds_ids,
     input_leaves,
@@ -27,9 +27,9 @@ class Recorder(nn.Module):
 
 
 def test_a_dict_gives_keywords_a_tuple_positions_and_a_tensor_the_argument():
-    assert call(Recorder(), {"ids": IDS, "mask": MASK}) == ((), {"ids": IDS, "mask": MASK})
-    assert call(Recorder(), (IDS, {"mask": MASK})) == ((IDS, {"mask": MASK}), {})
-    assert call(Recorder(), IDS) == ((IDS,), {})
+    assert call_network(Recorder(), {"ids": IDS, "mask": MASK}) == ((), {"ids": IDS, "mask": MASK})
+    assert call_network(Recorder(), (IDS, {"mask": MASK})) == ((IDS, {"mask": MASK}), {})
+    assert call_network(Recorder(), IDS) == ((IDS,), {})
 
 
 def test_a_function_is_applied_to_corresponding_leaves():

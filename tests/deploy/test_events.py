@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from fedfm.deploy import events
-from fedfm.deploy.events import Event, LeftOut, listen, read_event, tell
+from fedfm.deploy.events import AnswerLeftOut, Event, emit, listen, read_event
 from tests.deploy.conftest import Fault, changed, silent
 
 
@@ -24,12 +24,12 @@ def kinds(told):
 def test_everybody_hears_an_event_until_they_leave():
     one: list[Event] = []
     other: list[Event] = []
-    event = LeftOut("it is late", node=3, late=True)
+    event = AnswerLeftOut("it is late", node=3, late=True)
     with listen(one.append):
         with listen(other.append):
-            tell(event)
-        tell(event)
-    tell(event)
+            emit(event)
+        emit(event)
+    emit(event)
     assert (one, other) == ([event, event], [event])
 
 
@@ -40,13 +40,13 @@ def test_an_error_of_a_listener_reaches_the_server():
         raise OSError("disk full")
 
     with listen(fail), pytest.raises(OSError, match="disk full"):
-        tell(LeftOut("late", node=3))
+        emit(AnswerLeftOut("late", node=3))
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        LeftOut("late", node=3, late=True),
+        AnswerLeftOut("late", node=3, late=True),
         events.Joined(1, "a", 7, "SHA256:x"),
         events.Scored(2, {"test_accuracy": 0.5, "val_accuracy": None}),
     ],
@@ -94,7 +94,7 @@ def test_a_late_client_is_told_as_late_and_a_broken_one_is_not(federation, heard
 
     faults = [Fault("train", silent, client=1), Fault("train", empty, client=2, at=(1,))]
     fed.run(lambda message, answer: faults[message.metadata.dst_node_id == 102](message, answer))
-    late, broken = (event for event in heard if isinstance(event, LeftOut))
+    late, broken = (event for event in heard if isinstance(event, AnswerLeftOut))
     assert (late.node, late.late) == (101, True)
     assert (broken.client, broken.question, broken.late) == (2, "train", False)
     ended = [event for event in heard if isinstance(event, events.RoundEnded)]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.events import Joined, LeftOut, listen
+from fedfm.deploy.events import AnswerLeftOut, Joined, listen
 from tests.deploy.conftest import Fault, assert_same, changed, facts_of
 
 
@@ -41,7 +41,7 @@ def test_a_client_refuses_messages_of_another_version(federation, monkeypatch):
 
     with listen(told.append), pytest.raises(UserError, match=r"deployment\.minimum"):
         fed.run(tamper)
-    reasons = [event.reason for event in told if isinstance(event, LeftOut)]
+    reasons = [event.reason for event in told if isinstance(event, AnswerLeftOut)]
     assert reasons
     assert all("version 99" in reason for reason in reasons)
     assert not any("introduction" in each for each in answers)
@@ -62,7 +62,7 @@ def test_a_client_refuses_a_config_with_a_key_that_it_does_not_know(federation):
     told = list[object]()
     with listen(told.append):
         fed.run(Fault("hello", newer, client=1))
-    left_out = [event for event in told if isinstance(event, LeftOut)]
+    left_out = [event for event in told if isinstance(event, AnswerLeftOut)]
     assert [event.node for event in left_out] == [101]
     joined = [event.name for event in told if isinstance(event, Joined)]
     assert joined == ["c0", "c2"]

@@ -18,7 +18,7 @@ from fedfm.engine.networks import BoundNetwork, copy_model
 from fedfm.engine.objective import Objective
 from fedfm.engine.stacked_networks import stack_network
 from fedfm.engine.stacking.layers import Unstackable
-from fedfm.engine.step_blocks import make_blocks, packing_order
+from fedfm.engine.step_blocks import make_blocks, order_for_packing
 from fedfm.methods import FedAvg, FedFM, FedFMLite
 from fedfm.rounds.round import run_round
 from fedfm.verify import fixtures
@@ -130,8 +130,8 @@ def test_packing_puts_long_clients_first_and_short_batches_last():
                      augmentation=None, key=(0, 0, k))
         for k, n in enumerate(sizes)
     ]  # fmt: skip
-    assert packing_order(plans) == [1, 3, 2, 0]
-    made = list(make_blocks([plans[i] for i in packing_order(plans)]))
+    assert order_for_packing(plans) == [1, 3, 2, 0]
+    made = list(make_blocks([plans[i] for i in order_for_packing(plans)]))
     assert [(block.rows, block.steps) for block in made] == [
         (slice(0, 3), 1), (slice(3, 4), 1), (slice(0, 3), 1), (slice(0, 2), 1), (slice(0, 1), 2),
     ]  # fmt: skip

@@ -22,7 +22,7 @@ from fedfm.features.feature_space import load_features
 from fedfm.methods import FedAdagrad, FedAvg, FedFM, FedFMLite, FedProto, Moon, Piece, Scaffold
 from fedfm.methods.base import Batch
 from fedfm.privacy.config import Privacy
-from fedfm.privacy.guard import Guard, keyed_sources
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism, keyed_sources
 from fedfm.rounds.round import run_round
 from fedfm.verify import fixtures
 from tests.engine.test_executors import adapted
@@ -152,9 +152,9 @@ def test_a_network_that_cannot_be_stacked_runs_on_streams_in_bf16():
 
 def test_private_answers_are_made_on_a_gpu_in_bf16():
     fed, state = federation("graph", METHODS["fedfm"], precision="bf16")
-    guard = Guard(Privacy(noise=0.01, anchor_noise=0.01), 2, keyed_sources(7))
+    mechanism = PrivacyMechanism(Privacy(noise=0.01, anchor_noise=0.01), 2, keyed_sources(7))
     for _ in range(2):
-        state, log = run_round(state, replace(fed, guard=guard))
+        state, log = run_round(state, replace(fed, privacy=mechanism))
         assert log.failed == []
 
 

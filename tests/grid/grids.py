@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.grid.budget import Budget
+from fedfm.grid.job_pools import InProcess
 from fedfm.grid.jobs import Job, plan_jobs
 from fedfm.grid.progress import LineDisplay
 from fedfm.grid.recipe import Recipe
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, Summary
 from fedfm.grid.worker import JobOutcome
-from fedfm.grid.workers import InProcess
 
 BASE: dict[str, Any] = {
     "executor": "stacked",

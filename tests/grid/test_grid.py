@@ -12,12 +12,12 @@ from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError
 from fedfm.grid import progress, worker
 from fedfm.grid.budget import Budget
+from fedfm.grid.job_pools import LocalProcesses
 from fedfm.grid.jobs import find_missing, select_current
 from fedfm.grid.progress import BarDisplay, LineDisplay, describe_outcome
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, read_summary
 from fedfm.grid.worker import JobOutcome, claim_seeds, run_job
-from fedfm.grid.workers import LocalProcesses
 from fedfm.run import prepare, runner
 from fedfm.run.console import make_bars
 from fedfm.run.runner import run_configs

@@ -7,12 +7,12 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.grid.budget import Budget, Speed, estimate_cost, format_duration
+from fedfm.grid.job_pools import InProcess
 from fedfm.grid.jobs import plan_jobs, sort_jobs
 from fedfm.grid.progress import LineDisplay
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store
 from fedfm.grid.worker import run_job
-from fedfm.grid.workers import InProcess
 from fedfm.paper.catalogue import load_recipe
 from tests.grid.grids import found, jobs_of, recipe, run
 

@@ -11,13 +11,13 @@ from fedfm.core.errors import UserError
 from fedfm.grid import worker
 from fedfm.grid.budget import MARGIN, UNCOUNTED, Budget, Speed
 from fedfm.grid.feature_points import read_points
+from fedfm.grid.job_pools import InProcess
 from fedfm.grid.merge import collect_results, merge
 from fedfm.grid.progress import LineDisplay
 from fedfm.grid.repeats import find_repeats
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store
-from fedfm.grid.worker import Stopped, Watch, run_job
-from fedfm.grid.workers import InProcess
+from fedfm.grid.worker import JobStopped, Watch, run_job
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
 from tests.grid.grids import found, jobs_of, recipe, run, timeless
@@ -140,7 +140,7 @@ def test_the_first_run_that_has_a_round_speaks_for_all():
         watched(after(number))
     assert [record.round for record in told] == [1, 2, 8]
     watched(after(9))
-    with pytest.raises(Stopped):
+    with pytest.raises(JobStopped):
         watched(after(10))
     watched(after(3))  # of runs that are trained after the others
     assert [record.round for record in told] == [1, 2, 8, 9, 10, 3]

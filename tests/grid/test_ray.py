@@ -7,13 +7,13 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.grid.budget import Budget
-from fedfm.grid.workers import RayWorkers
+from fedfm.grid.job_pools import RayPool
 
 
 def test_without_ray_the_message_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install '\.\[ray\]'"):
-        RayWorkers(tmp_path, Budget())
+        RayPool(tmp_path, Budget())
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def test_a_task_asks_for_a_gpu_where_there_are_any(
         init=lambda **_: None, cluster_resources=lambda: there, remote=remote, shutdown=lambda: None
     )
     monkeypatch.setitem(sys.modules, "ray", cluster)
-    engine = RayWorkers(tmp_path, Budget())
+    engine = RayPool(tmp_path, Budget())
     assert wanted == {"max_retries": 0, **asked}
     assert (engine.slots, engine.device) == (slots, device)

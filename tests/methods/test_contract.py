@@ -43,17 +43,20 @@ def zeros(self, task):
             {"finish": lambda self, client, run, down: ({}, {"count": torch.ones(4)})},
             ["Mine.finish", "count"],
         ),
-        ({"step": lambda self, server, delta, total, turnout: delta}, ["Mine.step", "dict"]),
+        ({"step": lambda self, server, delta, total, participation: delta}, ["Mine.step", "dict"]),
         (
-            {"step": lambda self, server, delta, total, turnout: (server, {})},
+            {"step": lambda self, server, delta, total, participation: (server, {})},
             ["Mine.step", "head.weight", "head.bias"],
         ),
         (
-            {"step": lambda self, server, delta, total, turnout: ({"m": delta}, delta)},
+            {"step": lambda self, server, delta, total, participation: ({"m": delta}, delta)},
             ["Mine.step", "m/"],
         ),
         (
-            {"server_state": zeros, "step": lambda self, s, d, total, turnout: ({"seen": 3}, d)},
+            {
+                "server_state": zeros,
+                "step": lambda self, s, d, total, participation: ({"seen": 3}, d),
+            },
             ["Mine.step", "'seen'", "tensor [2]", "int"],
         ),
     ],
@@ -78,7 +81,7 @@ def test_hooks_that_nobody_would_call_are_refused():
 
 
 def test_trees_may_be_dicts_of_any_kind_and_pairs_lists():
-    def step(self, server, delta, total, turnout):
+    def step(self, server, delta, total, participation):
         return [server, OrderedDict(delta)]
 
     module = fixtures.make_network("mlp", hidden=[8], norm="batch")

@@ -11,7 +11,14 @@ from fedfm.methods import FedAvg, FedCM, FedPer, Scaffold
 from fedfm.rounds.costs import measure_cost
 from fedfm.verify.checks import same, same_model
 from fedfm.verify.fixtures import CLASSES, SmallFederation, rounds_for
-from fedfm.verify.quadratics import SIZES, STEPS, end, flat, problem, systems
+from fedfm.verify.quadratics import (
+    SIZES,
+    STEPS,
+    flatten_model,
+    make_problem,
+    make_systems,
+    train_quadratic,
+)
 
 NORM = SmallFederation("tiny cnn with batch norm")
 SHARES = [size / sum(SIZES) for size in SIZES]
@@ -22,8 +29,8 @@ def weights(numbers: list[float]) -> torch.Tensor:
 
 
 def test_three_rounds_on_a_quadratic_by_hand():
-    alpha, lr, curvatures, rights = 0.3, 0.1, *systems()
-    x = flat(copy_model(problem()[0]))
+    alpha, lr, curvatures, rights = 0.3, 0.1, *make_systems()
+    x = flatten_model(copy_model(make_problem()[0]))
     direction = torch.zeros_like(x)
     for _ in range(3):
         ends = []
@@ -36,7 +43,7 @@ def test_three_rounds_on_a_quadratic_by_hand():
         stacked = torch.stack(ends)
         direction = torch.einsum("i,iab->ab", weights(rates), x - stacked)
         x = torch.einsum("i,iab->ab", weights(SHARES), stacked)
-    same({"V": end((FedCM(alpha=alpha),), 3, lr)}, {"V": x}, 1e-11)
+    same({"V": train_quadratic((FedCM(alpha=alpha),), 3, lr)}, {"V": x}, 1e-11)
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])

@@ -38,7 +38,14 @@ from fedfm.verify.fixtures import (
     play_rounds,
     start,
 )
-from fedfm.verify.quadratics import SIZES, STEPS, end, flat, problem, systems
+from fedfm.verify.quadratics import (
+    SIZES,
+    STEPS,
+    flatten_model,
+    make_problem,
+    make_systems,
+    train_quadratic,
+)
 
 NORM = SmallFederation("tiny cnn with batch norm")
 FM = FedFM(strength=1.0, start_round=0)
@@ -56,9 +63,9 @@ COMPOSED: dict[str, tuple[Piece, ...]] = {
 
 @pytest.mark.parametrize("adaptive", [0.0, 0.2])
 def test_two_rounds_on_quadratics_by_hand(adaptive):
-    lr, radius, (curvatures, rights) = 0.1, 0.3, systems()
+    lr, radius, (curvatures, rights) = 0.1, 0.3, make_systems()
     shares = torch.tensor(SIZES, dtype=torch.float64) / sum(SIZES)
-    x = flat(copy_model(problem()[0]))
+    x = flatten_model(copy_model(make_problem()[0]))
     for _ in range(2):
         ends = []
         for a, b, steps in zip(curvatures, rights, STEPS, strict=True):
@@ -70,7 +77,7 @@ def test_two_rounds_on_quadratics_by_hand(adaptive):
                 y = y - lr * (a @ (y + e) - b)
             ends.append(y)
         x = torch.einsum("i,iab->ab", shares, torch.stack(ends))
-    ours = end((FedSAM(radius=radius, adaptive=adaptive),), 2, lr)
+    ours = train_quadratic((FedSAM(radius=radius, adaptive=adaptive),), 2, lr)
     same({"V": ours}, {"V": x}, 1e-11)
 
 

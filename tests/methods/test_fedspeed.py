@@ -30,7 +30,13 @@ from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
 from fedfm.verify.checks import same, same_model
 from fedfm.verify.fixtures import CLASSES, FEATURES, SmallFederation, play_rounds, start
-from fedfm.verify.quadratics import STEPS, end, flat, problem, systems
+from fedfm.verify.quadratics import (
+    STEPS,
+    flatten_model,
+    make_problem,
+    make_systems,
+    train_quadratic,
+)
 from fedfm.verify.universal_checks import reload
 
 NORM = SmallFederation("tiny cnn with batch norm")
@@ -39,8 +45,8 @@ LR, PULL, RADIUS = 0.1, 0.4, 0.3
 
 
 def test_fedspeed_on_quadratics_by_hand():
-    mix, (curvatures, rights) = 0.7, systems()
-    x = flat(copy_model(problem()[0]))
+    mix, (curvatures, rights) = 0.7, make_systems()
+    x = flatten_model(copy_model(make_problem()[0]))
     drifts = [torch.zeros_like(x) for _ in STEPS]
     for _ in range(3):
         sent = []
@@ -54,13 +60,13 @@ def test_fedspeed_on_quadratics_by_hand():
             drifts[i] = drifts[i] - PULL * (y - x)
             sent.append(y - drifts[i] / PULL)
         x = torch.stack(sent).mean(0)
-    ours = end((FedSpeed(strength=PULL, radius=RADIUS, mix=mix),), 3, LR)
+    ours = train_quadratic((FedSpeed(strength=PULL, radius=RADIUS, mix=mix),), 3, LR)
     same({"V": ours}, {"V": x}, 1e-11)
 
 
 def test_fedsmoo_on_quadratics_by_hand():
-    curvatures, rights = systems()
-    x = flat(copy_model(problem()[0]))
+    curvatures, rights = make_systems()
+    x = flatten_model(copy_model(make_problem()[0]))
     nothing = torch.zeros_like(x)
     drifts, duals = [nothing] * len(STEPS), [nothing] * len(STEPS)
     drift, common = nothing, nothing
@@ -80,7 +86,7 @@ def test_fedsmoo_on_quadratics_by_hand():
         x = torch.stack(ends).mean(0) - drift / PULL
         mean = torch.stack(sent).mean(0)
         common = RADIUS * mean / mean.norm()
-    ours = end((FedSMOO(alpha=PULL, radius=RADIUS),), 3, LR)
+    ours = train_quadratic((FedSMOO(alpha=PULL, radius=RADIUS),), 3, LR)
     same({"V": ours}, {"V": x}, 1e-11)
 
 

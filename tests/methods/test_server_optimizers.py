@@ -13,15 +13,15 @@ from fedfm.methods import (
     FedAvgM,
     FedYogi,
     Model,
+    Participation,
     Task,
-    Turnout,
 )
 from fedfm.verify.checks import same_model
 from fedfm.verify.fixtures import SmallFederation
 
 KINDS = [FedAdagrad, FedAdam, FedYogi]
 TASK = Task(Model({"w": torch.zeros(2, dtype=torch.float64)}, {}), classes=2, features=1)
-ALL = Turnout(2, 2, torch.tensor(2.0), torch.tensor(2.0))
+ALL = Participation(2, 2, torch.tensor(2.0), torch.tensor(2.0))
 LR, B1, B2, TAU = 0.5, 0.75, 0.875, 0.25
 
 

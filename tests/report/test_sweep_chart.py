@@ -14,7 +14,7 @@ from fedfm.grid.sweep import PREFIX
 from fedfm.report.html.discover import discover_runs
 from fedfm.report.html.page import render_page
 from fedfm.report.html.sweep import SweptSettings, Tried, draw_sweep, list_sweeps
-from fedfm.report.tables.statistics import get_measure
+from fedfm.report.tables.statistics import get_table_metric
 from tests.report.runs import write_run
 
 
@@ -52,7 +52,7 @@ def test_two_settings_are_a_heat_map_with_the_best_framed():
 
 
 def test_where_lower_is_better_the_lowest_is_framed_and_darkest():
-    measure = get_measure("val_log_loss")
+    measure = get_table_metric("val_log_loss")
     tried = [
         Tried((a, b), mean, None, 1, measure)
         for a, b, mean in (("1", "x", 0.25), ("1", "y", 1.5), ("2", "x", 2.0), ("2", "y", 0.75))
@@ -65,7 +65,7 @@ def test_where_lower_is_better_the_lowest_is_framed_and_darkest():
 
 
 def test_one_setting_with_small_values_is_a_line_with_its_own_scale():
-    measure = get_measure("val_auc")
+    measure = get_table_metric("val_auc")
     tried = tuple(Tried((str(10 * n),), 0.9 - n / 100, 0.001, 2, measure) for n in range(3))
     picture = drawn(SweptSettings("sweep mine", ("a",), tried))
     ticks = [float(text) for text in texts(picture) if re.fullmatch(r"0\.\d+", text)]

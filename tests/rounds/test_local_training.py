@@ -23,8 +23,8 @@ from fedfm.verify import fixtures
 from fedfm.verify.checks import Mismatch, same_model
 from fedfm.verify.compare_textbook import agree
 from fedfm.verify.fixtures import SmallFederation
-from fedfm.verify.oracles import cohort_of
 from fedfm.verify.textbook import drift, loop, parts
+from fedfm.verify.textbook_federation import cohort_of
 from tests.folders import timeless
 from tests.pairs import pairwise
 

@@ -16,7 +16,7 @@ from fedfm.config import Config, make_config
 from fedfm.core.checkpoint import Damaged, load_checkpoint
 from fedfm.methods import PIECES
 from fedfm.models import default_options
-from fedfm.run.folder import differences
+from fedfm.run.folder import list_differences
 from fedfm.run.records import RoundRecord
 from fedfm.run.runner import run_configs
 from fedfm.run.simulation import Simulation
@@ -304,8 +304,8 @@ def test_a_damaged_run_is_refused_in_words(tmp_path, what):
 def test_differences_are_named_by_their_full_keys():
     old = {"seed": 0, "training": {"lr": 0.1, "rounds": 3}, "method": {"fedavg": {}}}
     new = {"seed": 0, "training": {"lr": 0.2, "rounds": 3}, "method": {"fedfm": {"strength": 1}}}
-    assert list(differences(old, old)) == []
-    assert list(differences(old, new)) == [
+    assert list(list_differences(old, old)) == []
+    assert list(list_differences(old, new)) == [
         "method.fedavg (there {}, here None)",
         "method.fedfm (there None, here {'strength': 1})",
         "training.lr (there 0.1, here 0.2)",

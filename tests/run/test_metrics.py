@@ -29,7 +29,7 @@ from fedfm.run.prepare import build_model
 from fedfm.run.records import Best, RoundRecord, Score
 from fedfm.run.scores import Selection, check_labels, find_owned
 from fedfm.run.simulation import Simulation, device_data
-from fedfm.run.tracking import metrics as tracked
+from fedfm.run.tracking import list_metrics as tracked
 from tests.metrics.test_metrics import exact_auc, expected
 
 FEW = Training(clients=4, rounds=3, epochs=1, lr=0.05)

@@ -7,7 +7,7 @@ import pytest
 from fedfm import Training, UserError, simulate
 from fedfm.grid.budget import Budget
 from fedfm.grid.store import read_rounds
-from fedfm.grid.worker import Stopped, Watch
+from fedfm.grid.worker import JobStopped, Watch
 from fedfm.run.folder import is_finished
 from fedfm.run.records import RoundRecord
 
@@ -51,6 +51,6 @@ def test_a_finished_one_is_not_resumed_and_an_unfinished_one_starts_again(tmp_pa
 def test_a_grid_can_be_stopped_in_any_of_its_rounds():
     record = RoundRecord(1, 0.5, 0.4, 2.3, 0.1, 100, 100, 400, 400, 1)
     watch = Watch(1, 3, 0, Budget(), stop=lambda: True, on_round=None)
-    with pytest.raises(Stopped):
+    with pytest.raises(JobStopped):
         watch(record)
     Watch(1, 3, 0, Budget(), stop=lambda: False, on_round=None)(record)

@@ -15,7 +15,7 @@ from fedfm.engine.networks import copy_model
 from fedfm.grid.budget import estimate_cost
 from fedfm.grid.identity import digest
 from fedfm.grid.store import read_summary
-from fedfm.report.tables.statistics import get_measure
+from fedfm.report.tables.statistics import get_table_metric
 from fedfm.run.prepare import build_model
 from fedfm.run.simulation import Simulation
 
@@ -96,9 +96,9 @@ def test_it_chooses_the_round_and_clients_have_no_values_of_their_own(tmp_path):
     assert (result.clients, result.best.client_accuracies) == (None, ())
     known = read_summary(tmp_path / "run")
     tested = [100 * record.test_accuracy for record in result.rounds]
-    assert get_measure("best_test_accuracy").of(known) == pytest.approx(max(tested))
-    assert get_measure("last_test_accuracy").of(known) == pytest.approx(tested[-1])
-    assert get_measure("test_accuracy").of(known) == tested[result.best.round - 1]
+    assert get_table_metric("best_test_accuracy").of(known) == pytest.approx(max(tested))
+    assert get_table_metric("last_test_accuracy").of(known) == pytest.approx(tested[-1])
+    assert get_table_metric("test_accuracy").of(known) == tested[result.best.round - 1]
 
 
 def test_seeds_that_are_trained_together_keep_samples_of_their_own():

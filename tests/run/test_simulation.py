@@ -34,13 +34,13 @@ from fedfm.methods import PIECES, Scaffold
 from fedfm.models import BodyAndHead as Halves
 from fedfm.optim import Sgd
 from fedfm.privacy import Privacy
-from fedfm.privacy.guard import Guard
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.round import run_round
 from fedfm.rounds.server import Diverged
 from fedfm.rounds.single_samples import check_single_samples
 from fedfm.run.console import describe_result
-from fedfm.run.folder import summary
+from fedfm.run.folder import summarise
 from fedfm.run.records import Progress
 from fedfm.run.runner import Run, run_together
 from fedfm.run.simulation import Simulation, device_data
@@ -248,13 +248,13 @@ def test_a_numpy_seed_is_the_seed(tmp_path):
 def test_the_ledger_of_a_private_round_is_what_the_guard_lets_out(method, monkeypatch):
     sent = []
     for name in ("update", "report"):
-        before = getattr(Guard, name)
+        before = getattr(PrivacyMechanism, name)
 
         def noted(self, *arguments, before=before):
             sent.append(before(self, *arguments))
             return sent[-1]
 
-        monkeypatch.setattr(Guard, name, noted)
+        monkeypatch.setattr(PrivacyMechanism, name, noted)
     config = make_config(
         method,
         partition=Partition("iid"),
@@ -566,7 +566,7 @@ def test_a_server_step_that_is_not_finite_ends_the_run():
     class Leap(Piece):
         name = "leap"
 
-        def step(self, server, delta, total, turnout):
+        def step(self, server, delta, total, participation):
             return server, {name: leaf / 0 for name, leaf in delta.items()}
 
     with pytest.raises(Diverged, match=r"^round 1\b.*server"):
@@ -579,4 +579,4 @@ def test_the_result_says_how_many_answers_were_left_out():
     rounds = tuple(replace(record, failed=2) for record in found.rounds)
     lost = replace(found, rounds=rounds)
     assert f"{2 * len(rounds)} client answers left out" in describe_result(lost)
-    assert summary(lost)["failed"] == 2 * len(rounds)
+    assert summarise(lost)["failed"] == 2 * len(rounds)

@@ -7,7 +7,7 @@ import pytest
 from fedfm.core.errors import UserError
 from fedfm.core.tables import flatten_keys
 from fedfm.run.records import RoundRecord
-from fedfm.run.tracking import metrics, tracking
+from fedfm.run.tracking import list_metrics, open_trackers
 
 CONFIG = {"seed": 3, "method": {"fedfm": {"strength": 5.0}}}
 
@@ -21,30 +21,33 @@ def test_configs_are_flattened_with_dots():
 
 
 def test_a_private_round_has_no_loss_to_track():
-    assert "train_loss" not in metrics(replace(record(1), train_loss=None))
-    assert metrics(record(1))["train_loss"] == 1.5
+    assert "train_loss" not in list_metrics(replace(record(1), train_loss=None))
+    assert list_metrics(record(1))["train_loss"] == 1.5
 
 
 def test_unknown_services_are_named(tmp_path):
-    with pytest.raises(UserError, match="did you mean 'mlflow'"), tracking(["mlfow"], {}, tmp_path):
+    with (
+        pytest.raises(UserError, match="did you mean 'mlflow'"),
+        open_trackers(["mlfow"], {}, tmp_path),
+    ):
         pass
 
 
 def test_mlflow_wants_to_know_its_server(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(UserError, match="MLFLOW_TRACKING_URI"):
-        tracking(["mlflow"], CONFIG, tmp_path).__enter__()
+        open_trackers(["mlflow"], CONFIG, tmp_path).__enter__()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TensorBoard's own imports
 def test_tensorboard_has_every_number_of_every_round(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with tracking(["tensorboard"], CONFIG, tmp_path) as track:
+    with open_trackers(["tensorboard"], CONFIG, tmp_path) as track:
         for round in (1, 2, 3):
             track(record(round))
     found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert set(found.Tags()["scalars"]) == set(metrics(record(1)))
+    assert set(found.Tags()["scalars"]) == set(list_metrics(record(1)))
     values = [(event.step, event.value) for event in found.Scalars("val_accuracy")]
     assert values == [(r, pytest.approx(0.5 + r / 100)) for r in (1, 2, 3)]
 
@@ -59,7 +62,7 @@ def test_mlflow_has_the_config_the_rounds_and_the_files(tmp_path, monkeypatch):
     folder = tmp_path / "digits-fedfm-0"
     folder.mkdir()
     (folder / "summary.json").write_text("{}")
-    with tracking(["mlflow"], CONFIG, folder) as track:
+    with open_trackers(["mlflow"], CONFIG, folder) as track:
         for round in (1, 2):
             track(record(round))
     client = mlflow.MlflowClient()

@@ -9,7 +9,7 @@ from fedfm.engine.networks import copy_model
 from fedfm.methods import FedAvg
 from fedfm.verify.checks import same_model
 from fedfm.verify.fixtures import SmallFederation
-from fedfm.verify.oracles import cohort_of
+from fedfm.verify.textbook_federation import cohort_of
 
 TARGETS = torch.tensor(
     [[0.0, 0.0], [4.0, 0.0], [8.0, 0.0], [3.0, 4.0], [3.75, 4.0]], dtype=torch.float64

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
-from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_workers, run_stages
+from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_job_pool, run_stages
 from fedfm.core.errors import plural, require
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def _run_steps(
         print(f"step {number}, {step.title}: {todo}", file=sys.stderr)
         if not jobs:
             continue
-        workers = make_workers("local", 1, None, results, time)
-        grid = run_stages([jobs], runs, results, time, workers, collect)
+        pool = make_job_pool("local", 1, None, results, time)
+        grid = run_stages([jobs], runs, results, time, pool, collect)
         if whole:
             grid.outcomes[:0] = whole.outcomes
         whole = grid
@@ -89,10 +89,10 @@ def _plan(
     """Return whether jobs of a step are known by now, and those without results."""
     from fedfm.grid.jobs import find_missing
     from fedfm.grid.store import Store
-    from fedfm.paper.comparison.plan import Situation, plan_step
+    from fedfm.paper.comparison.plan import ResultsSoFar, plan_step
 
     summaries = Store(results).summaries()
-    jobs = plan_step(step, Situation(summaries, changes, quick))
+    jobs = plan_step(step, ResultsSoFar(summaries, changes, quick))
     return bool(jobs), find_missing(jobs, summaries)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, Time, With
-from fedfm.cli.shared_grid import exit_if_incomplete, make_workers, run_stages
+from fedfm.cli.shared_grid import exit_if_incomplete, make_job_pool, run_stages
 from fedfm.core.errors import require
 
 
@@ -54,8 +54,8 @@ def reproduce(
     grid, left = None, []
     if run:
         stages = Stages(load_plan(), results, quick, changes, item or ())
-        workers = make_workers("local", 1, None, results, time)
-        grid = run_stages(stages, stages.count_missing(), results, time, workers, collect)
+        pool = make_job_pool("local", 1, None, results, time)
+        grid = run_stages(stages, stages.count_missing(), results, time, pool, collect)
         left = stages.list_missing()
         if collect and Store(results).path.exists():
             collect_results(results, collect)

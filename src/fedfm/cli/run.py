@@ -97,7 +97,7 @@ def run_and_show(
     from fedfm.run.console import show_rounds
     from fedfm.run.prepare import follow_all
     from fedfm.run.runner import run_configs
-    from fedfm.run.tracking import tracking
+    from fedfm.run.tracking import open_trackers
 
     if is_launched():
         end_on_termination()
@@ -109,7 +109,7 @@ def run_and_show(
         watchers = stack.enter_context(show_rounds(titles, first.training.rounds))
         if track:
             watchers = [
-                _call_both(watch, stack.enter_context(tracking(track, config.as_toml(), out)))
+                _call_both(watch, stack.enter_context(open_trackers(track, config.as_toml(), out)))
                 for watch, config, out in zip(watchers, configs, outs, strict=True)
                 if out
             ]
@@ -187,12 +187,12 @@ def _write_profile(profile: Profile, folder: Path, format: str) -> None:
 def print_result(result: Result, folder: Path, format: str) -> None:
     """Print the result of a run and where its files are; of several processes, the first does."""
     from fedfm.run.console import describe_result
-    from fedfm.run.folder import summary
+    from fedfm.run.folder import summarise
 
     if not is_first():
         return
     if format == "json":
-        print(json.dumps(summary(result) | {"folder": str(folder)}))
+        print(json.dumps(summarise(result) | {"folder": str(folder)}))
         return
     totals = result.totals
     print(

@@ -14,22 +14,22 @@ from fedfm.core.errors import plural
 
 if TYPE_CHECKING:
     from fedfm.grid.budget import Budget
+    from fedfm.grid.job_pools import JobPool
     from fedfm.grid.jobs import Job
     from fedfm.grid.runner import Grid
-    from fedfm.grid.workers import Workers
 
 LISTED = 8
 """The most missing cells that are listed by name."""
 
 
-def make_workers(
+def make_job_pool(
     engine: str, jobs: int, ray_address: str | None, results: Path, budget: Budget
-) -> Workers:
-    """Return the workers that the user asked for."""
-    from fedfm.grid.workers import InProcess, LocalProcesses, RayWorkers
+) -> JobPool:
+    """Return the pool that the user asked for."""
+    from fedfm.grid.job_pools import InProcess, LocalProcesses, RayPool
 
     if engine == "ray":
-        return RayWorkers(results, budget, ray_address)
+        return RayPool(results, budget, ray_address)
     return InProcess(results, budget) if jobs == 1 else LocalProcesses(results, budget, jobs)
 
 
@@ -43,7 +43,7 @@ def run_stages(
     runs: int,
     results: Path,
     budget: Budget,
-    workers: Workers,
+    pool: JobPool,
     collect: Path | None,
 ) -> Grid:
     """Run the jobs of one stage after another, and show progress; `runs` counts those of all."""
@@ -52,7 +52,7 @@ def run_stages(
 
     try:
         with open_display(runs, budget) as display:
-            grid = Grid(results, budget, workers, display, collect)
+            grid = Grid(results, budget, pool, display, collect)
             for jobs in stages:
                 grid.run(jobs)
                 if grid.stopping:
@@ -62,7 +62,7 @@ def run_stages(
         print("fedfm: interrupted; the same command continues", file=sys.stderr)
         raise typer.Exit(130) from interrupt
     finally:
-        workers.close()
+        pool.close()
 
 
 def exit_if_incomplete(grid: Grid | None, left: Sequence[Job]) -> None:

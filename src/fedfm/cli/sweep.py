@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedfm.cli.options import RunFirst, Source, TableFormat, Time
-from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_workers, run_stages
+from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_job_pool, run_stages
 from fedfm.core.errors import require
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ def _run(
     """Run the cells that have no results, or the trials of a search."""
     from fedfm.grid.jobs import find_missing
 
-    workers = make_workers("local", jobs, None, store.folder, budget)
+    pool = make_job_pool("local", jobs, None, store.folder, budget)
     if search:
         runs = search.trials * sweep.seeds
-        return run_stages(search.propose(), runs, store.folder, budget, workers, None)
+        return run_stages(search.propose(), runs, store.folder, budget, pool, None)
     left = find_missing(sweep.plan(cells), store.summaries())
-    return run_stages([left], count_runs([left]), store.folder, budget, workers, None)
+    return run_stages([left], count_runs([left]), store.folder, budget, pool, None)
 
 
 def _show(recipe: Recipe, jobs: Sequence[Job], store: Store, format: str, write: bool) -> None:
@@ -130,12 +130,12 @@ def _show(recipe: Recipe, jobs: Sequence[Job], store: Store, format: str, write:
 def _describe_best(best: Job, summaries: Sequence[Summary]) -> dict[str, Any]:
     """Return the setting, and over seeds the metric by which it was chosen."""
     from fedfm.grid.sweep import select_metric
-    from fedfm.report.tables.statistics import compute_deviation, get_measure
+    from fedfm.report.tables.statistics import compute_deviation, get_table_metric
 
     words: dict[str, Any] = {"setting": ", ".join(best.labels[0].values()), "digest": best.digest}
     runs = {s.seed: s for s in summaries if s.digest == best.digest}
     for split in ("val", "test"):
-        measure = get_measure(f"{split}_{select_metric(best.config)}")
+        measure = get_table_metric(f"{split}_{select_metric(best.config)}")
         values = [value for run in runs.values() if (value := measure.of(run)) is not None]
         mean, deviation = sum(values) / len(values), compute_deviation(values)
         words[measure.name] = measure.text(mean) + measure.spread(deviation) + measure.unit

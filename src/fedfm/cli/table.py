@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedfm.cli.options import Collect, Overrides, Quick, Results, RunFirst, TableFormat, Time, With
-from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_workers, run_stages
+from fedfm.cli.shared_grid import count_runs, exit_if_incomplete, make_job_pool, run_stages
 from fedfm.core.errors import require
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def table(
         left = find_missing(ready, store.summaries()) if run else []
         if not left:
             return None
-        workers = make_workers(engine, jobs, ray_address, results, time)
-        return run_stages([left], count_runs([left]), results, time, workers, collect)
+        pool = make_job_pool(engine, jobs, ray_address, results, time)
+        return run_stages([left], count_runs([left]), results, time, pool, collect)
 
     recipe, wanted = tuned.recipe, plan(tuned.recipe)
     if waiting := ", ".join(tuned.list_waiting(wanted)):
@@ -115,9 +115,9 @@ def _set_measures(recipe: Recipe, measures: Sequence[str] | None) -> Recipe:
     """Return the recipe with other measures, if any are given."""
     from dataclasses import replace
 
-    from fedfm.report.tables.statistics import get_measure
+    from fedfm.report.tables.statistics import get_table_metric
 
-    names = tuple(get_measure(name).name for name in measures or recipe.measures)
+    names = tuple(get_table_metric(name).name for name in measures or recipe.measures)
     return replace(recipe, measures=names)
 
 

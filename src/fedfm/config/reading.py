@@ -16,7 +16,7 @@ from fedfm.config.schema import SECTIONS, Config
 from fedfm.config.sections import DataConfig, ModelConfig
 from fedfm.config.training import Training
 from fedfm.config.validation import field_names, piece_settings, validate
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.data.dataset import Dataset
 from fedfm.data.partition import Partition
 from fedfm.losses import name_of
@@ -84,7 +84,7 @@ def _name_piece(path: list[str], chosen: list[str]) -> list[str]:
     pieces = [name for name, known in settings.items() if path[1] in known]
     if not pieces:
         known = {each for several in settings.values() for each in several}
-        raise unknown(f"setting of {' + '.join(chosen)}:", path[1], known)
+        raise unknown_name_error(f"setting of {' + '.join(chosen)}:", path[1], known)
     require(
         len(pieces) == 1,
         f"method.{path[1]} is a setting of {' and '.join(pieces)}: say {pieces[0]}.{path[1]} or "
@@ -245,7 +245,7 @@ def _read(source: str) -> dict[str, Any]:
     path = Path(source)
     if path.suffix != ".toml" and not path.is_file():
         if source not in builtin_names():
-            raise unknown("config", source, builtin_names())
+            raise unknown_name_error("config", source, builtin_names())
         return tomllib.loads(
             (resources.files("fedfm.config") / "builtin" / f"{source}.toml").read_text()
         )

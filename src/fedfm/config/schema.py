@@ -21,7 +21,7 @@ from fedfm.config.validation import (
     piece_settings,
     refuse_flags,
 )
-from fedfm.core.errors import require, unknown
+from fedfm.core.errors import require, unknown_name_error
 from fedfm.core.ledger import count_bytes
 from fedfm.data.partition import Partition
 from fedfm.data.partition.deal import GIVEN
@@ -31,7 +31,7 @@ from fedfm.metrics import Accuracy, metric_class
 from fedfm.metrics.measures import Measures
 from fedfm.plugins import CODE_DIGESTS, digest_sources
 from fedfm.privacy import Privacy
-from fedfm.privacy.guard import Guard, Sources, keyed_sources
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism, Sources, keyed_sources
 
 GIGABYTE = 2**30
 
@@ -211,7 +211,7 @@ class Config(BaseModel):
     def _check_loss(self, method: Method) -> None:
         training, name = self.training, self.training.loss
         if f"loss.{name}" not in self._given and name not in LOSSES:
-            raise unknown("loss", name, LOSSES)
+            raise unknown_name_error("loss", name, LOSSES)
         settings = training.class_weights or training.label_smoothing
         require(
             not settings or self.task_loss.function is cross_entropy,
@@ -250,11 +250,13 @@ class Config(BaseModel):
             tuple(self._given.get(f"metric.{name}") or metric_class(name)() for name in names)
         )
 
-    def guard(self, sources: Sources | None = None) -> Guard | None:
+    def make_privacy(self, sources: Sources | None = None) -> PrivacyMechanism | None:
         """Return privacy at work, with noise from `sources`; by default a simulation's."""
         if self.privacy is None:
             return None
-        return Guard(self.privacy, self.deployment.minimum, sources or keyed_sources(self.seed))
+        return PrivacyMechanism(
+            self.privacy, self.deployment.minimum, sources or keyed_sources(self.seed)
+        )
 
     def keeps_states_on_disk(self, task: Task) -> bool:
         """Return whether what the clients keep is held on disk, given the shapes of a model."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import SkipValidation
 
-from fedfm.core.errors import UserError, require, require_numbers, unknown
+from fedfm.core.errors import UserError, require, require_numbers, unknown_name_error
 from fedfm.optim import OPTIMIZERS, Clipping, Optimizer, Schedule
 from fedfm.optim.schedules import KINDS
 
@@ -163,7 +163,7 @@ class Training:
 
     def _check_optimizer(self) -> None:
         if self.optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+            raise unknown_name_error("optimizer", self.optimizer, OPTIMIZERS)
         require(self.lr > 0, f"lr must be positive, not {self.lr}")
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), not {self.momentum}")
         sgd = self.optimizer == "sgd" and self.momentum > 0
@@ -183,7 +183,7 @@ class Training:
 
     def _check_schedule(self) -> None:
         if self.lr_schedule not in KINDS:
-            raise unknown("lr_schedule", self.lr_schedule, KINDS)
+            raise unknown_name_error("lr_schedule", self.lr_schedule, KINDS)
         require(
             self.lr_unit in ("round", "step"),
             f"lr_unit must be 'round' or 'step', not {self.lr_unit!r}",

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.methods import Piece, piece_class
 
 T = TypeVar("T")
@@ -56,7 +56,11 @@ def _explain(error: Any, path: list[str], sections: Mapping[str, type], place: P
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         if hint := place(section, key):
             return f"unknown key '{key}': {hint}"
-        return str(unknown(f"key{where}:" if where else "key", key, field_names(sections[section])))
+        return str(
+            unknown_name_error(
+                f"key{where}:" if where else "key", key, field_names(sections[section])
+            )
+        )
     return f"{'.'.join(path)}: {message}"
 
 
@@ -86,7 +90,7 @@ def check_settings(kind: type[T], options: dict[str, Any], *inside: str) -> T:
     section = ".".join(inside)
     for option in options:
         if option not in field_names(kind):
-            raise unknown(f"key in {section}:", option, field_names(kind))
+            raise unknown_name_error(f"key in {section}:", option, field_names(kind))
     refuse_flags(kind, options, *inside)
     return validate(kind, options, section)
 

@@ -46,7 +46,7 @@ def require_numbers(settings: Any) -> None:
             object.__setattr__(settings, field.name, plain)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return an error for an unknown name that suggests the nearest known one or lists all."""
     names = sorted(known)
     folded = {known_name.lower(): known_name for known_name in names}
@@ -81,6 +81,6 @@ def list_some(items: Collection[object]) -> str:
     return shown + (", ..." if len(items) > 10 else "")
 
 
-def not_installed(what: str, extra: str) -> UserError:
+def missing_package_error(what: str, extra: str) -> UserError:
     """Return an error for an optional package that is missing: who needs it, and its extra."""
     return UserError(f"{what}: pip install '.[{extra}]' in a checkout of FedFM")

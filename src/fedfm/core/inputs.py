@@ -102,7 +102,7 @@ def to_like(inputs: InputTree, like: Tensor) -> InputTree:
     )
 
 
-def call(network: nn.Module, inputs: InputTree) -> Any:
+def call_network(network: nn.Module, inputs: InputTree) -> Any:
     """Call a network: a dict gives keywords, a tuple positions, a tensor the only argument."""
     if isinstance(inputs, dict):
         return network(**inputs)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedfm.core.errors import require, unknown
+from fedfm.core.errors import require, unknown_name_error
 from fedfm.data.augment import Augmentation
 from fedfm.data.cifar import CIFAR10, CIFAR100
 from fedfm.data.cinic import CINIC10
@@ -123,7 +123,7 @@ def load(
     """
     require((mean is None) == (std is None), "give data.mean and data.std together")
     if name not in SOURCES:
-        raise unknown("data", name, SOURCES)
+        raise unknown_name_error("data", name, SOURCES)
     source = SOURCES[name]
     given = {
         **{"path": path, "size": size, "label": label, "client": client, "drop": drop},

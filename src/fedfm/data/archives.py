@@ -63,7 +63,7 @@ def walk(path: Path) -> Files:
 
 
 def _folder_files(path: Path) -> Files:
-    for file in _progress(_listing(path), f"Reading {path.name}"):
+    for file in _progress(_list_files(path), f"Reading {path.name}"):
         yield file.relative_to(path).as_posix(), partial(_read, file)
 
 
@@ -72,7 +72,7 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
 
 
-def _listing(path: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
     walked = os.walk(path, followlinks=True)
     return sorted(Path(folder) / file for folder, _, files in walked for file in files)
 
@@ -145,7 +145,7 @@ class Decoded:
 def cache_key(path: Path, *options: object) -> str:
     """Return a key that changes with `options` and with any file at `path`."""
     with user_errors(path):
-        files = _listing(path) if path.is_dir() else [path]
+        files = _list_files(path) if path.is_dir() else [path]
         stats = [file.stat() for file in files]
     facts = [(str(f), s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
     text = repr((str(path.resolve()), options, facts))

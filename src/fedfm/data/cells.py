@@ -9,7 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedfm.core.errors import UserError, list_some, not_installed, require, unknown
+from fedfm.core.errors import (
+    UserError,
+    list_some,
+    missing_package_error,
+    require,
+    unknown_name_error,
+)
 
 TEXT_FILES = (".csv", ".tsv", ".txt", ".data")
 """How the names of text tables in a folder end; cells of .tsv files are separated by tabs."""
@@ -35,7 +41,7 @@ class Cells:
     def find(self, column: str, what: str) -> int:
         """Return the index of a column; refuse one that is not there, or there twice."""
         if column not in self.header:
-            raise unknown(f"{what} column (in {self.path})", column, self.header)
+            raise unknown_name_error(f"{what} column (in {self.path})", column, self.header)
         twice = self.header.count(column) > 1
         require(not twice, f"{self.path} has two columns '{column}': rename one")
         return self.header.index(column)
@@ -147,7 +153,7 @@ def _read_parquet(path: Path) -> tuple[list[str], list[Row]]:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as problem:
-        raise not_installed("Parquet files need pyarrow", "parquet") from problem
+        raise missing_package_error("Parquet files need pyarrow", "parquet") from problem
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:  # pyarrow's own errors are among them

@@ -57,7 +57,7 @@ def _warn_of_empty(path: Path, classes: Sequence[str]) -> None:
     """Warn of folders that look like classes but hold no images."""
     base = path / "train" if (path / "train").is_dir() else path
     folders = {child.name for child in base.iterdir() if child.is_dir()} if base.is_dir() else set()
-    empty = sorted(name for name in folders - {*classes} if not _hidden(name))
+    empty = sorted(name for name in folders - {*classes} if not _is_hidden(name))
     if empty and folders & {*classes}:
         logger.warning("%s: no images in %s, which are ignored", base, ", ".join(empty))
 
@@ -116,7 +116,7 @@ class Place(NamedTuple):
 def assign_classes(path: Path, names: Iterable[str], by_client: bool = False) -> dict[str, Place]:
     """Return where every image belongs."""
     parts = {name: PurePosixPath(name).parts for name in names}
-    parts = _below_root({n: p for n, p in parts.items() if not any(map(_hidden, p))})
+    parts = _below_root({n: p for n, p in parts.items() if not any(map(_is_hidden, p))})
     if by_client:
         plan = _assign_clients(path, parts)
     else:
@@ -167,7 +167,7 @@ def _describe_misplaced(path: Path, name: str, below_root: tuple[str, ...]) -> s
     )
 
 
-def _hidden(part: str) -> bool:
+def _is_hidden(part: str) -> bool:
     return part.startswith(".") or part == "__MACOSX"
 
 

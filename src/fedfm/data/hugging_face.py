@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.data.dataset import Dataset
 from fedfm.data.preprocessing import (
     encode_clients,
@@ -18,7 +18,7 @@ from fedfm.data.preprocessing import (
 from fedfm.data.split import Split
 
 
-class Columns(Protocol):
+class HuggingFaceTable(Protocol):
     """A table with columns by name, as a `datasets.Dataset` is."""
 
     @property
@@ -32,8 +32,8 @@ class Columns(Protocol):
 
 
 def from_hugging_face(
-    train: Columns,
-    test: Columns | None = None,
+    train: HuggingFaceTable,
+    test: HuggingFaceTable | None = None,
     *,
     inputs: str | Sequence[str],
     label: str = "label",
@@ -72,7 +72,7 @@ def from_hugging_face(
     for part in parts:
         for column in (*wanted, label, *([client] if client else [])):
             if column not in part.column_names:
-                raise unknown("column", column, part.column_names)
+                raise unknown_name_error("column", column, part.column_names)
     values = torch.cat([_to_inputs(part, inputs) for part in parts])
     classes, labels = _read_labels(parts, label)
     clients, owners = _read_clients(parts, client)
@@ -86,7 +86,7 @@ def from_hugging_face(
     return Dataset(name, *splits, classes, *scale, clients=clients)
 
 
-def _to_inputs(part: Columns, inputs: str | Sequence[str]) -> Tensor:
+def _to_inputs(part: HuggingFaceTable, inputs: str | Sequence[str]) -> Tensor:
     """Return images [N, C, H, W] in uint8, or floats [N, ...]."""
     try:
         if not isinstance(inputs, str):
@@ -108,7 +108,7 @@ def _to_inputs(part: Columns, inputs: str | Sequence[str]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images))
 
 
-def _read_labels(parts: Sequence[Columns], label: str) -> tuple[tuple[str, ...], Tensor]:
+def _read_labels(parts: Sequence[HuggingFaceTable], label: str) -> tuple[tuple[str, ...], Tensor]:
     """Return the classes, by their names if the library knows them, and the labels [N]."""
     values = [value for part in parts for value in part[label]]
     known = getattr(getattr(parts[0], "features", {}).get(label), "names", None)
@@ -118,7 +118,7 @@ def _read_labels(parts: Sequence[Columns], label: str) -> tuple[tuple[str, ...],
 
 
 def _read_clients(
-    parts: Sequence[Columns], client: str | None
+    parts: Sequence[HuggingFaceTable], client: str | None
 ) -> tuple[tuple[str, ...], Tensor | None]:
     if client is None:
         return (), None

@@ -18,7 +18,7 @@ from fedfm import __version__
 from fedfm.core.errors import require
 from fedfm.core.inputs import InputTree, input_shape
 from fedfm.core.trees import Tree
-from fedfm.data.columns import Column
+from fedfm.data.columns import TableColumn
 from fedfm.data.dataset import Dataset
 from fedfm.data.split import Split
 from fedfm.data.text import UNKNOWN, translate_ids
@@ -147,7 +147,9 @@ def _translate(data: Dataset, agreement: Agreement) -> Dataset:
     return replace(data, train=train, test=test, vocabulary=wanted, keep_order=False)
 
 
-def describe_agreement(agreement: Agreement, columns: tuple[Column, ...] = ()) -> DataDescription:
+def describe_agreement(
+    agreement: Agreement, columns: tuple[TableColumn, ...] = ()
+) -> DataDescription:
     """Return what a model needs to know of the clients' data.
 
     `columns` say how a client's table became numbers.

@@ -4,7 +4,7 @@ from itertools import islice
 from pathlib import Path
 
 from fedfm.config import Config
-from fedfm.core.errors import require, unknown
+from fedfm.core.errors import require, unknown_name_error
 from fedfm.data import SOURCES
 from fedfm.data.dataset import Dataset
 from fedfm.data.holdout import validation_size
@@ -14,7 +14,7 @@ from fedfm.models import check_options, needs_vocabulary
 from fedfm.privacy.accounting import import_dp_accounting
 from fedfm.rounds.federation import LocalTraining
 from fedfm.rounds.single_samples import check_single_samples, find_single_samples
-from fedfm.run.folder import differences
+from fedfm.run.folder import list_differences
 from fedfm.run.prepare import build_model
 
 LOCAL = ("executor", "device", "client_states", "checkpoint_every", "threads", "data")
@@ -53,7 +53,7 @@ def check_deployable(config: Config) -> None:
         "evaluate = 'clients' in [deployment]",
     )
     if config.data.name not in SOURCES:
-        raise unknown("data source", config.data.name, SOURCES)
+        raise unknown_name_error("data source", config.data.name, SOURCES)
     require(
         config.training.sampling == "fixed",
         "sampling = 'coin' is for simulations: set sampling = 'fixed' in [training]",
@@ -95,8 +95,8 @@ def check_deployable(config: Config) -> None:
         "[privacy] clips every update already (privacy.clip): leave out deployment.max_norm",
     )
     check_accountable(config)
-    if guard := config.guard():
-        guard.check(config.composed)
+    if privacy := config.make_privacy():
+        privacy.check(config.composed)
 
 
 def _check_reported(config: Config) -> None:
@@ -157,4 +157,4 @@ def describe_differences(one: Config, other: Config, sides: tuple[str, str]) -> 
         {key: value for key, value in config.as_toml().items() if key not in LOCAL}
         for config in (one, other)
     )
-    return "; ".join(islice(differences(first, second, sides=sides), 5))
+    return "; ".join(islice(list_differences(first, second, sides=sides), 5))

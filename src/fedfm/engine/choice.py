@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedfm.core import trees
-from fedfm.core.errors import require, unknown
+from fedfm.core.errors import require, unknown_name_error
 from fedfm.data.batches import BatchPlan
 from fedfm.engine import timing_cache
 from fedfm.engine.cohort import TrainingJob
@@ -66,7 +66,7 @@ def make_executor(
 ) -> LoopExecutor:
     """Return the executor `name`; warn and return another one if the network cannot be stacked."""
     if name not in EXECUTORS:
-        raise unknown("executor", name, CHOICES)
+        raise unknown_name_error("executor", name, CHOICES)
     device = data.device
     require(
         name != "threads" or device.type == "cpu",
@@ -194,7 +194,7 @@ def use_precision(name: str, device: torch.device) -> torch.dtype | None:
     fp32.
     """
     if name not in PRECISIONS:
-        raise unknown("precision", name, PRECISIONS)
+        raise unknown_name_error("precision", name, PRECISIONS)
     if device.type != "cuda":
         require(name in ("auto", "fp32"), f"precision {name} needs a GPU: on a CPU use fp32")
         return None

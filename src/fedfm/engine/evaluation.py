@@ -79,7 +79,7 @@ class Evaluator:
         test = self.measure_test(model)
         return Evaluation(self.measure_clients(model), test.join(), self._select_owned(test))
 
-    def _select_owned(self, test: "Measured") -> Values:
+    def _select_owned(self, test: "SummedStatistics") -> Values:
         """Return values on the test samples of every client [N]; {} if they are not known."""
         count = len(self.owned)
         return {name: value[:count] for name, value in test.values().items()} if count else {}
@@ -95,13 +95,13 @@ class Evaluator:
 
     def _measure_own(
         self, own: OwnModels, samples: Sequence[Tensor], data: DeviceData
-    ) -> "Measured":
+    ) -> "SummedStatistics":
         """Measure each client's own model on its samples."""
         parts = []
         for first in range(0, own.clients, CLIENTS):
             some = range(first, min(first + CLIENTS, own.clients))
             parts.append(self.measure(own.models(some), [samples[k] for k in some], data))
-        return Measured.concat(parts)
+        return SummedStatistics.concat(parts)
 
     def measure_clients(self, model: Model) -> Values:
         """Return values on the validation samples of every client [N]; {} if there are none."""
@@ -109,18 +109,22 @@ class Evaluator:
             return {}
         return self.measure(model.map(trees.share), self.validation, self.train).values()
 
-    def measure_test(self, model: Model) -> "Measured":
+    def measure_test(self, model: Model) -> "SummedStatistics":
         """Measure the model on the test samples: of each client, and a last row of nobody's."""
         return self.measure(model.map(trees.share), self.test_samples, self.test)
 
-    def measure(self, model: Model, samples: Sequence[Tensor], data: DeviceData) -> "Measured":
+    def measure(
+        self, model: Model, samples: Sequence[Tensor], data: DeviceData
+    ) -> "SummedStatistics":
         """Measure models on each client's samples [n_s] of `data`.
 
         Predictions are kept where a metric needs all of them, unless clients share samples.
         """
         measures, disjoint = self.measures, sum(map(len, samples)) <= len(data.labels)
         if not measures.exact or not disjoint:
-            return Measured(measures, self._sum(model, samples, measures.statistic, data), [])
+            return SummedStatistics(
+                measures, self._sum(model, samples, measures.statistic, data), []
+            )
         labels = data.labels.to(data.device)
         numbered = replace(data, labels=torch.arange(len(labels), device=data.labels.device))
         logits = torch.empty(0)
@@ -135,7 +139,7 @@ class Evaluator:
         totals = self._sum(model, samples, keep, numbered)
         logits = self.processes.add({"logits": logits} if len(logits) else {})["logits"]
         places = [part.to(labels.device) for part in samples]
-        return Measured(measures, totals, [(logits[part], labels[part]) for part in places])
+        return SummedStatistics(measures, totals, [(logits[part], labels[part]) for part in places])
 
     def _sum(
         self, model: Model, samples: Sequence[Tensor], statistic: Statistic, data: DeviceData
@@ -149,7 +153,7 @@ class Evaluator:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SummedStatistics:
     """Summed statistics of N sets of samples, and their predictions where these are kept."""
 
     measures: Measures
@@ -159,10 +163,12 @@ class Measured:
     """Logits [n_k, C] and labels [n_k] of each set; none if they are not kept."""
 
     @staticmethod
-    def concat(parts: Sequence["Measured"]) -> "Measured":
+    def concat(parts: Sequence["SummedStatistics"]) -> "SummedStatistics":
         """Return the sets of all parts."""
         predictions = [pair for part in parts for pair in part.predictions]
-        return Measured(parts[0].measures, trees.concat([p.totals for p in parts]), predictions)
+        return SummedStatistics(
+            parts[0].measures, trees.concat([p.totals for p in parts]), predictions
+        )
 
     def values(self) -> Values:
         """Return the values [N] of the metrics that are one number; exact where possible."""

@@ -17,7 +17,7 @@ from fedfm.engine.forward import Statistic, default_samples_at_once, sum_statist
 from fedfm.engine.networks import BoundNetwork
 from fedfm.engine.out_of_memory import ONE_SAMPLE, halve, retry
 from fedfm.engine.stacked_networks import StackedNetwork, stack_network
-from fedfm.engine.step_blocks import packing_order
+from fedfm.engine.step_blocks import order_for_packing
 from fedfm.engine.threads import NetworkPool
 from fedfm.methods.base import Model
 
@@ -142,7 +142,7 @@ class StackedExecutor(LoopExecutor):
 
         Training changes none of its arguments, so it can be retried.
         """
-        order = torch.tensor(packing_order(job.plans))
+        order = torch.tensor(order_for_packing(job.plans))
 
         def train_in_parts() -> TrainingResult:
             parts = torch.split(order, self.clients_at_once or len(order))
@@ -170,7 +170,7 @@ class ThreadsExecutor(StackedExecutor):
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train a cohort on each thread; each gets long and short clients alike."""
-        order = torch.tensor(packing_order(job.plans))
+        order = torch.tensor(order_for_packing(job.plans))
 
         def train_part(net: BoundNetwork, part: Tensor) -> TrainingResult:
             return self._train_with(net, job.rows(part))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core.errors import require
-from fedfm.core.inputs import InputTree, call, input_leaves, map_inputs
+from fedfm.core.inputs import InputTree, call_network, input_leaves, map_inputs
 from fedfm.core.trees import Tree
 from fedfm.engine.randomness import KeyedDraws
 from fedfm.methods.base import Model, Task
@@ -24,7 +24,7 @@ def trainable_parameters(module: nn.Module) -> dict[str, Tensor]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def untrained_tensors(module: nn.Module) -> dict[str, Tensor]:
+def list_untrained_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that are sent but not trained: buffers and frozen parameters.
 
     Buffers that a state dict leaves out (`persistent=False`) are constants and stay where they are.
@@ -48,7 +48,7 @@ def copy_model(module: nn.Module) -> Model:
     """Copy a module's parameters and buffers; leaves [...] without a client axis."""
     return Model(
         {name: p.detach().clone() for name, p in trainable_parameters(module).items()},
-        {name: b.detach().clone() for name, b in untrained_tensors(module).items()},
+        {name: b.detach().clone() for name, b in list_untrained_tensors(module).items()},
     )
 
 
@@ -95,7 +95,7 @@ class BoundNetwork:
         self._places = {
             name: _places(self.module, p) for name, p in trainable_parameters(self.module).items()
         }
-        self._buffers = untrained_tensors(self.module)
+        self._buffers = list_untrained_tensors(self.module)
         self._constants = [(b, b.clone()) for b in constant_buffers(self.module).values()]
         self._holders = [
             (owner, name, buffer)
@@ -181,7 +181,9 @@ class BoundNetwork:
         """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by the same weights."""
         enabled, first = self.low_dtype is not None, input_leaves(inputs)[0]
         with torch.autocast(first.device.type, self.low_dtype, enabled, cache_enabled=False):
-            features, logits = call(self.module, map_inputs(lambda x: x.flatten(0, 1), inputs))
+            features, logits = call_network(
+                self.module, map_inputs(lambda x: x.flatten(0, 1), inputs)
+            )
         return self._results(len(first), features, logits)
 
     def classify(self, features: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedfm.core.errors import require
-from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, map_inputs
+from fedfm.core.inputs import InputTree, call_network, input_leaves, is_quantity, map_inputs
 from fedfm.core.trees import Tree, share, stack
 from fedfm.engine.layout import to_low_precision
 from fedfm.engine.networks import BoundNetwork, constant_buffers, copy_model
@@ -59,7 +59,7 @@ class StackedNetwork(BoundNetwork):
 
     def __call__(self, inputs: InputTree) -> tuple[Tensor, Tensor]:
         """Map inputs [S, B, ...] to features [S, B, d] and logits [S, B, C] by weights s."""
-        features, logits = call(self.module, map_inputs(self._flatten, inputs))
+        features, logits = call_network(self.module, map_inputs(self._flatten, inputs))
         return self._results(len(input_leaves(inputs)[0]), features, logits)
 
     def _flatten(self, leaf: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Block(NamedTuple):
         return self.rows.start, self.rows.stop, self.indices.shape[2]
 
 
-def packing_order(plans: Sequence[BatchPlan]) -> list[int]:
+def order_for_packing(plans: Sequence[BatchPlan]) -> list[int]:
     """Return the order of clients: equal batch sizes side by side, more steps first."""
     return sorted(range(len(plans)), key=lambda i: (-plans[i].sizes[0], -plans[i].steps, i))
 

@@ -26,7 +26,7 @@ from fedfm.config import Config, load_config
 from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError, require
 from fedfm.core.files import write_atomically
-from fedfm.core.inputs import call
+from fedfm.core.inputs import call_network
 from fedfm.core.precision import full_precision
 from fedfm.core.rng import generator
 from fedfm.data.dataset import Dataset
@@ -68,7 +68,9 @@ def compute_features(
     network = copy.deepcopy(model).eval()
     batches = torch.split(torch.arange(len(samples.labels), device=like.device), BATCH)
     with torch.inference_mode(), full_precision():
-        features = [call(network, samples.fetch(batch)[0])[0].float().cpu() for batch in batches]
+        features = [
+            call_network(network, samples.fetch(batch)[0])[0].float().cpu() for batch in batches
+        ]
     return torch.cat(features).numpy(), samples.labels.cpu().numpy()
 
 

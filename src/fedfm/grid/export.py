@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedfm.core.errors import not_installed, require
+from fedfm.core.errors import missing_package_error, require
 from fedfm.core.files import write_atomically
 from fedfm.core.tables import flatten_keys, to_csv
 from fedfm.grid.store import Store, Summary, read_rounds_of_runs
@@ -95,4 +95,6 @@ def _import_optional(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as problem:
-        raise not_installed(f"this needs {name} (CSV needs nothing)", "parquet") from problem
+        raise missing_package_error(
+            f"this needs {name} (CSV needs nothing)", "parquet"
+        ) from problem

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, Literal, get_args
 
 from fedfm.config import Config, parse, use_method_table
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.grid.changes import Settings, apply_change, merge_settings, parse_change
 from fedfm.methods import PIECES
 
@@ -63,7 +63,9 @@ class Recipe:
             f"recipe {self.name}: rows and columns are {laid_out}, the axes {sorted(self.axes)}",
         )
         if self.output not in get_args(Output):
-            raise unknown(f"output in recipe {self.name}:", self.output, get_args(Output))
+            raise unknown_name_error(
+                f"output in recipe {self.name}:", self.output, get_args(Output)
+            )
 
     @property
     def reduced(self) -> "Recipe":
@@ -145,7 +147,7 @@ def parse_recipe(name: str, text: str, axes: Settings, quick: Settings) -> Recip
     known = [each.name for each in fields(Recipe) if each.name != "cells"]
     for key in table:
         if key not in known:
-            raise unknown(f"key in recipe {name}:", key, known)
+            raise unknown_name_error(f"key in recipe {name}:", key, known)
     for key in ("title", "axes", "rows", "columns"):
         require(key in table, f"recipe {name} needs the key '{key}'")
     table["axes"] = {a: _resolve_labels(a, labels, axes) for a, labels in table["axes"].items()}
@@ -165,11 +167,13 @@ def _check_skipped(recipe: Recipe) -> None:
     for each in recipe.skipped:
         for axis, labels in each.items():
             if axis not in recipe.axes:
-                raise unknown(f"axis in [[skipped]] of recipe {recipe.name}:", axis, recipe.axes)
+                raise unknown_name_error(
+                    f"axis in [[skipped]] of recipe {recipe.name}:", axis, recipe.axes
+                )
             for label in _as_list(labels):
                 if label not in recipe.axes[axis]:
                     what = f"{axis} in [[skipped]] of recipe {recipe.name}:"
-                    raise unknown(what, label, recipe.axes[axis])
+                    raise unknown_name_error(what, label, recipe.axes[axis])
 
 
 def _check_choice(recipe: Recipe) -> None:
@@ -188,7 +192,7 @@ def _resolve_labels(axis: str, labels: Any, shared: Settings) -> dict[str, Setti
     known: dict[str, Settings] = shared.get(axis, {})
     for label in labels:
         if label not in known:
-            raise unknown(f"label of the axis '{axis}':", label, known)
+            raise unknown_name_error(f"label of the axis '{axis}':", label, known)
     return {label: known[label] for label in labels}
 
 

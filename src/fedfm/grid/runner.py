@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType
 
 from fedfm.grid.budget import Budget, Speed
+from fedfm.grid.job_pools import JobPool
 from fedfm.grid.jobs import Job, find_missing, sort_jobs
 from fedfm.grid.merge import collect_results
 from fedfm.grid.store import Store
 from fedfm.grid.worker import JobOutcome
-from fedfm.grid.workers import Workers
 from fedfm.run.records import RoundRecord
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Grid:
         self,
         results: Path,
         budget: Budget,
-        engine: Workers,
+        engine: JobPool,
         display: Display,
         collect: Path | None = None,
     ) -> None:

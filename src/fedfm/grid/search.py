@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from fedfm.core.errors import not_installed
+from fedfm.core.errors import missing_package_error
 from fedfm.grid.jobs import Job
 from fedfm.grid.recipe import Cell
 from fedfm.grid.store import Store
@@ -28,7 +28,7 @@ class Search:
         try:
             self.optuna: Any = import_module("optuna")
         except ModuleNotFoundError as problem:
-            raise not_installed("a search needs Optuna", "search") from problem
+            raise missing_package_error("a search needs Optuna", "search") from problem
         self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
         self.sweep, self.trials, self.store = sweep, trials, store
         self.cells: list[Cell] = []

@@ -30,7 +30,7 @@ OnRound = Callable[[RoundRecord], None]
 """Called with every round of a job's first run."""
 
 
-class Stopped(Exception):
+class JobStopped(Exception):
     """The time is over, or the user wants to stop."""
 
 
@@ -71,7 +71,7 @@ def run_job(
                 outcome = replace(
                     outcome, finished=_record_finished(left, results, began if fresh else None)
                 )
-        except Stopped:
+        except JobStopped:
             outcome = replace(outcome, stopped=True)
         except (UserError, torch.OutOfMemoryError) as problem:
             outcome = replace(outcome, problem=str(problem))
@@ -152,7 +152,7 @@ class Watch:
         if self.on_round:
             self.on_round(record)
         if self._should_stop(record):
-            raise Stopped
+            raise JobStopped
 
     def _should_stop(self, record: RoundRecord) -> bool:
         """Return whether to stop: after a saved round, if there is no time to save another.

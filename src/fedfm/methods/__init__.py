@@ -2,9 +2,9 @@
 
 import re
 
-from fedfm.core.errors import UserError, unknown
+from fedfm.core.errors import UserError, unknown_name_error
 from fedfm.methods.balanced_softmax import BalancedSoftmax
-from fedfm.methods.base import Batch, LocalRun, Model, Piece, Stage, Task, Turnout
+from fedfm.methods.base import Batch, LocalRun, Model, Participation, Piece, Stage, Task
 from fedfm.methods.ccvr import CCVR
 from fedfm.methods.centralised import Centralised
 from fedfm.methods.composition import Method, compose
@@ -94,7 +94,7 @@ def piece_class(name: str) -> type[Piece]:
         names = [part for part in re.split(r"[+,\s]+", name) if part]
         if len(names) > 1 and all(part in PIECES for part in names):
             raise UserError(f"'{name}' is not a method: to combine methods use method={names}")
-        raise unknown("method", name, PIECES)
+        raise unknown_name_error("method", name, PIECES)
     return PIECES[name]
 
 
@@ -135,11 +135,11 @@ __all__ = [
     "MoFedSAM",
     "Model",
     "Moon",
+    "Participation",
     "Piece",
     "Scaffold",
     "Stage",
     "Task",
-    "Turnout",
     "compose",
     "piece_class",
 ]

@@ -192,12 +192,12 @@ class LocalRun(NamedTuple):
         return self.optimizer.accumulation(self.steps, self.pull, self.factors).to(like)
 
 
-class Turnout(NamedTuple):
+class Participation(NamedTuple):
     """The clients in a sum, as `Piece.rescale` and `Piece.step` see them.
 
     Examples:
         >>> import torch
-        >>> Turnout(5, 20, torch.tensor(400.0), torch.tensor(400.0)).fraction
+        >>> Participation(5, 20, torch.tensor(400.0), torch.tensor(400.0)).fraction
         0.25
     """
 
@@ -230,7 +230,7 @@ class Piece:
     - `down`: what `download` returned, [1, ...].
     - `held`: what `prepare` returned, [S, ...] or [1, ...].
     - `run`: the local training of the cohort.
-    - `total`: the sum of what the clients sent, [...]; `turnout`: which clients are in it.
+    - `total`: the sum of what the clients sent, [...]; `participation`: which clients are in it.
 
     Examples:
         A pull of the head alone towards the received model:
@@ -431,11 +431,13 @@ class Piece:
         """
         return weights
 
-    def rescale(self, total: Tree, turnout: Turnout) -> Tensor | float:
+    def rescale(self, total: Tree, participation: Participation) -> Tensor | float:
         """Return a factor on the mean change, given the sum of what was sent; see `weights`."""
         return 1.0
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         """Return the server's new state and its step [...].
 
         `delta` is sum_i u_i (y_i - x) / sum_i u_i [...], where x are the parameters that the

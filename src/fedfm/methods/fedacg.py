@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, tree_map
-from fedfm.methods.base import LocalRun, Model, Piece, Task, Turnout
+from fedfm.methods.base import LocalRun, Model, Participation, Piece, Task
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ class FedACG(Piece):
         """Weight all clients equally: mean (y_i - w)."""
         return torch.ones_like(weights)
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         """Step by m+ = lambda m + mean (y_i - w)."""
         momentum = tree_map(lambda m, d: self.momentum * m + d, server["momentum"], delta)
         return {"momentum": momentum}, momentum

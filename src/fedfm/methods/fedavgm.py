@@ -11,7 +11,7 @@ import torch
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, tree_map
-from fedfm.methods.base import Piece, Task, Turnout
+from fedfm.methods.base import Participation, Piece, Task
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class FedAvgM(Piece):
         """Return the velocity v, initially zero."""
         return {"velocity": tree_map(torch.zeros_like, task.params)}
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         """Add the mean change to the velocity, which is the step."""
         velocity = tree_map(lambda v, d: self.beta * v + d, server["velocity"], delta)
         return {"velocity": velocity}, velocity

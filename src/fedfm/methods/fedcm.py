@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, per_client, tree_map
-from fedfm.methods.base import LocalRun, Model, Piece, Task, Turnout
+from fedfm.methods.base import LocalRun, Model, Participation, Piece, Task
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ class FedCM(Piece):
 
         return {"direction": tree_map(direction, run.start.params, run.end.params)}, client
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         """Keep V; the step is the mean change."""
-        direction = tree_map(lambda total: total / turnout.samples, total["direction"])
+        direction = tree_map(lambda total: total / participation.samples, total["direction"])
         return {"direction": direction}, delta

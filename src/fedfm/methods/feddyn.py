@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, tree_map
-from fedfm.methods.base import LocalRun, Model, Piece, Task, Turnout
+from fedfm.methods.base import LocalRun, Model, Participation, Piece, Task
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,11 @@ class FedDyn(Piece):
         """Weight all clients equally: mean (y_i - x)."""
         return torch.ones_like(weights)
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         """Step with h+ = h - alpha (S/N) mean (y_i - x); x+ = mean y_i - h+ / alpha."""
-        drift = tree_map(lambda h, d: h - self.alpha * turnout.fraction * d, server["drift"], delta)
+        drift = tree_map(
+            lambda h, d: h - self.alpha * participation.fraction * d, server["drift"], delta
+        )
         return {"drift": drift}, tree_map(lambda d, h: d - h / self.alpha, delta, drift)

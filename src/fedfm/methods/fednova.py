@@ -10,7 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedfm.core.trees import Tree
-from fedfm.methods.base import LocalRun, Piece, Turnout
+from fedfm.methods.base import LocalRun, Participation, Piece
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FedNova(Piece):
         """Return u_i = n_i / a_i."""
         return weights / self.normaliser(run)
 
-    def rescale(self, total: Tree, turnout: Turnout) -> Tensor:
+    def rescale(self, total: Tree, participation: Participation) -> Tensor:
         """Return tau_eff sum_i p_i / a_i, since the mean change is over the weights u_i."""
-        factor: Tensor = total["work"] * turnout.weight / turnout.samples.square()
+        factor: Tensor = total["work"] * participation.weight / participation.samples.square()
         return factor

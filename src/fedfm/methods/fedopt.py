@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, tree_map
-from fedfm.methods.base import Piece, Task, Turnout
+from fedfm.methods.base import Participation, Piece, Task
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ class ServerOptimizer(Piece, ABC):
             "square": tree_map(lambda p: torch.full_like(p, self.tau**2), task.params),
         }
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         """Step by eta m+ / (sqrt(v+) + tau)."""
         b = self.beta1
         mean = tree_map(lambda m, d: b * m + (1 - b) * d, server["mean"], delta)

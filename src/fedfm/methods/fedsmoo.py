@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree, client_norms, share, tree_map
-from fedfm.methods.base import LocalRun, Model, Task, Turnout
+from fedfm.methods.base import LocalRun, Model, Participation, Task
 from fedfm.methods.feddyn import FedDyn
 from fedfm.methods.fedsam import LEAST, ascend, check_ascent
 
@@ -79,10 +79,12 @@ class FedSMOO(FedDyn):
         sent = tree_map(torch.sub, run.moved["dual"], run.moved["offset"])
         return {"dual": sent}, kept | {"dual": run.moved["dual"]}
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         """Step as FedDyn; s is the mean of u_i at the length of the radius."""
-        kept, step = super().step(server, delta, total, turnout)
-        mean = tree_map(lambda u: u / turnout.clients, total["dual"])
+        kept, step = super().step(server, delta, total, participation)
+        mean = tree_map(lambda u: u / participation.clients, total["dual"])
         scale = self.radius / client_norms(share(mean)).clamp(min=LEAST)
 
         def rescale(u: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree, per_client, tree_map
-from fedfm.methods.base import LocalRun, Model, Piece, Task, Turnout
+from fedfm.methods.base import LocalRun, Model, Participation, Piece, Task
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,10 @@ class Scaffold(Piece):
         """Weight all clients equally: x+ = x + mean (y_i - x)."""
         return torch.ones_like(weights)
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         """Update c+ = c + sum (c_i+ - c_i) / N; the step is the mean change."""
-        everyone = turnout.population
+        everyone = participation.population
         control = tree_map(lambda c, d: c + d / everyone, server["control"], total["change"])
         return {"control": control}, delta

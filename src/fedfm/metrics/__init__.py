@@ -4,7 +4,7 @@ A metric is an additive statistic: its sum over clients gives the value over all
 where the server sees only sums.
 """
 
-from fedfm.core.errors import unknown
+from fedfm.core.errors import unknown_name_error
 from fedfm.metrics.accuracy import Accuracy
 from fedfm.metrics.auc import Auc
 from fedfm.metrics.balanced_accuracy import BalancedAccuracy
@@ -47,7 +47,7 @@ def metric_class(name: str) -> type[Metric]:
         2
     """
     if name not in METRICS:
-        raise unknown("metric", name, METRICS)
+        raise unknown_name_error("metric", name, METRICS)
     return METRICS[name]
 
 

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.core.inputs import (
     InputTree,
-    call,
+    call_network,
     describe_inputs,
     holds_ids,
     input_leaves,
@@ -111,7 +111,7 @@ def check_options(name: str, options: Iterable[str]) -> None:
     known = option_names(name)
     for option in options:
         if option not in known:
-            reason = unknown("option", option, known)
+            reason = unknown_name_error("option", option, known)
             raise UserError(f"model '{name}': {reason} (its options: {', '.join(known)})")
 
 
@@ -139,7 +139,7 @@ def default_options(name: str) -> dict[str, Any]:
 
 def _options(name: str) -> list[inspect.Parameter]:
     if name not in MODELS:
-        raise unknown("model", name, MODELS)
+        raise unknown_name_error("model", name, MODELS)
     parameters = inspect.signature(MODELS[name]).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     return [parameter for parameter in named if parameter.name != VOCABULARY]
@@ -226,7 +226,7 @@ def _call_copy(model: nn.Module, inputs: InputTree) -> Any:
         copied, like = copy.deepcopy(model).cpu().eval(), like.cpu()
     else:
         copied = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
-    return call(copied, to_like(inputs, like))
+    return call_network(copied, to_like(inputs, like))
 
 
 def _explain_ids(inputs: InputTree) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.core.inputs import input_leaves
 
 
@@ -68,7 +68,7 @@ class WithFeatures(nn.Module):
         super().__init__()
         if head not in _names(module, nn.Module):
             known = _names(module, nn.Linear) or _names(module, nn.Module)
-            raise unknown(f"linear layer of {type(module).__name__}", head, known)
+            raise unknown_name_error(f"linear layer of {type(module).__name__}", head, known)
         self.module = module
         self.head_name = f"module.{head}"
 

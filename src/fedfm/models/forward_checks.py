@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfm.core.errors import require
-from fedfm.core.inputs import InputTree, call, input_leaves, map_inputs, to_like
+from fedfm.core.inputs import InputTree, call_network, input_leaves, map_inputs, to_like
 
 
 def check_tensors(model: nn.Module) -> None:
@@ -33,7 +33,7 @@ def check_forward(model: nn.Module, example: InputTree) -> None:
     inputs = to_like(example, next(model.parameters()))
     before = _list_state(copied)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        first, again = call(copied, inputs), call(copied, inputs)
+        first, again = call_network(copied, inputs), call_network(copied, inputs)
         changed = [place for place, value in _list_state(copied).items() if before[place] != value]
         require(
             not changed,
@@ -46,7 +46,7 @@ def check_forward(model: nn.Module, example: InputTree) -> None:
             "numbers only if self.training",
         )
         if len(input_leaves(inputs)[0]) > 1:
-            alone = call(copied, map_inputs(lambda leaf: leaf[:1], inputs))
+            alone = call_network(copied, map_inputs(lambda leaf: leaf[:1], inputs))
             require(
                 _agree([output[:1] for output in first], alone),
                 f"in evaluation mode, the output of {name} for a sample depends on the rest of its "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedfm.core.errors import require, unknown
+from fedfm.core.errors import require, unknown_name_error
 
 
 def conv_block(inside: int, outside: int, norm: str, groups: int) -> list[nn.Module]:
@@ -39,7 +39,7 @@ def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
 def check_choice(option: str, value: str, known: Sequence[str]) -> None:
     """Refuse an unknown value of an option."""
     if value not in known:
-        raise unknown(f"model {option}", str(value), known)
+        raise unknown_name_error(f"model {option}", str(value), known)
 
 
 def check_positive(**options: object) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedfm.core.errors import unknown
+from fedfm.core.errors import unknown_name_error
 
 
 class Simplex(nn.Module):
@@ -44,4 +44,4 @@ def make_head(kind: str, features: int, classes: int) -> nn.Module:
         return linear
     if kind == "simplex":
         return nn.Sequential(OrderedDict(projection=linear, simplex=Simplex()))
-    raise unknown("model head", str(kind), ("linear", "simplex"))
+    raise unknown_name_error("model head", str(kind), ("linear", "simplex"))

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.models.adapter import WithFeatures
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def freeze_layers(model: nn.Module, layers: Sequence[str]) -> None:
         matching = [n for n, parts in names.items() if any(fnmatchcase(p, layer) for p in parts)]
         if not matching:
             known = {parts[0] for parts in names.values()}
-            raise unknown("layer of model.freeze", layer, known)
+            raise unknown_name_error("layer of model.freeze", layer, known)
         for name in matching:
             bare.get_parameter(name).requires_grad_(False)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.core.tables import flatten_keys
 from fedfm.grid.changes import Settings
 from fedfm.grid.recipe import Recipe, parse_recipe
@@ -27,7 +27,7 @@ def load_recipe(name: str) -> Recipe:
         require(path.is_file(), f"there is no recipe file {name}")
         return _parse(path.stem, path.read_text())
     if name not in list_recipe_names():
-        raise unknown("recipe", name, list_recipe_names())
+        raise unknown_name_error("recipe", name, list_recipe_names())
     return _parse(name, (FOLDER / f"{name}.toml").read_text())
 
 

@@ -11,7 +11,7 @@ import scipy
 from fedfm.grid.store import Summary
 from fedfm.paper.catalogue import load_recipe
 from fedfm.paper.plan import Claim, expand_places
-from fedfm.report.tables.statistics import Measure, compute_deviation
+from fedfm.report.tables.statistics import TableMetric, compute_deviation
 from fedfm.report.tables.table import Entry, Table
 
 HOLDS, FAILS = "holds", "**does not hold**"
@@ -25,7 +25,7 @@ Choice = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimResult:
     """A claim about two cells, and what the runs say."""
 
     claim: Claim
@@ -133,14 +133,14 @@ def _judge_equivalence(interval: tuple[float, float] | None, margin: float, seed
     return FAILS if interval[0] >= margin or interval[1] <= -margin else UNDECIDED
 
 
-def compute_point(measure: Measure) -> float:
+def compute_point(measure: TableMetric) -> float:
     """Return what one point is: 1 of percents, 0.01 of shares, and nothing of exact counts."""
     return measure.scale / 100 if measure.decimals else 0.0
 
 
 def judge_claims(
     claims: Iterable[Claim], tables: Mapping[str, Table], choice: Choice | None = None
-) -> Iterator[Verdict]:
+) -> Iterator[ClaimResult]:
     """Yield a verdict on every claim, pair by pair; `choice` says which methods were tuned."""
     for claim in claims:
         for at in expand_places(claim.at):
@@ -154,7 +154,7 @@ def _judge(
     at: Mapping[str, str],
     better: Mapping[str, str],
     choice: Choice,
-) -> Iterator[Verdict]:
+) -> Iterator[ClaimResult]:
     ours = _find_entry(tables[claim.recipe], claim, {**at, **better})
     elsewhere = claim.than_recipe
     others = [
@@ -166,7 +166,7 @@ def _judge(
         words["than"] = [rivals[0].labels[axis] for axis in claim.than]
         statement = claim.says.format(**{name: ", ".join(each) for name, each in words.items()})
         untuned = [_name(rival) for rival in rivals if _is_untuned(rival.runs, choice)]
-        yield Verdict(claim, statement, ours, rivals, tuple(dict.fromkeys(untuned)))
+        yield ClaimResult(claim, statement, ours, rivals, tuple(dict.fromkeys(untuned)))
 
 
 def _name(entry: Entry) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedfm.grid.store import DRAWN_FILE, Summary
 from fedfm.paper.catalogue import read_settings
-from fedfm.paper.claims import Choice, Verdict, judge_claims
+from fedfm.paper.claims import Choice, ClaimResult, judge_claims
 from fedfm.paper.plan import ReproductionPlan, build_tables
 from fedfm.paper.settings import list_settings_files, read_choice
-from fedfm.report.tables.statistics import get_measure
+from fedfm.report.tables.statistics import get_table_metric
 from fedfm.report.tables.table import Entry, Table
 
 
@@ -42,7 +42,7 @@ class Evidence:
         return read_choice(self.folder)
 
     @cached_property
-    def verdicts(self) -> list[Verdict]:
+    def claim_results(self) -> list[ClaimResult]:
         """Return a verdict on every claim, in the plan's order."""
         return list(judge_claims(self.plan.claims, self.tables, self.choice))
 
@@ -57,7 +57,7 @@ class Evidence:
     def find(self, recipe: str, title: str, measure: str = "") -> Entry:
         """Return the entry of the cell with these labels, "A / B" in the axes' order."""
         table = self.tables[recipe]
-        wanted = get_measure(measure) if measure else table.columns[0].measure
+        wanted = get_table_metric(measure) if measure else table.columns[0].measure
         return next(
             entry
             for entry in table.entries.values()

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedfm.core.files import write_atomically
 from fedfm.grid.repeats import find_repeats_within
 from fedfm.grid.store import Summary
+from fedfm.paper.claim_results import render_claims
 from fedfm.paper.costs import render_costs
 from fedfm.paper.document import Document
 from fedfm.paper.evidence import Evidence
@@ -16,7 +17,6 @@ from fedfm.paper.plan import Section
 from fedfm.paper.protocol import render_protocol
 from fedfm.paper.sections import JPEG, Renderer
 from fedfm.paper.stages import UNTRAINED
-from fedfm.paper.verdicts import render_claims
 from fedfm.report.tables.formats import format_markdown_table
 from fedfm.report.tables.table import Table
 

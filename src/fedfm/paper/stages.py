@@ -103,9 +103,9 @@ class Stages:
         claims = [claim for claim in self.plan.claims if claim.recipe == step.recipe]
         return [
             dict(entry.labels)
-            for verdict in judge_claims(claims, tables)
-            if verdict.outcome == UNDECIDED and len(verdict.seeds) < step.seeds
-            for entry in (verdict.better, *verdict.rivals)
+            for result in judge_claims(claims, tables)
+            if result.outcome == UNDECIDED and len(result.seeds) < step.seeds
+            for entry in (result.better, *result.rivals)
         ]
 
     def _choose(self, recipe: Recipe) -> Iterator[list[Job]]:

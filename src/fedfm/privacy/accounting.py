@@ -9,7 +9,7 @@ Improving the Gaussian Mechanism for Differential Privacy. ICML 2018, Theorem 8)
 import math
 from typing import Any, NamedTuple
 
-from fedfm.core.errors import not_installed, require
+from fedfm.core.errors import missing_package_error, require
 from fedfm.privacy.config import Privacy
 
 
@@ -84,5 +84,5 @@ def import_dp_accounting() -> Any:
     try:
         import dp_accounting
     except ImportError as problem:
-        raise not_installed("[privacy] needs an accountant", "privacy") from problem
+        raise missing_package_error("[privacy] needs an accountant", "privacy") from problem
     return dp_accounting

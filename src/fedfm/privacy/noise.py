@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfm.core.errors import not_installed
+from fedfm.core.errors import missing_package_error
 from fedfm.core.rng import generator
 
 Normals = Callable[[int], Tensor]
@@ -48,6 +48,6 @@ def _secret_bytes(size: int) -> bytes:
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError as problem:
-        raise not_installed("secret noise needs cryptography", "privacy") from problem
+        raise missing_package_error("secret noise needs cryptography", "privacy") from problem
     cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16)))
     return cipher.encryptor().update(bytes(size))

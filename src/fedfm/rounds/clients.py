@@ -16,7 +16,7 @@ from fedfm.core.trees import Tree
 from fedfm.engine.profile import phase
 from fedfm.methods.base import LocalRun, Model
 from fedfm.methods.contract import check_alike, check_one_each, check_pair, overrides
-from fedfm.privacy.guard import Guard
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import OWN, SECOND, ClientGroup
 from fedfm.rounds.messages import Request, Sums
@@ -26,7 +26,7 @@ PRIVATE = ("pieces", "change", "buffers")
 """The parts of a contribution that privacy clips as one vector."""
 
 
-class Work(NamedTuple):
+class TrainedClients(NamedTuple):
     """The results of the clients' training; all leaves [S, ...]."""
 
     run: LocalRun
@@ -40,11 +40,11 @@ class Work(NamedTuple):
     kept: Tree
     """What each piece keeps, and the client's second model."""
 
-    def rows(self, which: slice | Tensor) -> "Work":
+    def rows(self, which: slice | Tensor) -> "TrainedClients":
         """Return the work of some of the clients."""
         dicts = (self.terms, self.reports, self.up, self.kept)
         parts = (trees.rows(tree, which) for tree in dicts)
-        return Work(self.run.rows(which), self.losses[which], *parts)
+        return TrainedClients(self.run.rows(which), self.losses[which], *parts)
 
 
 def collect_reports(
@@ -62,8 +62,8 @@ def collect_reports(
 def answer_measure(group: ClientGroup, fed: Federation, request: Request) -> Sums:
     """Answer "measure": the sum of the reports that are finite."""
     reports = collect_reports(group, fed, request.when, group.start)
-    if fed.guard:
-        reports = fed.guard.report(reports, request.round, group.cohort)
+    if fed.privacy:
+        reports = fed.privacy.report(reports, request.round, group.cohort)
     finite = trees.is_finite(reports)
     counted = trees.select_items(group.cohort, finite)
     total = trees.sum_clients(reports if counted == group.cohort else trees.select(reports, finite))
@@ -84,8 +84,8 @@ def answer_train(group: ClientGroup, fed: Federation, request: Request, trained:
     if not clients:
         return Sums({}, group.cohort, [], request.kept, traffic, held)
     with phase("aggregation"):
-        if fed.guard:
-            total, upload = sum_private_contributions(group, work, request, clients, fed.guard)
+        if fed.privacy:
+            total, upload = sum_private_contributions(group, work, request, clients, fed.privacy)
             traffic = sum([upload] * len(group.cohort), Traffic())
         else:
             total = sum_contributions(group, work, request.sharing)
@@ -95,11 +95,11 @@ def answer_train(group: ClientGroup, fed: Federation, request: Request, trained:
 
 def finish_training(
     group: ClientGroup, fed: Federation, request: Request, trained: Trained
-) -> Work:
+) -> TrainedClients:
     """Return what each client sends and keeps after its training."""
     model, losses, steps, terms, moved = trained.result
     samples = (count_samples(group.samples) / request.unit).to(next(trees.leaves(model.params)))
-    if fed.guard:
+    if fed.privacy:
         samples = torch.ones_like(samples)
     how = trained.job.optimizer, fed.method.pull, samples, trained.job.factors
     run = LocalRun(group.start, model, steps, *how)
@@ -113,7 +113,7 @@ def finish_training(
         kept[piece.name] = check_alike(piece, "finish", state, old, "a client's state")
     if trained.second:
         kept[SECOND] = trained.second._asdict()
-    return Work(run, losses, terms, collect_reports(group, fed, "after", model), up, kept)
+    return TrainedClients(run, losses, terms, collect_reports(group, fed, "after", model), up, kept)
 
 
 def count_samples(samples: Sequence[Tensor]) -> Tensor:
@@ -121,7 +121,7 @@ def count_samples(samples: Sequence[Tensor]) -> Tensor:
     return torch.tensor([len(indices) for indices in samples], dtype=torch.float64)
 
 
-def count_uploads(group: ClientGroup, work: Work, sharing: bool) -> Traffic:
+def count_uploads(group: ClientGroup, work: TrainedClients, sharing: bool) -> Traffic:
     """Count what the clients send."""
     model = to_message(group.select_sent(work.run.end)) if sharing else {}
     return count_upload({"reports": work.reports, "pieces": work.up, "model": model})
@@ -132,7 +132,7 @@ def to_message(model: Model) -> Tree:
     return {"params": model.params, BUFFERS: model.buffers}
 
 
-def drop_failures(group: ClientGroup, work: Work) -> tuple[Work, list[int]]:
+def drop_failures(group: ClientGroup, work: TrainedClients) -> tuple[TrainedClients, list[int]]:
     """Return the work of the clients with finite loss, model and messages, and who they are."""
     own = {SECOND: work.kept[SECOND]} if SECOND in work.kept else {}
     sent = {"losses": work.losses, "reports": work.reports, "up": work.up}
@@ -143,7 +143,7 @@ def drop_failures(group: ClientGroup, work: Work) -> tuple[Work, list[int]]:
     return work.rows(finite), clients
 
 
-def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
+def sum_contributions(group: ClientGroup, work: TrainedClients, sharing: bool) -> Tree:
     """Return the sums over clients that the server needs: leaves [...].
 
     samples: sum_i n_i; loss: sum_i n_i loss_i, and the same of its terms; reports and pieces: sums
@@ -169,7 +169,9 @@ def sum_contributions(group: ClientGroup, work: Work, sharing: bool) -> Tree:
     return total | {"weight": weights.sum(), "change": change, **buffers}
 
 
-def sum_changes(group: ClientGroup, work: Work, weights: Tensor, end: Tree, base: Tree) -> Tree:
+def sum_changes(
+    group: ClientGroup, work: TrainedClients, weights: Tensor, end: Tree, base: Tree
+) -> Tree:
     """Sum the changes of parameters, or what pieces send in their place, by weights [S].
 
     Without such a piece only one leaf's changes are in memory at a time.
@@ -200,7 +202,11 @@ def sum_buffers(buffers: Tree, base: Tree, samples: Tensor) -> Tree:
 
 
 def sum_private_contributions(
-    group: ClientGroup, work: Work, request: Request, clients: list[int], guard: Guard
+    group: ClientGroup,
+    work: TrainedClients,
+    request: Request,
+    clients: list[int],
+    privacy: PrivacyMechanism,
 ) -> tuple[Tree, Traffic]:
     """Sum clipped and noised contributions; also return what each client sends.
 
@@ -212,17 +218,17 @@ def sum_private_contributions(
     ]
     alone = trees.stack(contributions)
     if request.sharing:
-        guard.check_weights(alone["weight"])
+        privacy.check_weights(alone["weight"])
     update: Tree = {name: alone[name] for name in PRIVATE if name in alone}
-    private = guard.update(update, request.round, clients) | {
-        "reports": guard.report(alone["reports"], request.round, clients)
+    private = privacy.update(update, request.round, clients) | {
+        "reports": privacy.report(alone["reports"], request.round, clients)
     }
     public = {name: alone[name] for name in ("samples", "weight") if name in alone}
     return trees.sum_clients(private | public), count_upload(trees.rows(private, slice(0, 1)))
 
 
 def keep_states(
-    request: Request, fed: Federation, clients: list[int], work: Work, group: ClientGroup
+    request: Request, fed: Federation, clients: list[int], work: TrainedClients, group: ClientGroup
 ) -> ClientStates:
     """Return what every client keeps after the round: its leaves of the model, and its states.
 

@@ -12,7 +12,7 @@ from fedfm.engine.networks import copy_model, describe_task
 from fedfm.engine.shapes import ShapesExecutor
 from fedfm.methods import Method, Task
 from fedfm.optim import Sgd
-from fedfm.privacy.guard import Guard
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism
 from fedfm.rounds.clients import answer_measure
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.rounds.group import prepare_group
@@ -70,7 +70,9 @@ def _count_conclusion(state: State, fed: Federation) -> int:
     return answer_measure(prepare_group(request, fed), fed, request).traffic.floats_up
 
 
-def make_single_client(method: Method, task: Task, guard: Guard | None = None) -> Federation:
+def make_single_client(
+    method: Method, task: Task, privacy: PrivacyMechanism | None = None
+) -> Federation:
     """Return a federation of one client with one sample."""
     return Federation(
         task=task,
@@ -81,5 +83,5 @@ def make_single_client(method: Method, task: Task, guard: Guard | None = None) -
         participation=1.0,
         augmentation=None,
         seed=0,
-        guard=guard,
+        privacy=privacy,
     )

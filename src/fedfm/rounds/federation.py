@@ -19,7 +19,7 @@ from fedfm.methods.base import Stage, Task
 from fedfm.methods.composition import Method, uses_counts
 from fedfm.optim import Clipping, Optimizer, Schedule
 from fedfm.optim.schedules import CONSTANT
-from fedfm.privacy.guard import Guard
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism
 from fedfm.rounds.sampling import draw_cohort, toss_coins
 
 
@@ -62,7 +62,7 @@ class Federation:
     seed: int
     sampling: Literal["fixed", "coin"] = "fixed"
     """How the clients of a round are drawn."""
-    guard: Guard | None = None
+    privacy: PrivacyMechanism | None = None
     """Clips and noises answers, if privacy is on."""
     task_loss: TaskLoss = DEFAULT_LOSS
     class_weights: Tensor | None = None
@@ -76,8 +76,8 @@ class Federation:
 
     def __post_init__(self) -> None:
         """Refuse a method that does not work with privacy or the data; pool samples if it does."""
-        if self.guard:
-            self.guard.check(self.method)
+        if self.privacy:
+            self.privacy.check(self.method)
         counting = [piece.name for piece in self.method.pieces if uses_counts(piece)]
         require(
             not counting or self.labels is not None or self.task.device.type == "meta",

@@ -53,15 +53,15 @@ def prepare_group(request: Request, fed: Federation) -> ClientGroup:
         pieces,
         [fed.samples[client] for client in request.cohort],
         request.model.map(trees.share),
-        starting_models(request.model, kept),
+        make_starting_models(request.model, kept),
         {piece.name: piece_states(kept, piece, fed.task) for piece in pieces},
         fed.method.personal(fed.task),
         fed.task.frozen,
-        starting_models(request.model, kept, SECOND),
+        make_starting_models(request.model, kept, SECOND),
     )
 
 
-def starting_models(shared: Model, kept: Sequence[Tree], which: str = OWN) -> Model:
+def make_starting_models(shared: Model, kept: Sequence[Tree], which: str = OWN) -> Model:
     """Return each client's starting model: the global one [...] with the leaves that it kept."""
     if all(which not in state for state in kept):
         return shared.map(trees.share)
@@ -74,7 +74,7 @@ def starting_models(shared: Model, kept: Sequence[Tree], which: str = OWN) -> Mo
 def personal_models(shared: Model, kept: Sequence[Tree]) -> Model:
     """Return the model that each client would use: its second one, or the one it starts from."""
     has_second = any(SECOND in state for state in kept)
-    return starting_models(shared, kept, SECOND if has_second else OWN)
+    return make_starting_models(shared, kept, SECOND if has_second else OWN)
 
 
 def piece_states(kept: Sequence[Tree], piece: Piece, task: Task) -> Tree:

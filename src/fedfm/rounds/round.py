@@ -21,9 +21,9 @@ from fedfm.engine.cohort import TrainingJob
 from fedfm.engine.executors import Executor, train_together
 from fedfm.engine.objective import TASK
 from fedfm.engine.profile import phase
-from fedfm.methods.base import Task, Turnout
+from fedfm.methods.base import Participation, Task
 from fedfm.methods.composition import Method
-from fedfm.privacy.guard import Guard
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism
 from fedfm.rounds.clients import answer_measure, answer_train, to_message
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import ClientGroup, prepare_group
@@ -57,7 +57,7 @@ class RoundLog:
     """The floats that a client holds in training: its model and what the pieces prepared."""
 
 
-class Rules(Protocol):
+class ServerView(Protocol):
     """What the server knows of a federation."""
 
     @property
@@ -76,7 +76,7 @@ class Rules(Protocol):
         ...
 
     @property
-    def guard(self) -> Guard | None:
+    def privacy(self) -> PrivacyMechanism | None:
         """Clips and noises answers, if privacy is on."""
         ...
 
@@ -103,12 +103,12 @@ class Rules(Protocol):
 ServerRound = Generator[Request, Sums, tuple[State, RoundLog]]
 
 
-def serve_round(state: State, rules: Rules) -> ServerRound:
+def serve_round(state: State, view: ServerView) -> ServerRound:
     """Run the server's side of a round: yield requests, receive sums, return the new state."""
-    if rules.method.concludes(state.round, rules.rounds):
-        return (yield from serve_conclusion(state, rules))
-    ledger, server, method = Ledger(), state.server, rules.method
-    pieces, cohort = method.active(state.round), rules.cohort(state.round)
+    if view.method.concludes(state.round, view.rounds):
+        return (yield from serve_conclusion(state, view))
+    ledger, server, method = Ledger(), state.server, view.method
+    pieces, cohort = method.active(state.round), view.cohort(state.round)
     owners = set(state.clients) if method.share_every > 1 else set()
     newcomers = [client for client in cohort if client not in owners]
     first = [client for client in newcomers if client not in state.received]
@@ -117,14 +117,14 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     request = Request(
         "train", state.round, cohort, sent, newcomers, first, {}, state.clients, sharing
     )
-    once, always = sent.split(method.sent_once(rules.task))
+    once, always = sent.split(method.sent_once(view.task))
     ledger.record_download(to_message(always), len(newcomers))
     ledger.record_download(to_message(once), len(first))
     if any(piece.measures == "before" for piece in pieces):
         sums = yield request._replace(kind="measure")
-        _check_sum(sums, rules)
+        _check_sum(sums, view)
         ledger.record_handshake(sums.traffic)
-        server = absorb_reports(pieces, server, sums.total, len(sums.clients), rules.guard)
+        server = absorb_reports(pieces, server, sums.total, len(sums.clients), view.privacy)
         request = request._replace(cohort=sums.present, newcomers=[], kept=sums.kept)
     down = {piece.name: piece.download(server[piece.name]) for piece in pieces}
     ledger.record_download(down, len(request.cohort))
@@ -132,13 +132,13 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     ledger.record_handshake(sums.traffic)
     if not sums.clients:
         raise Diverged(describe_divergence(cohort), state.round)
-    _check_sum(sums, rules)
+    _check_sum(sums, view)
     total, clients, model = sums.total, len(sums.clients), state.model
-    server = absorb_reports(pieces, server, total["reports"], clients, rules.guard)
+    server = absorb_reports(pieces, server, total["reports"], clients, view.privacy)
     if sharing:
-        turnout = Turnout(clients, rules.population, total["samples"], total["weight"])
+        participation = Participation(clients, view.population, total["samples"], total["weight"])
         with phase("aggregation"):
-            server, model = aggregate(pieces, server, model, total, turnout)
+            server, model = aggregate(pieces, server, model, total, participation)
         if not all_finite(model.params):
             raise Diverged("server's step diverged", state.round)
     failed = sorted(set(cohort) - set(sums.clients))
@@ -148,11 +148,11 @@ def serve_round(state: State, rules: Rules) -> ServerRound:
     return State(state.round + 1, model, server, sums.kept, received), log
 
 
-def serve_conclusion(state: State, rules: Rules) -> ServerRound:
+def serve_conclusion(state: State, view: ServerView) -> ServerRound:
     """Run the server's side of the last round of a method that edits the model in it."""
-    ledger, cohort, round = Ledger(), rules.everyone, state.round
+    ledger, cohort, round = Ledger(), view.everyone, state.round
     first = [client for client in cohort if client not in state.received]
-    once, always = state.model.split(rules.method.sent_once(rules.task))
+    once, always = state.model.split(view.method.sent_once(view.task))
     ledger.record_download(to_message(always), len(cohort))
     ledger.record_download(to_message(once), len(first))
     how = cohort, state.model, cohort, first, Tree(), state.clients
@@ -161,10 +161,10 @@ def serve_conclusion(state: State, rules: Rules) -> ServerRound:
     if not sums.clients:
         raise Diverged(describe_divergence(cohort), round)
     model = state.model
-    for place, piece in enumerate(rules.method.pieces):
+    for place, piece in enumerate(view.method.pieces):
         if piece.name in sums.total:
-            random = generator(rules.seed, "conclusion", place)
-            model = piece.conclude(rules.task, model, sums.total[piece.name], random)
+            random = generator(view.seed, "conclusion", place)
+            model = piece.conclude(view.task, model, sums.total[piece.name], random)
     failed = sorted(set(cohort) - set(sums.clients))
     log = RoundLog(sums.clients, None, {}, failed, ledger.traffic, 0)
     received = (state.received - {*cohort}) | {*sums.present}
@@ -180,9 +180,9 @@ def _mean_losses(total: Tree) -> tuple[Tensor | None, dict[str, Tensor]]:
     return total["loss"] / total["samples"], means
 
 
-def _check_sum(sums: Sums, rules: Rules) -> None:
-    if rules.guard:
-        rules.guard.check_sum(len(sums.clients))
+def _check_sum(sums: Sums, view: ServerView) -> None:
+    if view.privacy:
+        view.privacy.check_sum(len(sums.clients))
 
 
 def finish_round(server: ServerRound, sums: Sums) -> tuple[State, RoundLog]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedfm.core.errors import require
-from fedfm.core.inputs import InputTree, call, map_inputs, to_like
+from fedfm.core.inputs import InputTree, call_network, map_inputs, to_like
 from fedfm.data.batches import batch_sizes
 from fedfm.rounds.federation import LocalTraining
 
@@ -47,7 +47,7 @@ def can_train_on_one(network: nn.Module, example: InputTree) -> bool:
     devices = [like.device] if like.is_cuda else []
     try:
         with torch.random.fork_rng(devices=devices), torch.no_grad():
-            call(copied, one)
+            call_network(copied, one)
     except ValueError as problem:
         if REFUSAL in str(problem):
             return False

@@ -69,5 +69,5 @@ class Bookkeeper:
 
 def describe_privacy(config: Config, secure: bool = False) -> str | None:
     """Describe the privacy loss of a client; return None without privacy."""
-    guard, rounds = config.guard(), config.training.rounds
-    return guard.describe_run(config.composed, rounds, secure) if guard else None
+    privacy, rounds = config.make_privacy(), config.training.rounds
+    return privacy.describe_run(config.composed, rounds, secure) if privacy else None

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from fedfm.core.errors import UserError, require
 from fedfm.core.files import write_atomically
-from fedfm.core.inputs import InputTree, call, input_leaves, is_quantity, make_inputs, map_inputs
+from fedfm.core.inputs import (
+    InputTree,
+    call_network,
+    input_leaves,
+    is_quantity,
+    make_inputs,
+    map_inputs,
+)
 from fedfm.data.text import encode_words, split_words
 from fedfm.models import WithFeatures, export_state_dict
 from fedfm.models.adapter import find_logits
@@ -44,7 +51,7 @@ class Probabilities(nn.Module):
 
     def forward(self, inputs: InputTree) -> Tensor:
         """Return probabilities [N, C] of raw inputs [N, ...]."""
-        outputs = call(self.model, map_inputs(self._normalise, inputs))
+        outputs = call_network(self.model, map_inputs(self._normalise, inputs))
         logits: Tensor = outputs[1] if self.returns_features else find_logits(outputs)
         return logits.softmax(1)
 

@@ -19,8 +19,8 @@ from fedfm.run.folder import (
     CHECKPOINT,
     MACHINE,
     RunFolder,
-    differences,
     is_finished,
+    list_differences,
     read_config,
 )
 
@@ -55,7 +55,7 @@ def check_extension(parent: Path, config: Config) -> None:
     done, rounds = before["training"]["rounds"], config.training.rounds
     require(rounds > done, f"{parent} has {done} rounds already: ask for more, not for {rounds}")
     shorter = config.as_toml() | {"training": config.as_toml()["training"] | {"rounds": done}}
-    differing = list(differences(before, {"code": {}} | shorter))
+    differing = list(list_differences(before, {"code": {}} | shorter))
     require(
         not differing,
         f"{parent} holds a run of another config; only its rounds can change. It differs in "

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfm.config.training import Training, cohort_size
 from fedfm.core.client_states import InMemory
 from fedfm.core.errors import require
-from fedfm.engine.evaluation import Evaluator, Measured, Values
+from fedfm.engine.evaluation import Evaluator, SummedStatistics, Values
 from fedfm.methods.base import Model
 from fedfm.methods.composition import Method
 from fedfm.rounds.federation import Federation
@@ -31,7 +31,7 @@ def fine_tune(
     tested on its own test samples, or on its validation samples where it has no test samples.
     """
     plain = replace(
-        fed, method=Method(()), guard=None, training=replace(fed.training, epochs=epochs)
+        fed, method=Method(()), privacy=None, training=replace(fed.training, epochs=epochs)
     )
     own = choose_cohort(range(fed.population), fed)
     at_once = -(-cohort_size(fed.participation, fed.population) // fed.processes.size)
@@ -39,7 +39,7 @@ def fine_tune(
         _measure_group(model, plain, evaluator.alone(), round, own[first : first + at_once])
         for first in range(0, len(own), at_once)  # like a round's cohort, so that memory suffices
     ]
-    values = fed.processes.add(_place(Measured.concat(parts).values(), own, fed.population))
+    values = fed.processes.add(_place(SummedStatistics.concat(parts).values(), own, fed.population))
     split: Literal["test", "validation"] = "test" if evaluator.owned else "validation"
     return make_results(split, values, evaluator.measures)
 
@@ -55,7 +55,7 @@ def _place(values: Values, clients: list[int], population: int) -> Values:
 
 def _measure_group(
     model: Model, fed: Federation, evaluator: Evaluator, round: int, clients: list[int]
-) -> Measured:
+) -> SummedStatistics:
     """Measure the models of some clients after their training."""
     request = Request("train", round, clients, model, [], [], {}, InMemory(), sharing=False)
     result = train_locally(prepare_group(request, fed), fed, request).result

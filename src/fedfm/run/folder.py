@@ -72,7 +72,7 @@ class RunFolder:
             )
             return False
         require(resume, f"{path} already holds a run: resume it, or choose another folder")
-        differing = list(differences(read_config(path), {"code": {}} | config))
+        differing = list(list_differences(read_config(path), {"code": {}} | config))
         require(
             not differing,
             f"{path} holds a run of another config: give its settings, or choose another folder. "
@@ -178,7 +178,7 @@ class RunFolder:
         write_atomically(self.path / "model.safetensors", to_bytes(model))
         table = to_csv([record.numbers for record in result.rounds])
         write_atomically(self.path / "rounds.csv", table.encode())
-        text = json.dumps(summary(result), indent=2) + "\n"
+        text = json.dumps(summarise(result), indent=2) + "\n"
         write_atomically(self.path / "summary.json", text.encode())
 
 
@@ -246,7 +246,7 @@ def _best(facts: dict[str, Any], tree: Tree) -> Best:
     return Best(**facts | {"model": model} | several | results)
 
 
-def summary(result: Result) -> dict[str, Any]:
+def summarise(result: Result) -> dict[str, Any]:
     """Return the content of summary.json."""
     return {
         "method": result.method,
@@ -292,7 +292,7 @@ def _commit() -> dict[str, str]:
     return {"commit": commit} if commit else {}
 
 
-def differences(
+def list_differences(
     old: dict[str, Any],
     new: dict[str, Any],
     prefix: str = "",
@@ -302,6 +302,6 @@ def differences(
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            yield from differences(before, after, f"{prefix}{key}.", sides)
+            yield from list_differences(before, after, f"{prefix}{key}.", sides)
         elif before != after:
             yield f"{prefix}{key} ({sides[0]} {before!r}, {sides[1]} {after!r})"

@@ -16,7 +16,7 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.trees import Tree
 from fedfm.data.new_samples import NewSamples, read_new_images, read_new_rows, read_new_texts
 from fedfm.data.split import Split
-from fedfm.engine.networks import trainable_parameters, untrained_tensors
+from fedfm.engine.networks import list_untrained_tensors, trainable_parameters
 from fedfm.methods.base import Model
 from fedfm.methods.composition import has_own_part
 from fedfm.rounds.group import personal_models
@@ -146,7 +146,7 @@ def _build(folder: Path, config: Config, data: DataDescription) -> nn.Module:
 
 def fill(network: nn.Module, tensors: Tree, path: Path) -> nn.Module:
     """Give a network the parameters and buffers that a run has saved, and return it."""
-    own = trainable_parameters(network) | untrained_tensors(network)
+    own = trainable_parameters(network) | list_untrained_tensors(network)
     differing = own.keys() ^ tensors.keys()
     differing |= {name for name in own.keys() - differing if own[name].shape != tensors[name].shape}
     require(

@@ -20,7 +20,7 @@ from fedfm.data.dataset import Dataset
 from fedfm.data.split import fingerprint
 from fedfm.engine.processes import ALONE, Processes
 from fedfm.rounds.state import State
-from fedfm.run.folder import differences, from_parts, to_parts
+from fedfm.run.folder import from_parts, list_differences, to_parts
 from fedfm.run.records import Progress, RoundRecord
 
 
@@ -75,7 +75,9 @@ def _compare(processes: Processes, mine: Mapping[str, Mapping[str, Any]]) -> Non
     first, *others = processes.gather(mine)
     for rank, other in enumerate(others, 1):
         for what in first:
-            found = differences(first[what], other[what], sides=("process 0", f"process {rank}"))
+            found = list_differences(
+                first[what], other[what], sides=("process 0", f"process {rank}")
+            )
             differing = "; ".join(found)
             hints = [hint for name, hint in HINTS.items() if f"{name}.digest" in differing]
             advice = ", and ".join(["Start all with the same command and files", *hints])

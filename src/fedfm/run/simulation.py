@@ -88,7 +88,7 @@ class Simulation:
             sampling=training.sampling,
             augmentation=data.augmentation,
             seed=seed,
-            guard=config.guard(),
+            privacy=config.make_privacy(),
             task_loss=config.task_loss,
             class_weights=make_class_weights(
                 training.class_weights, [data.train.labels[part] for part in samples], classes

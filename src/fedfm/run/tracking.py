@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedfm.core.errors import UserError, not_installed, unknown
+from fedfm.core.errors import UserError, missing_package_error, unknown_name_error
 from fedfm.core.tables import flatten_keys
 from fedfm.run.records import RoundRecord
 
@@ -17,16 +17,18 @@ Tracker = Callable[[RoundRecord], None]
 
 
 @contextmanager
-def tracking(names: Sequence[str], config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
+def open_trackers(
+    names: Sequence[str], config: Mapping[str, Any], folder: Path
+) -> Iterator[Tracker]:
     """Yield a function that sends a run's rounds to the named services.
 
     Services are opened after the first round, so a run that never begins leaves nothing there.
     """
     for name in names:
         if name not in SERVICES:
-            raise unknown("tracking service", name, SERVICES)
+            raise unknown_name_error("tracking service", name, SERVICES)
         if find_spec(name) is None:
-            raise not_installed(f"tracking with {name} needs it", name)
+            raise missing_package_error(f"tracking with {name} needs it", name)
         if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ:
             raise UserError("tracking with mlflow: set MLFLOW_TRACKING_URI to the server's address")
     with ExitStack() as stack:
@@ -41,22 +43,22 @@ def tracking(names: Sequence[str], config: Mapping[str, Any], folder: Path) -> I
         yield track
 
 
-def metrics(record: RoundRecord) -> dict[str, float]:
+def list_metrics(record: RoundRecord) -> dict[str, float]:
     """Return the numbers of a round by name, without the round; a private run has no loss."""
     numbers = record.numbers.items()
     return {name: float(value) for name, value in numbers if name != "round" and value is not None}
 
 
 @contextmanager
-def tensorboard(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
-    """Write event files to the folder `tensorboard` in the run's folder."""
+def open_tensorboard(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
+    """Write event files to the folder `open_tensorboard` in the run's folder."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(folder / "tensorboard"))
     writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in flatten_keys(config).items()))
 
     def track(record: RoundRecord) -> None:
-        for name, value in metrics(record).items():
+        for name, value in list_metrics(record).items():
             writer.add_scalar(name, value, record.round)
 
     try:
@@ -66,7 +68,7 @@ def tensorboard(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
 
 
 @contextmanager
-def mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
+def open_mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
     """Log to a run of the experiment "fedfm" on the server at $MLFLOW_TRACKING_URI."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
@@ -81,7 +83,7 @@ def mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
 
     def track(record: RoundRecord) -> None:
         now, step = int(1000 * time.time()), record.round
-        values = [Metric(name, value, now, step) for name, value in metrics(record).items()]
+        values = [Metric(name, value, now, step) for name, value in list_metrics(record).items()]
         client.log_batch(run, metrics=values)
 
     try:
@@ -95,4 +97,4 @@ def mlflow(config: Mapping[str, Any], folder: Path) -> Iterator[Tracker]:
     client.set_terminated(run)
 
 
-SERVICES = {"tensorboard": tensorboard, "mlflow": mlflow}
+SERVICES = {"tensorboard": open_tensorboard, "mlflow": open_mlflow}

@@ -6,7 +6,7 @@ each planted mistake is caught. On the command line: `fedfm verify`.
 
 from fedfm.verify.checks import CHECKS, Check
 from fedfm.verify.mistakes import MISTAKES, Mistake
-from fedfm.verify.report import Caught, Report, Row
+from fedfm.verify.report import Caught, CheckResult, Report
 from fedfm.verify.suite import verify, verify_all
 
 __all__ = [
@@ -14,9 +14,9 @@ __all__ = [
     "MISTAKES",
     "Caught",
     "Check",
+    "CheckResult",
     "Mistake",
     "Report",
-    "Row",
     "verify",
     "verify_all",
 ]

@@ -35,7 +35,7 @@ def everywhere(pieces: Pieces) -> bool:
     return True
 
 
-def federated(pieces: Pieces) -> bool:
+def is_federated(pieces: Pieces) -> bool:
     """Apply a check to methods with several clients."""
     return not compose(pieces).pools_data
 

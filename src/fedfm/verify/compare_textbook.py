@@ -10,10 +10,24 @@ from fedfm.methods import FedFM, FedFMLite, FedProx, Piece
 from fedfm.rounds.group import OWN, SECOND
 from fedfm.rounds.round import RoundLog, run_round
 from fedfm.rounds.state import State
-from fedfm.verify.checks import Mismatch, check, federated, only, registered_name, same, same_model
+from fedfm.verify.checks import (
+    Mismatch,
+    check,
+    is_federated,
+    only,
+    registered_name,
+    same,
+    same_model,
+)
 from fedfm.verify.fixtures import Pieces, SmallFederation, start
-from fedfm.verify.oracles import METHODS, choose_compared_rounds, cohort_of, has_oracle, make_oracle
-from fedfm.verify.textbook.ledger import Bill, round_bill
+from fedfm.verify.textbook.ledger import ExpectedTraffic, count_round
+from fedfm.verify.textbook_federation import (
+    METHODS,
+    choose_compared_rounds,
+    cohort_of,
+    has_textbook,
+    make_textbook_federation,
+)
 
 SMALL_FEDERATIONS = {
     "plain SGD": SmallFederation(momentum=0.0, weight_decay=0.0),
@@ -40,7 +54,7 @@ def agree(small: SmallFederation, pieces: Pieces) -> None:
 
     A client whose data are broken trains in the library alone, which has to leave it out.
     """
-    fed, theirs = small.make_federation(pieces), make_oracle(pieces, small)
+    fed, theirs = small.make_federation(pieces), make_textbook_federation(pieces, small)
     double = small.dtype is torch.float64
     begin, _, _, rounds = choose_compared_rounds(pieces, 4 if double else 2)
     state = start(fed, begin)
@@ -89,9 +103,9 @@ def fits(name: str, pieces: Pieces) -> bool:
     """Return whether the textbook has this method, and compares it in this federation."""
     enough = name in FEW or registered_name(pieces) not in LOSSES + ADAPTIVE + AFTERWARDS
     return (
-        has_oracle(pieces)
+        has_textbook(pieces)
         and enough
-        and (SMALL_FEDERATIONS[name].broken is None or federated(pieces))
+        and (SMALL_FEDERATIONS[name].broken is None or is_federated(pieces))
     )
 
 
@@ -127,7 +141,7 @@ check(
 )(partial(agree_with, FedFMLite(strength=1.0, start_round=0, models_every=2)))
 
 
-@check("ledger", "floats, bytes, handshakes and memory equal a count by hand", has_oracle)
+@check("ledger", "floats, bytes, handshakes and memory equal a count by hand", has_textbook)
 def compare_ledger(pieces: Pieces) -> None:
     """Compare the ledger of rounds from before T_s on with the textbook's."""
     ((piece,), small) = pieces, SmallFederation("tiny cnn with batch norm")
@@ -138,14 +152,14 @@ def compare_ledger(pieces: Pieces) -> None:
         visited = set() if t % every == 0 else visited
         cohort = set(fed.cohort(t))
         clients = len(cohort), len(cohort - visited), len(cohort - seen)
-        bill = round_bill(small.module, *sizes, piece.name, vars(piece), t, *clients)
+        expected = count_round(small.module, *sizes, piece.name, vars(piece), t, *clients)
         state, log = run_round(state, fed)
-        compare_bill(log, bill, f"round {t + 1}: ")
+        compare_traffic(log, expected, f"round {t + 1}: ")
         visited, seen = visited | cohort, seen | cohort
 
 
-def compare_bill(log: RoundLog, bill: Bill, where: str = "") -> None:
+def compare_traffic(log: RoundLog, expected: ExpectedTraffic, where: str = "") -> None:
     """Raise `Mismatch` unless the ledger of a round equals the textbook's count."""
     counted = {**log.traffic.as_dict(), "held": log.held}
-    if counted != vars(bill):
-        raise Mismatch(f"{where}counted {counted}, by hand {vars(bill)}")
+    if counted != vars(expected):
+        raise Mismatch(f"{where}counted {counted}, by hand {vars(expected)}")

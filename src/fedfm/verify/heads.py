@@ -12,7 +12,7 @@ from fedfm.engine.networks import copy_model
 from fedfm.methods import Model, ccvr
 from fedfm.rounds.round import run_round
 from fedfm.verify.checks import check, only, same, same_model
-from fedfm.verify.compare_textbook import compare_bill
+from fedfm.verify.compare_textbook import compare_traffic
 from fedfm.verify.fixtures import (
     CLASSES,
     FEATURES,
@@ -22,11 +22,11 @@ from fedfm.verify.fixtures import (
     split_samples,
     start,
 )
-from fedfm.verify.oracles import cohort_of, make_method
-from fedfm.verify.textbook.ledger import conclusion_bill, round_bill
+from fedfm.verify.textbook.ledger import count_conclusion, count_round
 from fedfm.verify.textbook.loop import FedAvg
 from fedfm.verify.textbook.simplex import SimplexNet
 from fedfm.verify.textbook.statistics import add_sums, class_sums, mixture
+from fedfm.verify.textbook_federation import cohort_of, make_method
 
 SIMPLEX, LAST = (
     SmallFederation("tiny mlp with a simplex"),
@@ -50,8 +50,8 @@ def agree_with_simplex(pieces: Pieces) -> None:
         theirs.round(cohort_of(fed, SIMPLEX.data, t))
         state, log = run_round(state, fed)
         same_model(rename(state.model), copy_model(theirs.model), 1e-9, f"round {t + 1}: ")
-        bill = round_bill(theirs.model, CLASSES, FEATURES, pieces[0].name, {}, t, *[3] * 3)
-        compare_bill(log, bill, f"round {t + 1}: ")
+        expected = count_round(theirs.model, CLASSES, FEATURES, pieces[0].name, {}, t, *[3] * 3)
+        compare_traffic(log, expected, f"round {t + 1}: ")
 
 
 def with_simplex(module: nn.Module) -> SimplexNet:
@@ -89,20 +89,20 @@ def compare_statistics(pieces: Pieces) -> None:
 
     with patch.object(ccvr, "class_moments", record):
         state, log = run_round(state, fed)
-    for c, (mean, covariance) in pooled(theirs).items():
+    for c, (mean, covariance) in pool_statistics(theirs).items():
         same(found[c], {"mean": mean, "covariance": covariance}, 1e-9, f"class {c}: ")
-    same_model(without_head(state.model), without_head(copy_model(theirs.model)), 1e-9)
-    compare_bill(log, conclusion_bill(LAST.module, CLASSES, FEATURES, len(LAST.sizes)))
+    same_model(remove_head(state.model), remove_head(copy_model(theirs.model)), 1e-9)
+    compare_traffic(log, count_conclusion(LAST.module, CLASSES, FEATURES, len(LAST.sizes)))
 
 
-def pooled(theirs: FedAvg) -> dict[int, tuple[Tensor, Tensor]]:
+def pool_statistics(theirs: FedAvg) -> dict[int, tuple[Tensor, Tensor]]:
     """Return mean and covariance of each class of all clients' features, by the textbook."""
     split = LAST.data.train
     parts = [split.subset(samples) for samples in split_samples(LAST.sizes)]
     return mixture(add_sums([class_sums(theirs.model, p.inputs, p.labels) for p in parts]))
 
 
-def without_head(model: Model) -> Model:
+def remove_head(model: Model) -> Model:
     """Return the model without its last layer."""
     body = {name: leaf for name, leaf in model.params.items() if not name.startswith("head.")}
     return model._replace(params=body)

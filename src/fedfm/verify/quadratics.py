@@ -54,7 +54,7 @@ class WholeBatches(Federation):
 
 
 @cache
-def problem() -> tuple[nn.Module, Dataset]:
+def make_problem() -> tuple[nn.Module, Dataset]:
     """Return the network of softmax regression, and data in which the clients disagree."""
     rng = torch.Generator().manual_seed(1)
     labels = torch.randint(CLASSES, (sum(SIZES),), generator=rng)
@@ -70,27 +70,27 @@ def problem() -> tuple[nn.Module, Dataset]:
 
 def make_quadratic_federation(pieces: Pieces, lr: float, momentum: float) -> Federation:
     """Return the federation of all four clients in every round."""
-    module, data = problem()
+    module, data = make_problem()
     method = LeastSquares(), *pieces
     fed = make_federation(module, data, *method, lr=lr, momentum=momentum, weight_decay=0.0)
     return WholeBatches(**vars(fed) | {"samples": split_samples(SIZES)})
 
 
-def end(pieces: Pieces, rounds: int, lr: float, momentum: float = 0.0) -> Tensor:
+def train_quadratic(pieces: Pieces, rounds: int, lr: float, momentum: float = 0.0) -> Tensor:
     """Return V [d + 1, C] after some rounds."""
     fed = make_quadratic_federation(pieces, lr, momentum)
-    return flat(play_rounds(start(fed), fed, rounds).model)
+    return flatten_model(play_rounds(start(fed), fed, rounds).model)
 
 
-def flat(model: Model) -> Tensor:
+def flatten_model(model: Model) -> Tensor:
     """Return weight and bias as one matrix V [d + 1, C]."""
     weight, bias = model.params.values()
     return torch.cat([weight.T, bias.unsqueeze(0)])
 
 
-def systems() -> tuple[Tensor, Tensor]:
+def make_systems() -> tuple[Tensor, Tensor]:
     """Return A [N, d + 1, d + 1] and B [N, d + 1, C] of the clients."""
-    split = problem()[1].train
+    split = make_problem()[1].train
     inputs = F.pad(split.inputs, (0, 1), value=1.0)
     targets = F.one_hot(split.labels, CLASSES).double()
     pairs = [(inputs[samples], targets[samples]) for samples in split_samples(SIZES)]
@@ -105,14 +105,14 @@ def systems() -> tuple[Tensor, Tensor]:
 )
 def compare_closed_form(pieces: Pieces) -> None:
     """Compare three rounds of plain SGD with unequal steps."""
-    (piece,), lr, (curvature, right) = pieces, 0.1, systems()
+    (piece,), lr, (curvature, right) = pieces, 0.1, make_systems()
     pull = piece.pull * torch.eye(FEATURES + 1, dtype=torch.float64)
     shares = torch.tensor(SIZES, dtype=torch.float64) / sum(SIZES)
     counts = [sum((1 - lr * piece.pull) ** j for j in range(steps)) for steps in STEPS]
     lengths = torch.tensor(counts, dtype=torch.float64)
     if piece.name == "fednova":
         shares = (shares * lengths).sum() * shares / lengths
-    where, velocity = flat(copy_model(problem()[0])), torch.zeros(())
+    where, velocity = flatten_model(copy_model(make_problem()[0])), torch.zeros(())
     for _ in range(3):
         mean = torch.zeros_like(where)
         for a, b, share, steps in zip(curvature + pull, right, shares, STEPS, strict=True):
@@ -121,15 +121,15 @@ def compare_closed_form(pieces: Pieces) -> None:
             mean = mean + share * (best + factor @ (where - best) - where)
         velocity = getattr(piece, "beta", 0.0) * velocity + mean
         where = where + velocity
-    same({"V": end(pieces, 3, lr)}, {"V": where}, 1e-11)
+    same({"V": train_quadratic(pieces, 3, lr)}, {"V": where}, 1e-11)
 
 
 @cache
-def best() -> Tensor:
+def find_optimum() -> Tensor:
     """Return the optimum V [d + 1, C] of the average problem, which FedAvg misses."""
-    curvature, right = systems()
+    curvature, right = make_systems()
     optimum: Tensor = torch.linalg.solve(curvature.mean(0), right.mean(0))
-    if (end((FedAvg(),), 40, 0.2) - optimum).abs().max() < 1e-2:
+    if (train_quadratic((FedAvg(),), 40, 0.2) - optimum).abs().max() < 1e-2:
         raise Mismatch("FedAvg reaches the optimum too: the problem is too easy")
     return optimum
 
@@ -144,5 +144,5 @@ def reach_optimum(pieces: Pieces) -> None:
     (piece,) = pieces
     quick = replace(piece, alpha=2.0) if isinstance(piece, FedDyn) else piece
     for lr, momentum in ((0.2, 0.0), (0.04, 0.9)):
-        ours = end((quick,), 40, lr, momentum)
-        same({"V": ours}, {"V": best()}, 1e-4, f"momentum {momentum}: ")
+        ours = train_quadratic((quick,), 40, lr, momentum)
+        same({"V": ours}, {"V": find_optimum()}, 1e-4, f"momentum {momentum}: ")

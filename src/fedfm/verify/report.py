@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckResult:
     """One check of one method."""
 
     method: str
@@ -34,7 +34,7 @@ class Caught:
 class Report:
     """All checks that were run; `print` it as a table."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CheckResult, ...]
     mistakes: tuple[Caught, ...] = ()
 
     @property
@@ -44,7 +44,7 @@ class Report:
         return checks and all(mistake.by for mistake in self.mistakes)
 
     @property
-    def failures(self) -> tuple[Row, ...]:
+    def failures(self) -> tuple[CheckResult, ...]:
         """The checks that failed."""
         return tuple(row for row in self.rows if not row.passed)
 
@@ -90,7 +90,7 @@ class Report:
         return text.getvalue()
 
 
-def methods_table(rows: Sequence[Row]) -> Table:
+def methods_table(rows: Sequence[CheckResult]) -> Table:
     """Return a table with a line per method, and one for every check that failed."""
     table = Table(title="checks", title_justify="left")
     table.add_column("method", no_wrap=True)

@@ -12,7 +12,7 @@ from fedfm.verify import compare_textbook, heads, identities, quadratics, univer
 from fedfm.verify.checks import CHECKS, Check
 from fedfm.verify.fixtures import Pieces
 from fedfm.verify.mistakes import MISTAKES, Mistake
-from fedfm.verify.report import Caught, Report, Row
+from fedfm.verify.report import Caught, CheckResult, Report
 
 __all__ = [
     "compare_textbook",
@@ -74,7 +74,7 @@ def verify(pieces: Piece | Iterable[Piece], method: str = "") -> Report:
     return Report(tuple(row for row in rows if row is not None))
 
 
-def run_check(method: str, check: Check, pieces: Pieces) -> Row | None:
+def run_check(method: str, check: Check, pieces: Pieces) -> CheckResult | None:
     """Run one check on copies of the pieces; return None if it does not apply."""
     try:
         with warnings.catch_warnings():
@@ -85,8 +85,8 @@ def run_check(method: str, check: Check, pieces: Pieces) -> Row | None:
             check.run(copies)
     except Exception as problem:  # a user's piece may raise anything
         why = f"{type(problem).__name__}: {problem}{_place(problem, pieces)}"
-        return Row(method, check.name, False, why)
-    return Row(method, check.name, True)
+        return CheckResult(method, check.name, False, why)
+    return CheckResult(method, check.name, True)
 
 
 def _place(problem: Exception, pieces: Pieces) -> str:
@@ -110,7 +110,7 @@ def check_mistake(mistake: Mistake) -> Caught:
 
 def verify_all(methods: Sequence[str] | None = None, step: Step = lambda what: None) -> Report:
     """Check registered methods, all by default, and that their planted mistakes are caught."""
-    rows: list[Row] = []
+    rows: list[CheckResult] = []
     for name in methods or PIECES:
         step(name)
         for label, piece in pieces_to_check(name).items():

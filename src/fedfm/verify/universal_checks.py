@@ -18,7 +18,7 @@ from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import State, from_tree, to_facts, to_tree
-from fedfm.verify.checks import Mismatch, check, federated, same, same_model
+from fedfm.verify.checks import Mismatch, check, is_federated, same, same_model
 from fedfm.verify.fixtures import (
     CLASSES,
     Pieces,
@@ -81,7 +81,7 @@ def renumber(fed: Federation, order: tuple[int, ...] = ORDER) -> Federation:
     return Renumbered(**vars(fed) | {"samples": samples}, original=fed, order=order)
 
 
-@check("renumbering", "the clients' numbers do not matter", federated)
+@check("renumbering", "the clients' numbers do not matter", is_federated)
 def compare_renumbered(pieces: Pieces) -> None:
     """Play with the same clients in another order."""
     small, rounds = SmallFederation(), rounds_for(pieces)

@@ -15,7 +15,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedfm.deploy.client import node as module
-from fedfm.deploy.client.node import Node, Over
+from fedfm.deploy.client.node import FederationEnded, Node
 from fedfm.deploy.client.worker_process import WorkerDied
 from fedfm.deploy.flower.control import Control
 from fedfm.deploy.flower.errors import (
@@ -274,7 +274,7 @@ def test_only_signed_questions_reach_the_worker(superlink, keys, tmp_path, monke
         control.unregister(nodes[0])
         node.refused_since = -module.PATIENCE * 10
         monkeypatch.setattr(
-            node, "_wait_for_admission", lambda problem: (_ for _ in ()).throw(Over)
+            node, "_wait_for_admission", lambda problem: (_ for _ in ()).throw(FederationEnded)
         )
     thread.join()
     assert [reply.has_content() for reply in results] == [False, False, True, False, False, False]
@@ -285,7 +285,7 @@ def test_only_signed_questions_reach_the_worker(superlink, keys, tmp_path, monke
 
 
 def _leave(problem: Exception) -> None:
-    raise Over
+    raise FederationEnded
 
 
 def _ask(grid, node: int, content: RecordDict) -> Message:

@@ -11,7 +11,7 @@ import pytest
 
 from fedfm.core.errors import UserError
 from fedfm.deploy.client.join_request import JoinRequest
-from fedfm.deploy.client.worker_process import Worker, WorkerDied
+from fedfm.deploy.client.worker_process import WorkerDied, WorkerProcess
 from fedfm.deploy.packets import PROTOCOL_VERSION
 from fedfm.deploy.payload import Payload
 from tests.deploy.conftest import write_site
@@ -53,8 +53,8 @@ def place(tmp_path) -> Path:
 
 
 @pytest.fixture
-def worker(place) -> Iterator[Worker]:
-    found = Worker()
+def worker(place) -> Iterator[WorkerProcess]:
+    found = WorkerProcess()
     found.open(place / "site.toml", place / "log")
     yield found
     found.close()
@@ -102,7 +102,7 @@ def test_a_worker_stays_and_is_replaced_when_it_dies(worker, place):
 
 
 def test_a_mistake_of_the_user_is_told_and_ends_nothing(tmp_path):
-    worker = Worker()
+    worker = WorkerProcess()
     try:
         with pytest.raises(UserError, match="--name and --data"):
             worker.prepare(JoinRequest("digits"))

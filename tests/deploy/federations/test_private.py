@@ -18,7 +18,7 @@ from fedfm.deploy.secure import numbers
 from fedfm.deploy.server.server import TooFewClients
 from fedfm.privacy import Privacy
 from fedfm.privacy.accounting import compute_epsilon
-from fedfm.privacy.guard import Guard, secret_sources
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism, secret_sources
 from fedfm.rounds import round as rounds
 from fedfm.run.prepare import build_model, load_data
 from fedfm.run.records import Score
@@ -344,18 +344,18 @@ def test_a_simulation_whose_rounds_are_too_small_for_their_noise_is_refused(data
     few = ("clients=10", "participation=0.3", "deployment.minimum=4", "privacy.noise=1.0")
     with pytest.raises(UserError, match=r"\b4\b.*deployment\.minimum\b.*\b3\b"):
         load_config("digits", few)
-    assert load_config("digits", (*few, "deployment.minimum=3")).guard()
+    assert load_config("digits", (*few, "deployment.minimum=3")).make_privacy()
 
 
 def test_a_class_that_nobody_has_is_not_believed_in_however_many_add_noise():
-    guard = Guard(Privacy(), fewest=2, sources=secret_sources)
+    mechanism = PrivacyMechanism(Privacy(), fewest=2, sources=secret_sources)
     (piece,) = load_config("digits", ["method=fedfm"]).composed.pieces
     draw = torch.Generator().manual_seed(0)
     for clients in (2, 100):
-        deviation = guard.privacy.report_std(2) * clients**0.5
+        deviation = mechanism.privacy.report_std(2) * clients**0.5
         counts = deviation * torch.randn(10_000, generator=draw)
         report = {piece.name: dict.fromkeys(piece.counted, counts)}
-        for found in guard.drop_noisy_counts(report, [piece], clients)[piece.name].values():
+        for found in mechanism.drop_noisy_counts(report, [piece], clients)[piece.name].values():
             assert float((found > 0).float().mean()) == pytest.approx(0.023, abs=0.005)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedfm.core.errors import UserError
-from fedfm.deploy.events import Joined, LeftOut, LogRepaired, RoundEnded, Scored
+from fedfm.deploy.events import AnswerLeftOut, Joined, LogRepaired, RoundEnded, Scored
 from fedfm.deploy.operations.audit import START, AuditWriter, BrokenLog, read_audit
 from tests.cli.tools import Command
 
@@ -45,7 +45,7 @@ def test_a_later_start_continues_the_chain(path):
     before = read_audit(path).hash
     writer = AuditWriter(path)
     assert (writer.count, writer.hash) == (6, before)
-    assert writer.append(LeftOut("late", node=3))["previous"] == before
+    assert writer.append(AnswerLeftOut("late", node=3))["previous"] == before
     assert len(read_audit(path).entries) == 7
 
 
@@ -116,7 +116,7 @@ def test_a_full_disk_leaves_whole_entries_and_says_so(path, monkeypatch):
     writer = AuditWriter(path)
     monkeypatch.setattr("os.write", lambda handle, line: 0)
     with pytest.raises(OSError, match="No space") as problem:
-        writer.append(LeftOut("late", node=1))
+        writer.append(AnswerLeftOut("late", node=1))
     assert problem.value.filename == str(path)
     monkeypatch.undo()
     assert len(read_audit(path).entries) == 6

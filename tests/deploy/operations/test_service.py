@@ -14,13 +14,13 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from fedfm.core.errors import UserError
 from fedfm.deploy.events import (
+    AnswerLeftOut,
     CertificateExpires,
     CertificateProblem,
     CertificateRenewed,
     Event,
     Finished,
     KeyProblem,
-    LeftOut,
     listen,
 )
 from fedfm.deploy.keys.certificates import make_server_files
@@ -391,7 +391,7 @@ def test_a_full_disk_stops_the_server(federation, tmp_path, monkeypatch):
     operations = Operations(tmp_path, federation("fedavg").config.deployment)
     monkeypatch.setattr("os.write", lambda handle, line: 0)
     with pytest.raises(OSError, match=r"No space.*audit\.jsonl"):
-        operations(LeftOut("late", node=1))
+        operations(AnswerLeftOut("late", node=1))
 
 
 def test_the_reason_of_a_full_disk_is_not_hidden_by_the_services(federation, tmp_path, monkeypatch):

@@ -15,16 +15,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import UserError
 from fedfm.deploy.events import (
+    AnswerLeftOut,
     Joined,
-    LeftOut,
-    Refused,
+    NodeRefused,
     RoundBegan,
     RoundEnded,
     Scored,
     Started,
     Stopped,
+    emit,
     listen,
-    tell,
 )
 from fedfm.deploy.operations.service import Operations, operate
 from fedfm.deploy.operations.web import CONNECTIONS, FILES, make_app, warn_of_network
@@ -35,11 +35,11 @@ STORY = [
     Started("c" * 64, "fedfm", 5, 2, False, "1.0", 2),
     Joined(0, "hospital-a", 100),
     Joined(1, "hospital-b", 101),
-    Refused(102, "another shape"),
+    NodeRefused(102, "another shape"),
     RoundBegan(1, [0, 1]),
     RoundEnded(1, "m" * 64, [0, 1], [], 2.0, 1000, 2000, 2, epsilon=1.5, delta=1e-5),
     Scored(1, {"test_accuracy": 0.75, "val_accuracy": None, "train_loss": 0.5}),
-    LeftOut("no answer within 10 s", node=101, late=True),
+    AnswerLeftOut("no answer within 10 s", node=101, late=True),
 ]
 
 
@@ -49,7 +49,7 @@ def operations(tmp_path) -> Operations:
     operations = Operations(tmp_path, Deployment(wait=10, timeout=20))
     with listen(operations):
         for event in STORY:
-            tell(event)
+            emit(event)
     return operations
 
 
@@ -108,7 +108,7 @@ def test_prometheus_reads_the_metrics(client):
 
 def test_a_name_cannot_forge_a_metric(operations, client):
     with listen(operations):
-        tell(Joined(2, 'x"} 1\nfedfm_round 99\n# ', 103))
+        emit(Joined(2, 'x"} 1\nfedfm_round 99\n# ', 103))
     assert read_metrics(client)[("fedfm_round",)] == 1
 
 
@@ -122,7 +122,7 @@ def test_health(operations, client):
 
 def test_a_stopped_server_is_not_healthy(operations, client):
     with listen(operations):
-        tell(Stopped("too few clients"))
+        emit(Stopped("too few clients"))
     assert client.get("/health").status_code == 503
 
 
@@ -136,7 +136,7 @@ def test_the_status_is_that_of_the_file(operations, client):
 
 def test_infinite_epsilon_can_be_sent(operations, client):
     with listen(operations):
-        tell(RoundEnded(2, "m", [0], [1], 1.0, 1, 1, 1, epsilon=float("inf"), delta=1e-5))
+        emit(RoundEnded(2, "m", [0], [1], 1.0, 1, 1, 1, epsilon=float("inf"), delta=1e-5))
     assert client.get("/status.json").json()["epsilon"] == "inf"
     assert read_metrics(client)[("fedfm_epsilon",)] == float("inf")
 

@@ -22,7 +22,7 @@ from fedfm.deploy.client.site import load_site
 from fedfm.deploy.keys import folders as keys_module
 from fedfm.deploy.keys.folders import make_keys
 from fedfm.deploy.programs.addresses import Address, free_address
-from fedfm.deploy.programs.processes import FlowerError, hold
+from fedfm.deploy.programs.processes import FlowerError, lock_folder
 from fedfm.deploy.server import serve as programs
 from fedfm.deploy.server.serve import Running, Serving
 from tests.cli.tools import Command, sets
@@ -297,7 +297,7 @@ def inline(monkeypatch) -> None:
     def run(node: Node) -> None:
         raise FlowerError("no route")
 
-    monkeypatch.setattr("fedfm.deploy.client.join.Worker", Worker)
+    monkeypatch.setattr("fedfm.deploy.client.join.WorkerProcess", Worker)
     monkeypatch.setattr(Node, "run", run)
 
 
@@ -308,7 +308,7 @@ def test_a_client_that_is_at_work_keeps_its_data(command: Command, tmp_path):
     assert command(*join).code == 1
     files = {path: path.read_bytes() for path in (tmp_path / "out").glob("*.toml")}
     assert len(files) == 2
-    with hold(tmp_path / "out" / "flower"):
+    with lock_folder(tmp_path / "out" / "flower"):
         answer = command(*JOIN[:-1], "share:1/10", "--superlink", "127.0.0.1:1")
     assert answer.code == 2
     assert "another command is at work in" in answer.err

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from fedfm.deploy.events import LeftOut, tell
+from fedfm.deploy.events import AnswerLeftOut, emit
 from fedfm.deploy.programs.logs import show_log
 
 
@@ -21,7 +21,7 @@ def logger():
 
 def write(logger: logging.Logger) -> None:
     logger.info("12 clients")
-    tell(LeftOut("it is late", node=3))
+    emit(AnswerLeftOut("it is late", node=3))
     try:
         raise ValueError("no")
     except ValueError:

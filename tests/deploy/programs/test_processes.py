@@ -20,7 +20,7 @@ from fedfm.deploy.programs.addresses import (
 )
 from fedfm.deploy.programs.processes import (
     FlowerError,
-    hold,
+    lock_folder,
     make_private_files,
     require_flower,
     supervise,
@@ -54,7 +54,7 @@ def test_all_processes_end_on_a_signal(folder, number):
 
 
 def _told_to_stop(folder: Path, number: int, started: "list[subprocess.Popen[bytes]]") -> None:
-    with hold(folder), supervise(folder) as workers:
+    with lock_folder(folder), supervise(folder) as workers:
         started.append(workers.start(SLEEP, "log"))
         os.kill(os.getpid(), number)
         time.sleep(10)
@@ -95,14 +95,18 @@ def test_a_process_that_has_ended_is_named(folder):
 
 
 def test_a_folder_has_one_command_at_a_time(folder):
-    with hold(folder), pytest.raises(UserError, match="another command"), hold(folder):
+    with (
+        lock_folder(folder),
+        pytest.raises(UserError, match="another command"),
+        lock_folder(folder),
+    ):
         pass
 
 
 def test_only_the_owner_can_look_into_the_folder(tmp_path):
     (tmp_path / "old" / "flower").mkdir(parents=True, mode=0o755)
     for place in (tmp_path / "new" / "flower", tmp_path / "old" / "flower"):
-        with hold(place):
+        with lock_folder(place):
             (place / "inner").mkdir()
             (place / "file").write_text("secret")
         assert place.stat().st_mode & 0o777 == 0o700

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fedfm.deploy.keys.folders import load_server_keys, make_keys
 from fedfm.deploy.keys.renewal import Renewed, make_context
 from fedfm.deploy.programs.addresses import LOOPBACK, Address, free_address
-from fedfm.deploy.proxy.client_keys import KEY, SIGNATURE, SIGNED, Callers
+from fedfm.deploy.proxy.client_keys import KEY, SIGNATURE, SIGNED, ClientKeysIndex
 from fedfm.deploy.proxy.limits import Limits
 from fedfm.deploy.proxy.proxy import Proxy, listen
 
@@ -88,7 +88,7 @@ class Gate:
     async def until_open(self, count: int) -> None:
         """Wait until the proxy has that many connections."""
         async with asyncio.timeout(10):
-            while len(self.proxy.door.open) != count:
+            while len(self.proxy.connections.open) != count:
                 await asyncio.sleep(0.01)
 
 
@@ -108,8 +108,8 @@ async def run_proxy(
     superlink = httpx.AsyncClient(transport=transport or Superlink(echo), base_url="http://inside")
     with listen(address) as listener:
         async with superlink:
-            callers = Callers(keys / "server" if keys else None)
-            proxy = Proxy(superlink, callers, given, message_limit)
+            client_keys = ClientKeysIndex(keys / "server" if keys else None)
+            proxy = Proxy(superlink, client_keys, given, message_limit)
             serving = asyncio.create_task(proxy.serve(listener, inside))
             try:
                 yield Gate(proxy, address, outside)

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fedfm.deploy.proxy.client_keys import KEY, SIGNATURE, Callers
-from fedfm.deploy.proxy.limits import KIB, MIB, Limits, Messages
+from fedfm.deploy.proxy.client_keys import KEY, SIGNATURE, ClientKeysIndex
+from fedfm.deploy.proxy.limits import KIB, MIB, Limits, MessageSizes
 from tests.deploy.proxy.proxies import (
     CALL,
     Gate,
@@ -189,7 +189,7 @@ def test_a_connection_serves_one_request_after_the_other():
                 answer = await client.post(CALL, content=bytes([number]))
                 assert answer.content == bytes([number])
             assert (await client.post("/elsewhere")).status_code == 404
-            return len(here.proxy.door.open)
+            return len(here.proxy.connections.open)
 
     assert run(work()) in (1, 2)
 
@@ -198,27 +198,27 @@ def test_a_connection_serves_one_request_after_the_other():
 
 
 def test_a_client_is_known_by_its_signature(keys):
-    callers = Callers(keys / "server")
+    client_keys = ClientKeysIndex(keys / "server")
     good, other = sign(keys, "a"), sign(keys, "b")
-    assert callers.recognise(good, "x") == "a"
-    assert callers.recognise(other, "x") == "b"
-    assert callers.recognise(good | {SIGNATURE: other[SIGNATURE]}, "x") is None
-    assert callers.recognise(good | {SIGNATURE: "?"}, "x") is None
-    assert callers.recognise({}, "x") is None
-    assert Callers(None).recognise({}, "10.0.0.7") == "10.0.0.7"
-    assert Callers(None).recognise(good, "10.0.0.7") == good[KEY]
+    assert client_keys.recognise(good, "x") == "a"
+    assert client_keys.recognise(other, "x") == "b"
+    assert client_keys.recognise(good | {SIGNATURE: other[SIGNATURE]}, "x") is None
+    assert client_keys.recognise(good | {SIGNATURE: "?"}, "x") is None
+    assert client_keys.recognise({}, "x") is None
+    assert ClientKeysIndex(None).recognise({}, "10.0.0.7") == "10.0.0.7"
+    assert ClientKeysIndex(None).recognise(good, "10.0.0.7") == good[KEY]
 
 
 def test_keys_come_and_go(tmp_path, monkeypatch):
     monkeypatch.setattr("fedfm.deploy.proxy.client_keys.FRESH", 0.0)
     keys = new_keys(tmp_path / "keys", ("a", "b"))
-    callers, public = Callers(keys / "server"), keys / "server/b.pub"
+    client_keys, public = ClientKeysIndex(keys / "server"), keys / "server/b.pub"
     kept = public.read_bytes()
     public.unlink()
-    assert callers.recognise(sign(keys, "b"), "x") is None
+    assert client_keys.recognise(sign(keys, "b"), "x") is None
     public.write_bytes(kept)
     (keys / "server/odd.pub").write_text("no key")
-    assert callers.recognise(sign(keys, "b"), "x") == "b"
+    assert client_keys.recognise(sign(keys, "b"), "x") == "b"
 
 
 def test_only_clients_send_much(keys):
@@ -267,7 +267,7 @@ def test_half_finished_requests_do_not_hold_up_a_client(keys, said, tls):
                     assert answer.content == bytes([number])
                     more = [await here.dial(said, tls) for _ in range(20)]
                     with closing(more):
-                        assert len(here.proxy.door.open) <= SMALL.address
+                        assert len(here.proxy.connections.open) <= SMALL.address
             await here.until_open(1)
 
     run(work())
@@ -386,7 +386,7 @@ def test_a_body_that_does_not_come_is_given_up():
             writer.write(HEAD + b"content-length: 1000000\r\n\r\nsome")
             line = await reader.readline()
             await here.until_open(0)
-            assert not +here.proxy.room.held
+            assert not +here.proxy.memory.held
             writer.close()
             return line
 
@@ -422,7 +422,7 @@ def test_the_bytes_under_way_are_limited_in_total():
         async with run_proxy(limits) as here:
             said = HEAD + b"content-length: 2000\r\n\r\n"
             with closing([await here.dial(said)]):
-                while not here.proxy.room.held:
+                while not here.proxy.memory.held:
                     await asyncio.sleep(0.01)
                 assert (await here.post(content=bytes(1001))).status_code == 503
                 assert (await here.post(content=bytes(1000))).status_code == 200
@@ -460,8 +460,8 @@ def test_the_server_says_how_large_a_message_is(tmp_path, written, most):
     file, limits = tmp_path / "limit", Limits(message=3 * MIB, early=2 * MIB)
     if written is not None:
         file.write_text(written)
-    assert Messages(limits, file).limit == most * MIB * 17 // 16 + MIB
-    assert Messages(limits, None).limit == 3 * MIB * 17 // 16 + MIB
+    assert MessageSizes(limits, file).limit == most * MIB * 17 // 16 + MIB
+    assert MessageSizes(limits, None).limit == 3 * MIB * 17 // 16 + MIB
 
 
 async def _pieces() -> AsyncIterator[bytes]:

@@ -25,7 +25,7 @@ def test_a_sum_is_off_by_half_a_step_per_client(values, range, clients):
     bulk = {"a": torch.tensor(values, dtype=torch.float64) * range / clients}
     total = plain_sum([secure.encode(bulk, {}, clients, range)] * clients)
     found, _ = secure.decode(total, bulk, {}, clients, range)
-    assert (found["a"] - clients * bulk["a"]).abs().max() <= clients * secure.step(range) / 2
+    assert (found["a"] - clients * bulk["a"]).abs().max() <= clients * secure.word_unit(range) / 2
 
 
 @settings(deadline=None)
@@ -53,20 +53,20 @@ def test_types_and_shapes_come_back(dtype):
 
 
 def test_a_range_means_the_next_power_of_two():
-    assert secure.step(16.0) == 2.0**-27
-    assert secure.step(9.0) == 2.0**-27
-    assert secure.step(0.5) == 2.0**-32
+    assert secure.word_unit(16.0) == 2.0**-27
+    assert secure.word_unit(9.0) == 2.0**-27
+    assert secure.word_unit(0.5) == 2.0**-32
 
 
 def test_the_largest_allowed_values_do_not_wrap_around():
     clients = 3
-    most = (2**31 - 1) // clients * secure.step(1.0)
+    most = (2**31 - 1) // clients * secure.word_unit(1.0)
     bulk = {"a": torch.tensor([most, -most], dtype=torch.float64)}
     total = plain_sum([secure.encode(bulk, {}, clients, 1.0)] * clients)
     found, _ = secure.decode(total, bulk, {}, clients, 1.0)
     assert torch.equal(found["a"], clients * bulk["a"])
     with pytest.raises(SecureError):
-        secure.encode({"a": bulk["a"] + secure.step(1.0)}, {}, clients, 1.0)
+        secure.encode({"a": bulk["a"] + secure.word_unit(1.0)}, {}, clients, 1.0)
 
 
 @pytest.mark.parametrize("value", [1.0, -1.0, 1e38, 3.0])

@@ -54,7 +54,7 @@ def test_the_sum_of_numbers_is_exact_to_quantisation():
     each = [trees(client) for client in range(CLIENTS)]
     exact = sum(given_in["layer"]["weight"].double() for given_in, _ in each)
     off = (bulk["layer"]["weight"].double() - exact).abs().max()
-    assert off <= CLIENTS * secure.step(RANGE) / 2 + exact.abs().max() * 2**-24
+    assert off <= CLIENTS * secure.word_unit(RANGE) / 2 + exact.abs().max() * 2**-24
     assert bulk["layer"]["weight"].dtype == torch.float32
     assert torch.equal(fine["counts"], sum(given_in["counts"] for _, given_in in each))
     sums = sum(given_in["sums"] for _, given_in in each)

@@ -10,7 +10,8 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError
-from fedfm.deploy.server.members import Members, natural_key
+from fedfm.core.sorting import natural_key
+from fedfm.deploy.server.members import Members
 from tests.deploy.conftest import NODES, Fault, Federation, facts_of, silent, write_site
 
 KINDS = ("apple", "brick", "cloud")

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fedfm.engine.kernels import convolution
-from fedfm.engine.kernels.convolution import Layer, Tiles, branch_conv2d, stacked_conv2d
+from fedfm.engine.kernels.convolution import ConvolutionShape, Tiles, branch_conv2d, stacked_conv2d
 
 # clients, batch, inputs, outputs, map, kernel, stride, padding
 SHAPES = {
@@ -126,7 +126,7 @@ def test_an_input_without_gradient_gets_none(monkeypatch):
 )
 def test_every_cut_gives_the_same(cut):
     (x, weight), stride, padding = arguments(1, 18, 16, 20, (2, 3), (3, 3)), (2, 1), (1, 1)
-    layer = Layer.of(x, weight, stride, padding)
+    layer = ConvolutionShape.of(x, weight, stride, padding)
     y = client_by_client(x, weight, stride, padding)
     slope = torch.randn(y.shape)
     wanted = torch.autograd.grad(y, (x, weight), slope.double())
@@ -176,7 +176,7 @@ def test_larger_results_have_larger_tiles():
 
 
 def test_long_sums_of_small_results_are_shared():
-    few = Layer(8, 8, 64, 8, 8, 64, 3, 3, 1, 1, 1, 1)
-    none = Layer(1, 1, 512, 1, 1, 512, 3, 3, 1, 1, 1, 1)
+    few = ConvolutionShape(8, 8, 64, 8, 8, 64, 3, 3, 1, 1, 1, 1)
+    none = ConvolutionShape(1, 1, 512, 1, 1, 512, 3, 3, 1, 1, 1, 1)
     assert convolution.weight_tiles(few, 64, torch.bfloat16).splits > 1
     assert convolution.weight_tiles(none, 64, torch.bfloat16).splits == 1

@@ -5,9 +5,9 @@ import pytest
 
 from fedfm.grid.store import Rounds
 from fedfm.paper.comparison.budgets import KINDS, SHARES, count_rounds, judge_budget, judge_budgets
-from fedfm.paper.comparison.rows import Row
+from fedfm.paper.comparison.rows import MethodRow
 from fedfm.paper.comparison.sections import HELPS, HURTS, UNDECIDED, judge_gain
-from fedfm.report.tables.statistics import get_measure
+from fedfm.report.tables.statistics import get_table_metric
 from fedfm.report.tables.table import Entry
 from tests.grid.results import CONFIG, record, result
 
@@ -24,11 +24,11 @@ def run(*accuracies: float, traffic: int = 1) -> Rounds:
     ]
 
 
-def row(name: str, *runs: Rounds, method: str = "fedavg") -> Row:
+def row(name: str, *runs: Rounds, method: str = "fedavg") -> MethodRow:
     config = CONFIG | {"method": {method: {}}}
     summaries = tuple(result({"method": name}, s, 0.0, config=config) for s in range(len(runs)))
-    measure = get_measure("test_accuracy")
-    return Row(name, {measure.name: Entry({"method": name}, measure, summaries)}, runs)
+    measure = get_table_metric("test_accuracy")
+    return MethodRow(name, {measure.name: Entry({"method": name}, measure, summaries)}, runs)
 
 
 def test_a_curve_has_the_round_that_validation_chooses_and_what_was_spent():
@@ -58,24 +58,24 @@ def test_a_costly_method_leads_in_rounds_and_not_in_compute_or_traffic():
     assert judge_budget([cheap, costly], ROUNDS, 1, 4).leader.method == "FedSAM"
     assert judge_budget([cheap, costly], BYTES, 1, 4).leader.method == "FedAvg"
     assert judge_budget([cheap, costly], PASSES, 1, 4).leader.method == "FedAvg"
-    verdict = judge_budget([cheap, costly], PASSES, 1, 2)
-    assert [each.method for each in verdict.standings] == ["FedAvg"], "no round of the other fits"
+    ranking = judge_budget([cheap, costly], PASSES, 1, 2)
+    assert [each.method for each in ranking.standings] == ["FedAvg"], "no round of the other fits"
 
 
 def test_every_kind_of_budget_is_a_share_of_fedavgs():
     rows = [row("FedAvg", run(*range(10, 50, 2)))]
-    verdicts = list(judge_budgets(rows))
-    assert len(verdicts) == len(KINDS) * len(SHARES)
-    assert {v.budget for v in verdicts if v.kind == ROUNDS} == {2, 5, 20}
+    rankings = list(judge_budgets(rows))
+    assert len(rankings) == len(KINDS) * len(SHARES)
+    assert {v.budget for v in rankings if v.kind == ROUNDS} == {2, 5, 20}
     assert list(judge_budgets([row("FedSAM", run(1, 2))])) == []
 
 
 def test_methods_are_told_apart_by_two_standard_errors_of_the_pooled_deviation():
     several = row("FedAvg", run(50), run(52), run(54))  # deviation 2
     near, far = row("FedNTD", run(48)), row("FedLC", run(47))
-    verdict = judge_budget([several, near, far], ROUNDS, 1, 1)
-    assert verdict.deviation == pytest.approx(2)
-    assert [each.method for each in verdict.rivals] == ["FedNTD"]  # 4 < 4.6 < 5
+    ranking = judge_budget([several, near, far], ROUNDS, 1, 1)
+    assert ranking.deviation == pytest.approx(2)
+    assert [each.method for each in ranking.rivals] == ["FedNTD"]  # 4 < 4.6 < 5
     alone = judge_budget([row("FedAvg", run(50)), row("FedLC", run(10))], ROUNDS, 1, 1)
     assert alone.deviation is None
     assert [each.method for each in alone.rivals] == ["FedLC"]

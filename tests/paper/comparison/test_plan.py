@@ -8,7 +8,7 @@ from fedfm.grid.identity import digest
 from fedfm.grid.recipe import expand_cells
 from fedfm.grid.store import Store
 from fedfm.paper.catalogue import load_recipe
-from fedfm.paper.comparison.plan import ComparisonStep, Situation, load_steps, plan_step
+from fedfm.paper.comparison.plan import ComparisonStep, ResultsSoFar, load_steps, plan_step
 from fedfm.paper.comparison.tuning import Candidate, Choice, find_name, use_choices
 from tests.paper.comparison.tiny import made_up
 
@@ -26,8 +26,8 @@ def tuned_for(results: Path, only: tuple[str, ...] = ()) -> None:
         made_up(ComparisonStep("field-tune", [method]), results, values)
 
 
-def now(results: Path) -> Situation:
-    return Situation(Store(results).summaries())
+def now(results: Path) -> ResultsSoFar:
+    return ResultsSoFar(Store(results).summaries())
 
 
 def test_every_method_has_four_settings_to_choose_from():

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from fedfm.grid.budget import Budget
+from fedfm.grid.job_pools import InProcess
 from fedfm.grid.jobs import find_missing
 from fedfm.grid.progress import LineDisplay
 from fedfm.grid.runner import Grid
 from fedfm.grid.store import Store, Summary
-from fedfm.grid.workers import InProcess
-from fedfm.paper.comparison.plan import ComparisonStep, Situation, plan_step
+from fedfm.paper.comparison.plan import ComparisonStep, ResultsSoFar, plan_step
 from tests.grid.results import result, write_rounds
 
 TINY = (
@@ -25,7 +25,7 @@ HELD_OUT = (*TINY, "server_validation=138")
 def run_step(step: ComparisonStep, results: Path, overrides: tuple[str, ...]) -> int:
     """Run what a step lacks; return how many runs that were."""
     summaries = Store(results).summaries()
-    jobs = find_missing(plan_step(step, Situation(summaries, overrides)), summaries)
+    jobs = find_missing(plan_step(step, ResultsSoFar(summaries, overrides)), summaries)
     budget = Budget()
     grid = Grid(results, budget, InProcess(results, budget), LineDisplay(0, budget))
     outcomes = grid.run(jobs)
@@ -39,7 +39,7 @@ def made_up(
     """Store made-up results for the jobs of a step: in percent, by the last label."""
     summaries = Store(results).summaries()
     new: list[Summary] = []
-    for job in find_missing(plan_step(step, Situation(summaries)), summaries):
+    for job in find_missing(plan_step(step, ResultsSoFar(summaries)), summaries):
         for labels in job.labels:
             accuracy = accuracies[labels.get("method") or labels.get("setting") or ""]
             for seed in job.seeds:

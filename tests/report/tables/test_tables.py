@@ -17,7 +17,7 @@ from fedfm.grid.store import Summary
 from fedfm.paper.catalogue import list_recipe_names, load_recipe
 from fedfm.report.tables.build import build_table
 from fedfm.report.tables.formats import FORMATS, render_table
-from fedfm.report.tables.statistics import MEASURES, compute_paired_p, get_measure, rank_values
+from fedfm.report.tables.statistics import MEASURES, compute_paired_p, get_table_metric, rank_values
 from tests.grid.results import result, results
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -384,15 +384,15 @@ def test_every_value_of_the_paper_finds_its_cell():
     ],
 )
 def test_metrics_and_clients_are_measures(name, heading, scale, better):
-    measure = get_measure(name)
+    measure = get_table_metric(name)
     assert (measure.heading, measure.scale, measure.better) == (heading, scale, better)
     config = parse({}).as_toml()
     summary = Summary(config, 0, "fedavg", 1, None, 0.5, 1, {}, "x", metrics={name: 0.25})
     assert measure.of(summary) == 0.25 * scale
-    assert get_measure("val_accuracy").of(summary) is None
+    assert get_table_metric("val_accuracy").of(summary) is None
 
 
 @pytest.mark.parametrize("name", ["test_confusion", "worst_f1", "best_accuracy", "test_"])
 def test_measures_of_unknown_metrics(name):
     with pytest.raises(UserError):
-        get_measure(name)
+        get_table_metric(name)

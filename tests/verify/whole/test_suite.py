@@ -4,7 +4,7 @@ import pytest
 
 from fedfm.methods import PIECES
 from fedfm.verify import CHECKS, MISTAKES
-from fedfm.verify.checks import federated
+from fedfm.verify.checks import is_federated
 from fedfm.verify.compare_textbook import ADAPTIVE, AFTERWARDS, FEW, LOSSES, SMALL_FEDERATIONS
 from fedfm.verify.document import update_tables
 from fedfm.verify.suite import pieces_to_check
@@ -18,14 +18,14 @@ def test_every_registered_method_passes_every_check_that_applies(report, name):
     for label in pieces_to_check(name):
         rows = [row for row in report.rows if row.method == label]
         assert [row for row in rows if not row.passed] == []
-        several = federated((PIECES[name](),))
+        several = is_federated((PIECES[name](),))
         assert {row.check for row in rows} >= GENERIC - (set() if several else {"renumbering"})
 
 
 @pytest.mark.parametrize("name", PIECES)
 def test_every_registered_method_has_a_textbook_and_a_planted_mistake(report, name):
     checks = {row.check for row in report.rows if row.method == name}
-    several, simple = federated((PIECES[name](),)), name in LOSSES + ADAPTIVE + AFTERWARDS
+    several, simple = is_federated((PIECES[name](),)), name in LOSSES + ADAPTIVE + AFTERWARDS
     names = (
         set(FEW)
         if simple

@@ -47,7 +47,9 @@ def _balance(weights: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
 
     If zeros among the weights make that impossible, return the best table of equal cells.
     """
-    table = count_tables.round_to_margins(count_tables.fit(weights, sizes), weights > 0, sizes, rng)
+    table = count_tables.round_to_margins(
+        count_tables.scale_to_margins(weights, sizes), weights > 0, sizes, rng
+    )
     return _equal_cells(weights > 0, sizes) if table is None else table
 
 

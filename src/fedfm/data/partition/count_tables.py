@@ -13,7 +13,7 @@ _CONVERGED = 1e-8  # ... or when the column sums are off by less than this, all 
 _SNAP = 1e-7  # a cell this near to a whole number is that number
 
 
-def fit(weights: Floats, sizes: Ints) -> Floats:
+def scale_to_margins(weights: Floats, sizes: Ints) -> Floats:
     """Scale the rows and columns of `weights` [K, C] to row sums N/K and column sums `sizes`."""
     table = weights
     row = np.full(len(weights), sizes.sum() / len(weights))

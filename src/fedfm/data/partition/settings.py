@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, get_args
 
-from fedfm.core.errors import require, require_numbers, unknown
+from fedfm.core.errors import require, require_numbers, unknown_name_error
 
 Kind = Literal[
     "iid",
@@ -85,9 +85,9 @@ class Partition:
         """Refuse settings that fit no data set."""
         require_numbers(self)
         if self.kind not in get_args(Kind):
-            raise unknown("partition kind", self.kind, get_args(Kind))
+            raise unknown_name_error("partition kind", self.kind, get_args(Kind))
         if self.transform not in get_args(Transform):
-            raise unknown("transform", self.transform, get_args(Transform))
+            raise unknown_name_error("transform", self.transform, get_args(Transform))
         require(
             isfinite(self.beta) and self.beta > 0, f"beta must be above 0 (it is {self.beta:g})"
         )

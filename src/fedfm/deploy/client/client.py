@@ -228,10 +228,10 @@ class Client:
         self, question: Packet, runtime: Runtime, request: Request, total: Tree
     ) -> None:
         """Count an answer before it is sent."""
-        if guard := runtime.federation.guard:
+        if privacy := runtime.federation.privacy:
             updates, reports = request.kind == "train", bool(flatten(total["reports"]))
             secure = runtime.config.deployment.secure
-            self.storage.record_privacy(question.facts["token"], updates, reports, guard, secure)
+            self.storage.record_privacy(question.facts["token"], updates, reports, privacy, secure)
 
     def _send(self, purpose: str, question: Packet, config: Config, tree: Tree) -> Packet:
         if config.deployment.secure:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from fedfm.deploy.client.join_request import JoinRequest, Prepared
 from fedfm.deploy.client.node import Node
-from fedfm.deploy.client.worker_process import Worker, WorkerDied
+from fedfm.deploy.client.worker_process import WorkerDied, WorkerProcess
 from fedfm.deploy.keys.folders import load_client_keys
 from fedfm.deploy.programs.addresses import Address
 from fedfm.deploy.programs.logs import show_log
 from fedfm.deploy.programs.processes import (
     FlowerError,
     explain_full_disk,
-    hold,
+    lock_folder,
     make_private_files,
 )
 from fedfm.deploy.signatures import Verifier
@@ -43,12 +43,12 @@ def join(joining: Joining) -> None:
     with ExitStack() as stack:
         stack.enter_context(explain_full_disk(FULL))
         stack.enter_context(make_private_files())
-        worker = Worker()
+        worker = WorkerProcess()
         stack.callback(worker.close)
         prepared = prepare(worker, joining.request)
         keys = load_client_keys(joining.keys, prepared.name) if joining.keys else None
         folder = prepared.out.resolve() / "flower"
-        stack.enter_context(hold(folder))
+        stack.enter_context(lock_folder(folder))
         log = folder / LOG
         log.unlink(missing_ok=True)
         stack.enter_context(show_log(log))
@@ -61,7 +61,7 @@ def join(joining: Joining) -> None:
         node.run()
 
 
-def prepare(worker: Worker, request: JoinRequest) -> Prepared:
+def prepare(worker: WorkerProcess, request: JoinRequest) -> Prepared:
     """Let the worker check the config and the data; raise `FlowerError` if it dies of them."""
     try:
         return worker.prepare(request)

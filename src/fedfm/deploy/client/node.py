@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 
 from flwr.app import RecordDict
 
-from fedfm.deploy.client.worker_process import Worker, WorkerDied
+from fedfm.deploy.client.worker_process import WorkerDied, WorkerProcess
 from fedfm.deploy.errors import Refusal
 from fedfm.deploy.flower.errors import (
     FleetError,
@@ -64,7 +64,7 @@ FAILED = "the server refuses this client's request: {}"
 OVER = "the federation is over and its server has stopped; the model is in {}"
 
 
-class Over(Exception):
+class FederationEnded(Exception):
     """The client has the federation's model, and the server is gone."""
 
 
@@ -73,7 +73,7 @@ class Node:
     """A client's node; `run` works until the federation is over."""
 
     address: str
-    worker: Worker
+    worker: WorkerProcess
     result: Path
     """Where the worker saves the federation's model."""
     ca: Path | None = None
@@ -96,7 +96,7 @@ class Node:
         try:
             while True:
                 self._connect()
-        except Over:
+        except FederationEnded:
             logger.info(OVER.format(self.result))
 
     def _connect(self) -> None:
@@ -151,7 +151,7 @@ class Node:
     def _note_failure(self, problem: Unreachable) -> None:
         self.failures += 1
         if self.failures >= UNANSWERED and _version(self.result) != self.earlier:
-            raise Over
+            raise FederationEnded
         if self.failures == 1:
             logger.warning(AWAY.format(self.address))
             logger.debug("%s", problem)

@@ -20,10 +20,10 @@ from fedfm.engine.choice import make_executor
 from fedfm.engine.device_data import DeviceData
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import Executor
-from fedfm.engine.networks import describe_task, trainable_parameters, untrained_tensors
+from fedfm.engine.networks import describe_task, list_untrained_tensors, trainable_parameters
 from fedfm.losses import make_class_weights
 from fedfm.methods.base import Model, Task
-from fedfm.privacy.guard import secret_sources
+from fedfm.privacy.privacy_mechanism import secret_sources
 from fedfm.rounds.federation import Federation, LocalTraining
 from fedfm.run.client_results import to_sums
 from fedfm.run.prepare import build_model, device_of, use_threads
@@ -58,7 +58,7 @@ class Runtime:
     @cached_property
     def start(self) -> Model:
         """The network's tensors, for their shapes only: do not write to them."""
-        model = Model(trainable_parameters(self.network), untrained_tensors(self.network))
+        model = Model(trainable_parameters(self.network), list_untrained_tensors(self.network))
         return model.map(lambda tree: trees.tree_map(Tensor.detach, tree))
 
     @cached_property
@@ -91,7 +91,7 @@ class Runtime:
             participation=1.0,
             augmentation=self.data.augmentation,
             seed=self.config.seed,
-            guard=self.config.guard(secret_sources),
+            privacy=self.config.make_privacy(secret_sources),
             task_loss=self.config.task_loss,
             class_weights=make_class_weights(
                 self.config.training.class_weights,

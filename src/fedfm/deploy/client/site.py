@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 from fedfm.config import Config
 from fedfm.config.validation import validate
-from fedfm.core.errors import UserError, require, unknown
+from fedfm.core.errors import UserError, require, unknown_name_error
 from fedfm.core.trees import Tree
 from fedfm.data.columns import name_inputs
 from fedfm.data.dataset import Dataset
@@ -76,7 +76,7 @@ class Site(BaseModel):
         require("source" in data, f"'source' is missing in [data]: one of {', '.join(SOURCES)}")
         source = str(data["source"])
         if source not in SOURCES:
-            raise unknown("data source", source, SOURCES)
+            raise unknown_name_error("data source", source, SOURCES)
         return validate(SOURCES[source], data, "data", context=info.context)
 
     @property

@@ -23,7 +23,7 @@ from fedfm.core.trees import Tree, to_device, unflatten
 from fedfm.deploy.errors import Refusal, StateLost
 from fedfm.deploy.packets import match_tree
 from fedfm.methods.base import Model
-from fedfm.privacy.guard import Guard
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism
 from fedfm.run.description import DataDescription
 
 PRIVACY = "privacy.json"
@@ -52,7 +52,7 @@ class Storage:
         return facts
 
     def record_privacy(
-        self, token: str, updates: int, reports: int, guard: Guard, secure: bool
+        self, token: str, updates: int, reports: int, privacy: PrivacyMechanism, secure: bool
     ) -> None:
         """Count answers before they are sent, with the privacy that all of them together cost.
 
@@ -62,7 +62,7 @@ class Storage:
         entries = self._load_privacy()
         before = entries.get(token, {"updates": 0, "reports": 0})
         counts = before["updates"] + updates, before["reports"] + reports
-        spent = guard.describe_spent(*counts, secure)
+        spent = privacy.describe_spent(*counts, secure)
         entries[token] = {"updates": counts[0], "reports": counts[1], "privacy": spent}
         write_atomically(self.folder / PRIVACY, json.dumps(entries, indent=1).encode())
 

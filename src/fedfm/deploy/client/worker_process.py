@@ -22,7 +22,7 @@ class WorkerDied(Exception):
     """The worker ended before it had answered."""
 
 
-class Worker:
+class WorkerProcess:
     """The client's worker; the methods are those of `fedfm.deploy.client.worker.Worker`."""
 
     def __init__(self) -> None:
@@ -115,13 +115,13 @@ def _run(connection: Connection) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node ends its worker
     add_handler()
-    from fedfm.deploy.client.worker import Worker as Work
+    from fedfm.deploy.client.worker import Worker
 
     try:
-        work = Work()
+        worker = Worker()
         while True:
             name, arguments = connection.recv()
-            connection.send(_try(getattr(work, name), arguments))
+            connection.send(_try(getattr(worker, name), arguments))
     except (EOFError, BrokenPipeError):  # the node is gone
         return
 

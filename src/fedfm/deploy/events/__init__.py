@@ -7,8 +7,15 @@ listen to the same events.
 from collections.abc import Mapping
 from typing import Any
 
-from fedfm.deploy.events.base import Event, listen, tell, to_plain
-from fedfm.deploy.events.clients import Asked, Disconnected, Joined, LeftOut, Limited, Refused
+from fedfm.deploy.events.base import Event, emit, listen, to_plain
+from fedfm.deploy.events.clients import (
+    AnswerLeftOut,
+    Asked,
+    Disconnected,
+    Joined,
+    Limited,
+    NodeRefused,
+)
 from fedfm.deploy.events.keys import (
     CertificateExpires,
     CertificateProblem,
@@ -22,6 +29,7 @@ from fedfm.deploy.events.run import Finished, LogRepaired, Scored, Started, Stop
 
 __all__ = [
     "KINDS",
+    "AnswerLeftOut",
     "Asked",
     "CertificateExpires",
     "CertificateProblem",
@@ -33,10 +41,9 @@ __all__ = [
     "KeyAdded",
     "KeyProblem",
     "KeyRemoved",
-    "LeftOut",
     "Limited",
     "LogRepaired",
-    "Refused",
+    "NodeRefused",
     "RoundBegan",
     "RoundDropped",
     "RoundEnded",
@@ -44,9 +51,9 @@ __all__ = [
     "Started",
     "Stopped",
     "SumRepeated",
+    "emit",
     "listen",
     "read_event",
-    "tell",
     "to_plain",
 ]
 

@@ -21,11 +21,12 @@ class Event:
     audited: ClassVar[bool] = True
     """Whether the audit log keeps it."""
     kind: ClassVar[str] = ""
-    """The name in files: that of the class, in small letters."""
+    """The name in files: that of the class in small letters, or what the class says."""
 
     def __init_subclass__(cls) -> None:
         """Name the kind of event."""
-        cls.kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+        if "kind" not in vars(cls):
+            cls.kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
 
     def __str__(self) -> str:
         """Return the line of the log."""
@@ -49,7 +50,7 @@ Listener = Callable[[Event], None]
 _listeners: list[Listener] = []
 
 
-def tell(event: Event) -> None:
+def emit(event: Event) -> None:
     """Log an event and hand it to every listener; an error of a listener is the caller's."""
     logger.log(event.level, event)
     for listener in tuple(_listeners):

@@ -19,9 +19,10 @@ class Joined(Event):
 
 
 @dataclass(frozen=True)
-class Refused(Event):
+class NodeRefused(Event):
     """A node may not take part."""
 
+    kind = "refused"
     text = "node {node} is refused: {reason}"
     level = logging.WARNING
     node: int
@@ -49,9 +50,10 @@ class Asked(Event):
 
 
 @dataclass(frozen=True)
-class LeftOut(Event):
+class AnswerLeftOut(Event):
     """An answer is missing or not accepted; the client is known by its node or its number."""
 
+    kind = "left out"
     level = logging.WARNING
     reason: str
     node: int | None = None

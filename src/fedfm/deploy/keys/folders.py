@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from fedfm.core.errors import UserError, not_installed, require
+from fedfm.core.errors import UserError, missing_package_error, require
 from fedfm.deploy.keys.fingerprints import fingerprint
 from fedfm.deploy.validation import check_name
 
@@ -193,7 +193,7 @@ def _import_certificates() -> ModuleType:
     try:
         return import_module("fedfm.deploy.keys.certificates")
     except ImportError as problem:
-        raise not_installed("making keys needs cryptography", "flower") from problem
+        raise missing_package_error("making keys needs cryptography", "flower") from problem
 
 
 def _check_hosts(hosts: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from fedfm.deploy.events import (
     CertificateExpires,
     CertificateProblem,
     CertificateRenewed,
-    tell,
+    emit,
 )
 from fedfm.deploy.keys.certificates import (
     Expiry,
@@ -49,13 +49,13 @@ class CertificateWatcher:
         if self.announced is None or moment - self.announced >= DAY:
             self.announced = moment
             for each in filter(lambda each: each.is_due(moment), self.expiries):
-                tell(CertificateExpires(str(each.file), each.expires.isoformat(), each.remedy))
+                emit(CertificateExpires(str(each.file), each.expires.isoformat(), each.remedy))
 
 
 def _tell_renewed(server: Expiry) -> None:
     names, sha256 = read_names(server.file), read_fingerprint(server.file)
-    tell(CertificateRenewed(str(server.file), names, server.expires.isoformat(), sha256))
+    emit(CertificateRenewed(str(server.file), names, server.expires.isoformat(), sha256))
 
 
 def _refuse(certificate: Path, reason: str) -> None:
-    tell(CertificateProblem(str(certificate), reason))
+    emit(CertificateProblem(str(certificate), reason))

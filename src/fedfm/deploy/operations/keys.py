@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedfm.core.errors import require
-from fedfm.deploy.events import KeyAdded, KeyProblem, KeyRemoved, tell
+from fedfm.deploy.events import KeyAdded, KeyProblem, KeyRemoved, emit
 from fedfm.deploy.keys.fingerprints import fingerprint
 from fedfm.deploy.validation import check_name, to_one_line
 
@@ -40,10 +40,10 @@ class KeyWatcher:
         """Tell which keys have changed since an earlier start, given its fingerprints by name."""
         now = {name: fingerprint(key) for name, key in self.registered.items()}
         for name in sorted(before.keys() - now.keys()):
-            tell(KeyRemoved(name, before[name]))
+            emit(KeyRemoved(name, before[name]))
         for name, key in sorted(now.items()):
             if before.get(name) != key:
-                tell(KeyAdded(name, key))
+                emit(KeyAdded(name, key))
 
     def poll(self) -> None:
         """Register new keys, and unregister those that are gone or were replaced."""
@@ -65,7 +65,7 @@ class KeyWatcher:
         except Exception as problem:  # whatever a registry raises, the others go on
             if self.reported.get(name) != key:
                 self.reported[name] = key
-                tell(KeyProblem(to_one_line(name), to_one_line(problem)))
+                emit(KeyProblem(to_one_line(name), to_one_line(problem)))
 
     def _register(self, name: str, key: bytes) -> None:
         require(bool(key), "its file is empty, or this account may not read it")
@@ -73,13 +73,13 @@ class KeyWatcher:
         assert self.registry is not None
         self.registry.register(check_name(name), key)
         self.registered[name] = key
-        tell(KeyAdded(name, text))
+        emit(KeyAdded(name, text))
 
     def _unregister(self, name: str, key: bytes) -> None:
         assert self.registry is not None
         self.registry.unregister(name)
         del self.registered[name]
-        tell(KeyRemoved(name, fingerprint(key)))
+        emit(KeyRemoved(name, fingerprint(key)))
 
 
 def read_public_keys(folder: Path) -> dict[str, bytes]:

@@ -72,7 +72,7 @@ class Overview:
 
     def resolve(self, event: Event) -> Event:
         """Return an event with the name and the key of its client, where they are known."""
-        if isinstance(event, events.LeftOut | events.Disconnected):
+        if isinstance(event, events.AnswerLeftOut | events.Disconnected):
             known = self._find(event.client, getattr(event, "node", None))
             return replace(event, name=known.name, client=known.client) if known else event
         if isinstance(event, events.Joined):
@@ -110,7 +110,7 @@ class Overview:
         known.state, known.reason = "in", None
 
     @apply.register
-    def _(self, event: events.Refused) -> None:
+    def _(self, event: events.NodeRefused) -> None:
         refusal = {"node": str(event.node), "reason": event.reason, "time": self.changed}
         self.refused = [*self.refused, refusal][-RECENT:]
 
@@ -123,7 +123,7 @@ class Overview:
         self.question = event.question
 
     @apply.register
-    def _(self, event: events.LeftOut) -> None:
+    def _(self, event: events.AnswerLeftOut) -> None:
         if client := self._find(event.client, event.node):
             client.left_out += 1
             client.late += event.late

@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedfm.config.deployment import Deployment
-from fedfm.core.errors import not_installed
+from fedfm.core.errors import missing_package_error
 from fedfm.core.files import write_atomically
-from fedfm.deploy.events import Event, Stopped, listen, tell
+from fedfm.deploy.events import Event, Stopped, emit, listen
 from fedfm.deploy.operations.audit import AUDIT, CHAIN, AuditWriter
 from fedfm.deploy.operations.keys import KeyWatcher, Registry
 from fedfm.deploy.operations.overview import now, replay
@@ -135,7 +135,7 @@ def _import_web() -> ModuleType:
     try:
         return import_module("fedfm.deploy.operations.web")
     except ImportError as problem:
-        raise not_installed("--metrics needs prometheus-client", "flower") from problem
+        raise missing_package_error("--metrics needs prometheus-client", "flower") from problem
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def _tell_end() -> Iterator[None]:
         interrupted = isinstance(problem, KeyboardInterrupt | SystemExit | GeneratorExit)
         reason = "it was told to" if interrupted else to_one_line(problem)
         with suppress(OSError):  # a full disk takes no entry; the problem itself says so
-            tell(Stopped(reason or type(problem).__name__))
+            emit(Stopped(reason or type(problem).__name__))
         raise
 
 

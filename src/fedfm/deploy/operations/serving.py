@@ -17,7 +17,7 @@ from fedfm.deploy.operations.service import Operations, Watched, operate
 from fedfm.deploy.programs.addresses import Address
 
 
-class Node(Protocol):
+class NodeLike(Protocol):
     """A node that a superlink knows."""
 
     @property
@@ -31,7 +31,7 @@ class Node(Protocol):
         ...
 
 
-class Control(Protocol):
+class ControlLike(Protocol):
     """The interface of a superlink that admits nodes."""
 
     def register(self, name: str, public_key: bytes) -> int:
@@ -42,12 +42,12 @@ class Control(Protocol):
         """Admit a node no longer."""
         ...
 
-    def list_nodes(self) -> Sequence[Node]:
+    def list_nodes(self) -> Sequence[NodeLike]:
         """Return the nodes that are known."""
         ...
 
 
-class Serving(Protocol):
+class ServingLike(Protocol):
     """The settings of a server."""
 
     @property
@@ -66,16 +66,16 @@ class Serving(Protocol):
         ...
 
 
-class Running(Protocol):
+class RunningLike(Protocol):
     """A superlink that runs."""
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> ServingLike:
         """Its settings."""
         ...
 
     @property
-    def control(self) -> Control:
+    def control(self) -> ControlLike:
         """Where nodes are admitted."""
         ...
 
@@ -83,7 +83,7 @@ class Running(Protocol):
 class ControlRegistry:
     """Registers keys by the name of their client, which a superlink knows by its node."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: ControlLike) -> None:
         self.control = control
 
     def register(self, name: str, public_key: bytes) -> None:
@@ -101,10 +101,10 @@ class ControlRegistry:
 
 def make_service(
     metrics: Address | None,
-) -> Callable[[Running], AbstractContextManager[Operations]]:
+) -> Callable[[RunningLike], AbstractContextManager[Operations]]:
     """Return what runs beside a server: audit log, status, keys and, at `metrics`, web pages."""
 
-    def start(running: Running) -> AbstractContextManager[Operations]:
+    def start(running: RunningLike) -> AbstractContextManager[Operations]:
         serving = running.serving
         registry = ControlRegistry(running.control)
         keys = Watched(serving.keys.ca.parent, registry) if serving.keys else None

@@ -46,7 +46,7 @@ CONNECTIONS = 50
 """Open connections; the files of the server's process are needed for its run."""
 
 
-class Connection(H11Protocol):
+class WebConnection(H11Protocol):
     """One connection; over the limit the oldest makes way, so that nobody can hold the port."""
 
     def connection_made(self, transport: Any) -> None:
@@ -59,7 +59,7 @@ class Connection(H11Protocol):
             oldest.transport.abort()
 
 
-class Source(Protocol):
+class StatusProvider(Protocol):
     """Where the pages get their content."""
 
     def status(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Source(Protocol):
         ...
 
 
-def make_app(source: Source, address: Address) -> Starlette:
+def make_app(source: StatusProvider, address: Address) -> Starlette:
     """Return the web application.
 
     On a loopback address it answers only requests for this machine, so that a page of the web
@@ -112,7 +112,7 @@ def read_page(path: str) -> bytes:
 
 
 @contextmanager
-def serve_web(source: Source, address: Address) -> Iterator[None]:
+def serve_web(source: StatusProvider, address: Address) -> Iterator[None]:
     """Serve the pages at an address, in a thread of its own, inside the block."""
     listener = _bind(address)
     warn_of_network(address)
@@ -124,7 +124,7 @@ def serve_web(source: Source, address: Address) -> Iterator[None]:
         log_level="error",
         access_log=False,
         server_header=False,
-        http=Connection,
+        http=WebConnection,
         backlog=CONNECTIONS,  # so many are accepted before others are closed
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2,

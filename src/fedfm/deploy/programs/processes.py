@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from fedfm.core.errors import UserError, is_disk_full, not_installed
+from fedfm.core.errors import UserError, is_disk_full, missing_package_error
 from fedfm.core.locks import lock
 
 GRACE = 8.0
@@ -79,7 +79,7 @@ def supervise(folder: Path) -> Iterator[Processes]:
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold a folder of Flower's files alone, inside the block; nobody else may look into it.
 
     Ctrl-C and SIGTERM leave the block by SystemExit.
@@ -119,7 +119,7 @@ def die_with_parent() -> None:
 def require_flower() -> None:
     """Raise a `UserError` if Flower is not installed."""
     if find_spec("flwr") is None:
-        raise not_installed("Flower is not installed here", "flower")
+        raise missing_package_error("Flower is not installed here", "flower")
 
 
 def last_lines(log: Path, lines: int = 12) -> str:

@@ -14,7 +14,7 @@ _HEADER = re.compile(r"flwr-[a-z0-9-]+|content-(type|length)|accept|user-agent")
 """The headers that the superlink needs; others are not forwarded."""
 
 
-class Refused(Exception):
+class HttpRefusal(Exception):
     """A request that is not forwarded, with the HTTP status that says why."""
 
     def __init__(self, status: int) -> None:
@@ -34,17 +34,17 @@ class Call(NamedTuple):
 def read_call(request: h11.Request) -> Call:
     """Return the call that a request makes; refuse others, and bodies of unknown size."""
     if sum(len(key) + len(value) + 4 for key, value in request.headers) > HEAD:
-        raise Refused(431)
+        raise HttpRefusal(431)
     match = _TARGET.fullmatch(request.target.decode("ascii", "replace"))
     if match is None:
-        raise Refused(404)
+        raise HttpRefusal(404)
     if request.method != b"POST":
-        raise Refused(405)
+        raise HttpRefusal(405)
     given = {key.decode(): value for key, value in request.headers}
     if "content-length" not in given or "transfer-encoding" in given:
-        raise Refused(411)
+        raise HttpRefusal(411)
     try:
         headers = {key: given[key].decode("ascii") for key in given if _HEADER.fullmatch(key)}
     except UnicodeDecodeError:
-        raise Refused(400) from None
+        raise HttpRefusal(400) from None
     return Call(match[1], headers, int(headers["content-length"]))

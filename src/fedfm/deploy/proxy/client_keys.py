@@ -29,7 +29,7 @@ class _Known(NamedTuple):
     key: EllipticCurvePublicKey
 
 
-class Callers:
+class ClientKeysIndex:
     """The clients whose public keys are in a folder.
 
     Without a folder everybody is a client, and is known by the key that it shows, or its address.

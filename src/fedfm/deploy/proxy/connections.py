@@ -14,7 +14,7 @@ QUIET = 60.0
 
 
 @dataclass(eq=False)
-class Connection:
+class ProxyConnection:
     """One connection; the task serves it, and ends if it is cancelled."""
 
     address: str
@@ -23,7 +23,7 @@ class Connection:
     """The client that has proved its key here; None: a stranger."""
 
 
-class Door:
+class ConnectionTable:
     """The open connections, oldest first.
 
     Strangers can open connections without end, and each of theirs may be a client's first. So a
@@ -33,10 +33,10 @@ class Door:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.open: dict[Connection, None] = {}
+        self.open: dict[ProxyConnection, None] = {}
         self.logged: dict[str, float] = {}
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: ProxyConnection) -> bool:
         """Let a connection in, if there is room or somebody makes way."""
         same = [other for other in self.open if other.address == connection.address]
         if len(same) >= self.limits.address and not self._cut_stranger(same):
@@ -48,7 +48,7 @@ class Door:
         self.open[connection] = None
         return True
 
-    def recognise(self, connection: Connection, client: str) -> None:
+    def recognise(self, connection: ProxyConnection, client: str) -> None:
         """Remember whose connection this is; its oldest one makes way if it has too many."""
         if connection.client is None:
             connection.client = client
@@ -57,17 +57,17 @@ class Door:
                 self._log(f"client '{client}' has {len(own)} connections: the oldest is cut")
                 self._cut(own[0])
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ProxyConnection) -> None:
         """Forget a connection."""
         self.open.pop(connection, None)
 
-    def _crowd(self) -> list[Connection]:
+    def _crowd(self) -> list[ProxyConnection]:
         """Return the connections of the address that has the most strangers."""
         strangers = Counter(each.address for each in self.open if each.client is None)
         most = strangers.most_common(1)
         return [each for each in self.open if most and each.address == most[0][0]]
 
-    def _cut_stranger(self, connections: list[Connection]) -> bool:
+    def _cut_stranger(self, connections: list[ProxyConnection]) -> bool:
         oldest = next((each for each in connections if each.client is None), None)
         if oldest is None:
             return False
@@ -75,7 +75,7 @@ class Door:
         self._cut(oldest)
         return True
 
-    def _cut(self, connection: Connection) -> None:
+    def _cut(self, connection: ProxyConnection) -> None:
         self.leave(connection)
         connection.task.cancel()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import h11
 
-from fedfm.deploy.proxy.calls import HEAD, Refused
+from fedfm.deploy.proxy.calls import HEAD, HttpRefusal
 from fedfm.deploy.proxy.limits import KIB, Limits
 
 CHUNK = 64 * KIB
@@ -18,7 +18,7 @@ CHUNK = 64 * KIB
 
 
 @dataclass
-class Wire:
+class HttpConnection:
     """A connection to a caller."""
 
     reader: asyncio.StreamReader
@@ -27,7 +27,9 @@ class Wire:
     http: h11.Connection
 
     @staticmethod
-    async def open(caller: socket.socket, tls: ssl.SSLContext | None, limits: Limits) -> "Wire":
+    async def open(
+        caller: socket.socket, tls: ssl.SSLContext | None, limits: Limits
+    ) -> "HttpConnection":
         """Return the connection on an accepted socket, after the TLS handshake."""
         loop = asyncio.get_running_loop()
         caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small answers go at once
@@ -36,7 +38,7 @@ class Wire:
         time = {"ssl_handshake_timeout": limits.head} if tls else {}
         transport, _ = await loop.connect_accepted_socket(lambda: protocol, caller, ssl=tls, **time)
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        return Wire(reader, writer, limits, _start_http())
+        return HttpConnection(reader, writer, limits, _start_http())
 
     def close(self) -> None:
         """Close the connection at once."""
@@ -57,7 +59,7 @@ class Wire:
                 async with asyncio.timeout_at(min(end, loop.time() + self.limits.pause)):
                     event = await self._read_event()
             except TimeoutError:
-                raise Refused(408) from None
+                raise HttpRefusal(408) from None
             if not isinstance(event, h11.Data):
                 return
             yield bytes(event.data)

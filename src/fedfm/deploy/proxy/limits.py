@@ -60,7 +60,7 @@ class Limits:
         return self.pause + size / self.rate
 
 
-class Room:
+class RequestMemory:
     """The bytes of clients' requests that are under way."""
 
     def __init__(self, limits: Limits) -> None:
@@ -68,7 +68,7 @@ class Room:
         self.held: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def hold(self, client: str, size: int) -> AsyncIterator[None]:
+    async def reserve(self, client: str, size: int) -> AsyncIterator[None]:
         """Wait until there is room for a request, and keep it inside the block."""
         async with asyncio.timeout(self.limits.wait):
             while not self._fits(client, size):
@@ -85,7 +85,7 @@ class Room:
         return own <= self.limits.own and total <= self.limits.total
 
 
-class Messages:
+class MessageSizes:
     """The bytes of the message that each client is sending.
 
     The server writes the size of the largest answer that it expects into `file`. Until it does,

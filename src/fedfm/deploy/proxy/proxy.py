@@ -27,11 +27,11 @@ import httpx
 
 from fedfm.deploy.keys.renewal import Renewed, make_context
 from fedfm.deploy.programs.addresses import Address
-from fedfm.deploy.proxy.calls import Call, Refused, read_call
-from fedfm.deploy.proxy.client_keys import Callers
-from fedfm.deploy.proxy.connections import Connection, Door
-from fedfm.deploy.proxy.http_connection import Wire
-from fedfm.deploy.proxy.limits import MESSAGE_LIMIT, Limits, Messages, Room
+from fedfm.deploy.proxy.calls import Call, HttpRefusal, read_call
+from fedfm.deploy.proxy.client_keys import ClientKeysIndex
+from fedfm.deploy.proxy.connections import ConnectionTable, ProxyConnection
+from fedfm.deploy.proxy.http_connection import HttpConnection
+from fedfm.deploy.proxy.limits import MESSAGE_LIMIT, Limits, MessageSizes, RequestMemory
 
 logger = logging.getLogger(__name__)
 Tls = Callable[[], ssl.SSLContext]
@@ -49,13 +49,13 @@ class Proxy:
     def __init__(
         self,
         superlink: httpx.AsyncClient,
-        callers: Callers,
+        client_keys: ClientKeysIndex,
         limits: Limits,
         message_limit: Path | None = None,
     ) -> None:
-        self.superlink, self.callers, self.limits = superlink, callers, limits
-        self.door, self.room = Door(limits), Room(limits)
-        self.messages = Messages(limits, message_limit)
+        self.superlink, self.client_keys, self.limits = superlink, client_keys, limits
+        self.connections, self.memory = ConnectionTable(limits), RequestMemory(limits)
+        self.message_sizes = MessageSizes(limits, message_limit)
         self.working = asyncio.Semaphore(limits.requests)
         self.ended = 0
 
@@ -80,19 +80,19 @@ class Proxy:
         """Serve one connection until either side ends it."""
         task = asyncio.current_task()
         assert task is not None
-        connection, wire = Connection(address, task), None
+        connection, http = ProxyConnection(address, task), None
         try:
-            if self.door.enter(connection):
-                wire = await Wire.open(caller, tls and tls(), self.limits)
-                while await self._answer(wire, connection):
+            if self.connections.enter(connection):
+                http = await HttpConnection.open(caller, tls and tls(), self.limits)
+                while await self._answer(http, connection):
                     pass
         except _GONE:
             pass
         except Exception:  # the other connections go on
             logger.exception("a request failed")
         finally:
-            self.door.leave(connection)
-            wire.close() if wire else caller.close()
+            self.connections.leave(connection)
+            http.close() if http else caller.close()
             self._sweep()
 
     def _sweep(self) -> None:
@@ -100,42 +100,46 @@ class Proxy:
         if self.ended % SWEEP == 0:
             gc.collect()
 
-    async def _answer(self, wire: Wire, connection: Connection) -> bool:
+    async def _answer(self, http: HttpConnection, connection: ProxyConnection) -> bool:
         """Answer one request; return whether another may follow."""
         known = connection.client is not None
-        request = await wire.read_head(self.limits.idle if known else self.limits.head)
+        request = await http.read_head(self.limits.idle if known else self.limits.head)
         if request is None:
             return False
         try:
-            await self._forward(wire, self._check(read_call(request), connection))
-        except Refused as refused:
-            await wire.refuse(refused.status)
-        return wire.next_request()
+            await self._forward(http, self._check(read_call(request), connection))
+        except HttpRefusal as refused:
+            await http.refuse(refused.status)
+        return http.next_request()
 
-    def _check(self, call: Call, connection: Connection) -> Call:
+    def _check(self, call: Call, connection: ProxyConnection) -> Call:
         """Return the call with the client that makes it; refuse one that is too large."""
-        client = self.callers.recognise(call.headers, connection.address)
+        client = self.client_keys.recognise(call.headers, connection.address)
         if client:
-            self.door.recognise(connection, client)
+            self.connections.recognise(connection, client)
         if call.size > (self.limits.request if client else self.limits.stranger):
-            raise Refused(413)
-        if client and call.name == "push-object" and not self.messages.allows(client, call.size):
-            raise Refused(413)
+            raise HttpRefusal(413)
+        if (
+            client
+            and call.name == "push-object"
+            and not self.message_sizes.allows(client, call.size)
+        ):
+            raise HttpRefusal(413)
         return call._replace(client=client)
 
-    async def _forward(self, wire: Wire, call: Call) -> None:
+    async def _forward(self, http: HttpConnection, call: Call) -> None:
         """Send a request on, and its answer back."""
         if call.client is None:  # a stranger keeps the superlink waiting at no time
-            body = [piece async for piece in wire.read_body(call.size)]
-            await self._exchange(wire, call, _repeat(body))
+            body = [piece async for piece in http.read_body(call.size)]
+            await self._exchange(http, call, _repeat(body))
             return
         try:
-            async with self.room.hold(call.client, call.size):
-                await self._exchange(wire, call, wire.read_body(call.size))
+            async with self.memory.reserve(call.client, call.size):
+                await self._exchange(http, call, http.read_body(call.size))
         except TimeoutError:
-            raise Refused(503) from None
+            raise HttpRefusal(503) from None
 
-    async def _exchange(self, wire: Wire, call: Call, body: AsyncIterator[bytes]) -> None:
+    async def _exchange(self, http: HttpConnection, call: Call, body: AsyncIterator[bytes]) -> None:
         request = self.superlink.build_request(
             "POST", f"/v1/fleet/{call.name}", content=body, headers=call.headers
         )
@@ -143,7 +147,7 @@ class Proxy:
             try:
                 answer = await self.superlink.send(request, stream=True)
             except httpx.TransportError:
-                raise Refused(503) from None
+                raise HttpRefusal(503) from None
             try:
                 kept = [
                     (key, value)
@@ -151,8 +155,8 @@ class Proxy:
                     if key not in _HOP_HEADERS
                 ]
                 if call.client and call.name == "push-messages" and answer.is_success:
-                    self.messages.begin(call.client)
-                await wire.send_answer(answer.status_code, kept, answer.aiter_raw())
+                    self.message_sizes.begin(call.client)
+                await http.send_answer(answer.status_code, kept, answer.aiter_raw())
             finally:
                 await answer.aclose()
 
@@ -190,7 +194,7 @@ async def run(outside: str, inside: str, out: str, *tls: str) -> None:
     gc.freeze()
     with listen(Address.parse(outside)) as listener:
         async with connect(inside, ca, limits) as superlink:
-            proxy = Proxy(superlink, Callers(folder), limits, Path(out) / MESSAGE_LIMIT)
+            proxy = Proxy(superlink, ClientKeysIndex(folder), limits, Path(out) / MESSAGE_LIMIT)
             serving = asyncio.create_task(proxy.serve(listener, context))
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, serving.cancel)

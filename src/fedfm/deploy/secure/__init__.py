@@ -32,7 +32,7 @@ from fedfm.deploy.secure.client import (
     share_secrets,
 )
 from fedfm.deploy.secure.masked_integers import Words, add
-from fedfm.deploy.secure.numbers import decode, encode, sizes, step
+from fedfm.deploy.secure.numbers import decode, encode, sizes, word_unit
 from fedfm.deploy.secure.server import check_shares, unmask
 from fedfm.deploy.secure.session import PublicKeys, Session
 
@@ -50,6 +50,6 @@ __all__ = [
     "reveal_shares",
     "share_secrets",
     "sizes",
-    "step",
     "unmask",
+    "word_unit",
 ]

@@ -25,7 +25,7 @@ _REMEDY = "lower lr"
 _BULK_REMEDY = "raise deployment.range or lower lr"
 
 
-def step(range: float) -> float:
+def word_unit(range: float) -> float:
     """Return the value of one unit of a bulk word: the error per client is at most half of it."""
     insist(math.isfinite(range) and range > 0, f"deployment.range is {range}; it must be positive")
     return math.ldexp(1.0, math.ceil(math.log2(range)) - 31)
@@ -42,7 +42,7 @@ def encode(bulk: Tree, fine: Tree, clients: int, range: float) -> Words:
     Raise a `SecureError` that names the leaf if a value is not finite or too large.
     """
     words = Words.zeros(*sizes(bulk, fine))
-    unit = step(range)
+    unit = word_unit(range)
     _fill(words.bulk.view(np.int32), _bulk_leaves(bulk), unit, clients, _BULK_REMEDY)
     _fill(words.fine[:-1].view(np.int64), flatten(fine), _FINE_STEP, clients, _REMEDY)
     words.fine[-1] = 1
@@ -57,7 +57,7 @@ def decode(
     insist(fits, "the sum and the model differ in their number of words")
     if int(words.fine[-1]) != clients:
         raise SumLost("the masks do not cancel: a client has sent other words than it should")
-    bulk = _split(words.bulk.view(np.int32), bulk_like, step(range))
+    bulk = _split(words.bulk.view(np.int32), bulk_like, word_unit(range))
     return bulk, _split(words.fine[:-1].view(np.int64), fine_like, _FINE_STEP)
 
 

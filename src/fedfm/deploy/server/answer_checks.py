@@ -8,7 +8,7 @@ from fedfm.config import Config
 from fedfm.core import trees
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
-from fedfm.deploy.events import Limited, tell
+from fedfm.deploy.events import Limited, emit
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.expected import weigh
 from fedfm.deploy.updates import limit_update
@@ -42,7 +42,7 @@ class Plausible:
             check_scores(answer["scores"], self.measures, clients=1, most=most)
         answer, what = limit_update(answer, self.config.deployment)
         if what:
-            tell(Limited(client, what))
+            emit(Limited(client, what))
         return answer
 
     def check_total(self, total: Tree, clients: int) -> None:

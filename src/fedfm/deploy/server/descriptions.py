@@ -9,7 +9,7 @@ from fedfm.core.checkpoint import to_bytes
 from fedfm.deploy.events import RoundEnded, Scored, Started
 from fedfm.deploy.packets import PROTOCOL_VERSION
 from fedfm.methods.base import Model
-from fedfm.privacy.guard import Guard
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism
 from fedfm.rounds.round import RoundLog
 from fedfm.rounds.state import State
 from fedfm.run.records import RoundRecord
@@ -29,11 +29,11 @@ def describe_start(config: Config, folder: Path) -> Started:
 
 
 def describe_round(
-    config: Config, guard: Guard | None, state: State, log: RoundLog, seconds: float
+    config: Config, privacy: PrivacyMechanism | None, state: State, log: RoundLog, seconds: float
 ) -> RoundEnded:
     """Return the event of a round's end, given the state after it."""
     traffic, secure = log.traffic, config.deployment.secure
-    spent = guard.spent(config.composed, state.round, secure) if guard else []
+    spent = privacy.spent(config.composed, state.round, secure) if privacy else []
     return RoundEnded(
         round=state.round,
         model=digest_model(state.model),

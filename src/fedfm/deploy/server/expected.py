@@ -9,7 +9,7 @@ from fedfm.core.client_states import InMemory
 from fedfm.core.trees import Tree, to_device
 from fedfm.methods.base import LocalRun, Model, Task
 from fedfm.methods.composition import Method
-from fedfm.privacy.guard import Guard
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism
 from fedfm.rounds.clients import answer_measure, answer_train
 from fedfm.rounds.costs import make_single_client
 from fedfm.rounds.federation import LocalTraining
@@ -19,10 +19,12 @@ from fedfm.rounds.stages import train_locally
 from fedfm.run.client_results import to_sums
 
 
-def expect_answer(request: Request, method: Method, task: Task, guard: Guard | None = None) -> Sums:
+def expect_answer(
+    request: Request, method: Method, task: Task, privacy: PrivacyMechanism | None = None
+) -> Sums:
     """Return one client's answer to `request` with all tensors on the meta device."""
     model = request.model.map(lambda tree: to_device(tree, "meta"))
-    fed = make_single_client(method, replace(task, model=model), guard)
+    fed = make_single_client(method, replace(task, model=model), privacy)
     down = to_device(request.down, "meta")
     blank = request._replace(cohort=[0], model=model, down=down, kept=InMemory())
     group = prepare_group(blank, fed)

@@ -6,7 +6,6 @@ restarts. Numbers and the agreement are kept in members.json for a restarted ser
 
 import json
 import logging
-import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,9 @@ from typing import Any
 from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import UserError, require
 from fedfm.core.files import write_atomically
+from fedfm.core.sorting import natural_key
 from fedfm.deploy.agreement import Agreement, Introduction
-from fedfm.deploy.events import Disconnected, Joined, Refused, tell
+from fedfm.deploy.events import Disconnected, Joined, NodeRefused, emit
 from fedfm.deploy.server.introductions import agree, explain_misfit
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Members:
         """Return the nodes that have not introduced themselves; forget nodes that are gone."""
         here = set(nodes)
         for client in sorted(client for client, node in self.nodes.items() if node not in here):
-            tell(Disconnected(client))
+            emit(Disconnected(client))
         self.nodes = {client: node for client, node in self.nodes.items() if node in here}
         self.refused = {node: why for node, why in self.refused.items() if node in here}
         gone = self.introductions.keys() - here
@@ -172,13 +172,13 @@ class Members:
         return client
 
     def _log_number(self, client: int, name: str) -> None:
-        tell(Joined(client, name, self.nodes[client]))
+        emit(Joined(client, name, self.nodes[client]))
 
     def _refuse(self, node: int, reason: str, known: bool = False) -> None:
         self.refused[node] = reason
         if not known:
             self.unsent[node] = reason
-            tell(Refused(node, reason))
+            emit(NodeRefused(node, reason))
 
     def _defer(self, node: int, name: str) -> None:
         """Let a node wait whose name is taken; it may be the same client after a restart."""
@@ -197,9 +197,3 @@ def _check_registered(name: str, registered: str | None) -> None:
         registered in (None, name),
         f"its name is '{name}', but its key is registered as '{registered}'; use that name",
     )
-
-
-def natural_key(name: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts numbers in names by value: c2 before c10."""
-    parts = re.findall(r"\d+|\D+", name)
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from fedfm.config.deployment import MEGABYTE, Deployment
 from fedfm.core.errors import UserError, require
 from fedfm.core.files import write_atomically
-from fedfm.deploy.events import Asked, LeftOut, tell
+from fedfm.deploy.events import AnswerLeftOut, Asked, emit
 from fedfm.deploy.packets import Arrays, Packet, pack, unpack
 from fedfm.deploy.validation import to_one_line
 
@@ -77,7 +77,7 @@ class Messenger:
         """Return the valid answers that come in time, by node."""
         self.asked += 1
         self.silent = set()
-        tell(Asked(kind, len(questions)))
+        emit(Asked(kind, len(questions)))
         stamp = {"token": self.token, "kind": kind, "number": self.asked}
         sent = self._push(kind, questions, stamp)
         answers: dict[int, Packet] = {}
@@ -85,7 +85,7 @@ class Messenger:
             try:
                 answers[node] = self._read_answer(node, content, stamp)
             except UserError as reason:
-                tell(LeftOut(to_one_line(reason), node, question=kind))
+                emit(AnswerLeftOut(to_one_line(reason), node, question=kind))
         return dict(sorted(answers.items()))
 
     def _push(
@@ -143,7 +143,7 @@ class Messenger:
 
 def _log_missing(nodes: Iterable[int], reason: str, late: bool = False) -> None:
     for node in nodes:
-        tell(LeftOut(to_one_line(reason), node, late=late))
+        emit(AnswerLeftOut(to_one_line(reason), node, late=late))
 
 
 def _last_line_of_error(reply: Message) -> str:

@@ -9,7 +9,7 @@ from fedfm.core.errors import UserError, require
 from fedfm.core.inputs import input_shape
 from fedfm.data.dataset import Dataset
 from fedfm.deploy.agreement import Agreement, apply_agreement
-from fedfm.deploy.events import tell
+from fedfm.deploy.events import emit
 from fedfm.deploy.server.descriptions import describe_score
 from fedfm.deploy.server.sums import Collected
 from fedfm.engine.evaluation import Evaluator
@@ -86,7 +86,7 @@ def _load_server_data(config: Config, agreement: Agreement) -> Dataset:
     return data
 
 
-class Judge:
+class BestRoundTracker:
     """Decides which round's model is the result."""
 
     def __init__(self, config: Config) -> None:
@@ -105,7 +105,7 @@ class Judge:
             logger.warning(message, chosen.metric)
         better = best is None or self.last_counts or self._is_better(score, best)
         progress = progress.add_score(score, better)
-        tell(describe_score(progress.records[-1]))
+        emit(describe_score(progress.records[-1]))
         return progress
 
     def _is_better(self, score: Score, best: Best) -> bool:

@@ -14,7 +14,7 @@ from fedfm.core.errors import UserError
 from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree
 from fedfm.deploy.errors import SecureError, SumLost
-from fedfm.deploy.events import LeftOut, SumRepeated, tell
+from fedfm.deploy.events import AnswerLeftOut, SumRepeated, emit
 from fedfm.deploy.server.answer_checks import Plausible
 from fedfm.deploy.server.masked_sum import MaskedSum
 from fedfm.deploy.server.sums import Ask, Collected, PlainSums, Questions, add_answers
@@ -129,7 +129,7 @@ class SecureSums:
             return
         clients = [k for k in group.clients if k in request.questions and k not in self.excluded]
         parts = [clients] if lost.clients else self._divide(clients)
-        tell(SumRepeated(request.kind, trial, reason, parts if len(parts) > 1 else None))
+        emit(SumRepeated(request.kind, trial, reason, parts if len(parts) > 1 else None))
         for part in parts:
             self._collect(self._group(part, request), request, trial + 1)
 
@@ -167,7 +167,7 @@ class SecureSums:
         missed += [(clients, to_one_line(problem)) for clients, problem in request.small]
         for clients, reason in missed:
             for client in sorted(set(clients) - self.excluded):
-                tell(LeftOut(reason, client=client, question=request.kind))
+                emit(AnswerLeftOut(reason, client=client, question=request.kind))
         self.is_spoilt |= bool(request.lost)
         if len(request.lost) == 1:
             clients, reason = request.lost[0]
@@ -182,7 +182,7 @@ class SecureSums:
     def _exclude(self, clients: Iterable[int], reason: str) -> None:
         for client in sorted(clients):
             self.excluded.add(client)
-            tell(LeftOut(reason, client=client, for_good=True))
+            emit(AnswerLeftOut(reason, client=client, for_good=True))
         self.suspects -= self.excluded
 
 

@@ -32,7 +32,7 @@ from fedfm.deploy.programs.processes import (
     FlowerError,
     Processes,
     explain_full_disk,
-    hold,
+    lock_folder,
     supervise,
 )
 from fedfm.deploy.server.signed_grid import ServerGrid
@@ -100,7 +100,7 @@ def serve(serving: Serving, services: Sequence[Service] = ()) -> None:
     require_free(serving.address)
     with ExitStack() as stack:
         stack.enter_context(explain_full_disk(FULL))
-        stack.enter_context(hold(serving.flower))
+        stack.enter_context(lock_folder(serving.flower))
         RunFolder.open(serving.out, serving.config.as_toml(), serving.resume, FLOWER)
         stack.enter_context(show_log(serving.flower / LOG, serving.log_json))
         running = stack.enter_context(start_superlink(serving))

@@ -23,7 +23,7 @@ from fedfm.deploy.events import (
     Finished,
     RoundBegan,
     RoundDropped,
-    tell,
+    emit,
 )
 from fedfm.deploy.packets import Packet
 from fedfm.deploy.server.descriptions import describe_round, describe_start, digest_model
@@ -31,13 +31,13 @@ from fedfm.deploy.server.enrolment import Enrolment
 from fedfm.deploy.server.expected import expect_answer, expect_scores, expect_weight
 from fedfm.deploy.server.messaging import PAUSE
 from fedfm.deploy.server.questions import QuestionWriter
-from fedfm.deploy.server.scores import Judge, make_score, make_scorer
+from fedfm.deploy.server.scores import BestRoundTracker, make_score, make_scorer
 from fedfm.deploy.server.secure_sums import make_collector
 from fedfm.deploy.server.sums import Collected
 from fedfm.deploy.validation import to_one_line
 from fedfm.engine.networks import copy_model, describe_task
 from fedfm.methods.base import Model
-from fedfm.privacy.guard import Guard, secret_sources
+from fedfm.privacy.privacy_mechanism import PrivacyMechanism, secret_sources
 from fedfm.rounds.messages import Request, Sums
 from fedfm.rounds.round import serve_round
 from fedfm.rounds.sampling import draw_cohort
@@ -70,15 +70,15 @@ class Server:
     ) -> None:
         check_deployable(config)
         self.config, self.folder, self.method = config, folder, config.composed
-        self.measures, self.judge = config.measures, Judge(config)
+        self.measures, self.best_round = config.measures, BestRoundTracker(config)
         self.keeper = Bookkeeper(config, folder, watch, deployed=True)
         self.clients = Enrolment(grid, config, folder.path / "members.json", pause)
         self.collector = make_collector(self.clients.ask, config)
 
     @cached_property
-    def guard(self) -> Guard | None:
+    def privacy(self) -> PrivacyMechanism | None:
         """The effect of the clients' privacy on their sums."""
-        return self.config.guard(secret_sources)
+        return self.config.make_privacy(secret_sources)
 
     @property
     def population(self) -> int:
@@ -109,7 +109,7 @@ class Server:
         """Run all remaining rounds; of a finished run, deliver the model to present clients."""
         if is_finished(self.folder.path):
             self.clients.minimum = 0
-        tell(describe_start(self.config, self.folder.path))
+        emit(describe_start(self.config, self.folder.path))
         self.clients.form_federation(self.collector)
         describe_agreement(self.clients.agreement).save(self.folder.path)
         self.start = self._initial_state()
@@ -122,10 +122,10 @@ class Server:
             self._save(progress)
             self.clients.members.expect(len(self.clients.present))
         if progress.pending:
-            progress = self.judge.add_score(progress, self._final_score(progress.state))
+            progress = self.best_round.add_score(progress, self._final_score(progress.state))
             self._save(progress)
         result = self.keeper.finish(progress)
-        tell(Finished(result.best.round, digest_model(result.best.model)))
+        emit(Finished(result.best.round, digest_model(result.best.model)))
         self._deliver(result.best.model, progress.state)
         return result
 
@@ -157,7 +157,7 @@ class Server:
                 return self._round(progress)
             except SumLost as lost:
                 reason = to_one_line(lost)
-                tell(RoundDropped(progress.state.round + 1, times, reason))
+                emit(RoundDropped(progress.state.round + 1, times, reason))
         raise TooFewClients(f"{DROPPED_IN_A_ROW} rounds in a row are dropped: {reason}")
 
     def _round(self, progress: Progress) -> Progress:
@@ -166,7 +166,7 @@ class Server:
         self.clients.admit_newcomers()
         conversation = serve_round(progress.state, self)
         request = next(conversation)
-        tell(RoundBegan(request.round + 1, list(request.cohort)))
+        emit(RoundBegan(request.round + 1, list(request.cohort)))
         alone = request.kind == "train" or request.when == "end"
         purposes = [request.kind] if alone else ["measure", "train"]
         while True:
@@ -174,23 +174,23 @@ class Server:
             scored = progress.state.model if clients_score else None
             sums, score = self._ask_cohort(request, purposes, scored)
             if score:
-                progress = self.judge.add_score(progress, score)
+                progress = self.best_round.add_score(progress, score)
             try:
                 request = conversation.send(sums)
             except StopIteration as end:
                 state, log = end.value
                 progress = progress.add_round(state, log, time.perf_counter() - began)
                 seconds = time.perf_counter() - began
-                tell(describe_round(self.config, self.guard, state, log, seconds))
+                emit(describe_round(self.config, self.privacy, state, log, seconds))
                 if self.scorer:
-                    progress = self.judge.add_score(progress, self.scorer(state.model))
+                    progress = self.best_round.add_score(progress, self.scorer(state.model))
                 return progress
 
     def _ask_cohort(
         self, request: Request, purposes: Sequence[str], scored: Model | None
     ) -> tuple[Sums, Score | None]:
         """Return the sums of the cohort's answers and, if there is one, the score of `scored`."""
-        like = expect_answer(request, self.method, self.task, self.guard)
+        like = expect_answer(request, self.method, self.task, self.privacy)
         wanted = like.total | ({"scores": self.scores} if scored else {})
         questions = self.questions.ask_cohort(request, scored)
         collected = self._collect(request.kind, questions, wanted, purposes)

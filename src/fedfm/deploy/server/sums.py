@@ -12,7 +12,7 @@ from fedfm.core import trees
 from fedfm.core.errors import require
 from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree, flatten
-from fedfm.deploy.events import LeftOut, tell
+from fedfm.deploy.events import AnswerLeftOut, emit
 from fedfm.deploy.packets import Packet, match_tree
 from fedfm.deploy.validation import to_one_line
 
@@ -101,4 +101,4 @@ def add_answers(answers: Sequence[Tree]) -> Tree:
 
 def log_exclusion(client: int, kind: str, reason: object) -> None:
     """Tell that an answer does not count."""
-    tell(LeftOut(to_one_line(reason), client=client, question=kind))
+    emit(AnswerLeftOut(to_one_line(reason), client=client, question=kind))

@@ -70,7 +70,7 @@ def branch_conv2d(
     """
     if weight.shape[3:] == stride == (1, 1) and padding == (0, 0) and x.shape[2:] != (1, 1):
         return _by_pixel(x, weight, bias)
-    layer = Layer.of(x, weight, stride, padding)
+    layer = ConvolutionShape.of(x, weight, stride, padding)
     pixels = x.permute(0, 2, 3, 1).contiguous()
     filters = weight.permute(0, 1, 3, 4, 2).contiguous()
     y, same = _Convolution.apply(  # type: ignore[no-untyped-call]  # torch does not type it
@@ -91,7 +91,7 @@ def _by_pixel(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, T
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConvolutionShape:
     """What a kernel is compiled for: x [B, H, W, IN], y [B, P, Q, OUT], filters of KH by KW.
 
     IN is a multiple of four, with zeros for missing channels: pixels can then be copied to shared
@@ -114,7 +114,7 @@ class Layer:
     @classmethod
     def of(
         cls, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
-    ) -> "Layer":
+    ) -> "ConvolutionShape":
         """Return the layer that applies `weight` [S, O, I, kh, kw] to `x` [S*B, I, H, W]."""
         rows, channels, height, width = x.shape
         clients, outputs, inputs, kh, kw = weight.shape
@@ -179,7 +179,7 @@ def gather_tiles(rows: int, columns: int, channels: int, taps: int, dtype: torch
     return tiles(rows, columns, depth, limit=limit)
 
 
-def weight_tiles(layer: Layer, batch: int, dtype: torch.dtype) -> Tiles:
+def weight_tiles(layer: ConvolutionShape, batch: int, dtype: torch.dtype) -> Tiles:
     """Return the tiles of the weights' gradient [OUT, KH * KW * IN], summed over positions."""
     deepest, limit = _limits(dtype)
     depth = min(deepest, _fitting(batch))
@@ -189,7 +189,11 @@ def weight_tiles(layer: Layer, batch: int, dtype: torch.dtype) -> Tiles:
 
 
 def forward(
-    x: Tensor, weight: Tensor, layer: Layer, cut: Tiles | None = None, bias: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    layer: ConvolutionShape,
+    cut: Tiles | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Convolve x [S*B, H, W, IN] by weight [S, OUT, KH, KW, IN] to [S*B, P, Q, OUT]."""
     clients, batch = len(weight), len(x) // len(weight)
@@ -206,7 +210,7 @@ def forward(
 def input_gradient(
     dy: Tensor,
     weight: Tensor,
-    layer: Layer,
+    layer: ConvolutionShape,
     added: Tensor | None = None,
     cut: Tiles | None = None,
 ) -> Tensor:
@@ -225,7 +229,7 @@ def input_gradient(
 
 
 def weight_gradient(
-    x: Tensor, dy: Tensor, clients: int, layer: Layer, cut: Tiles | None = None
+    x: Tensor, dy: Tensor, clients: int, layer: ConvolutionShape, cut: Tiles | None = None
 ) -> Tensor:
     """Return the gradient [S, OUT, KH, KW, IN] of the filters from x and the gradient of y."""
     batch = len(x) // clients
@@ -247,7 +251,7 @@ def weight_gradient(
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: ConvolutionShape
     ) -> tuple[Tensor, Tensor]:
         ctx.layer, ctx.channels, same = layer, x.shape[-1], x
         ctx.bias = None if bias is None else bias.dtype
@@ -275,7 +279,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def _input_gradient(
-    dy: Tensor, weight: Tensor, layer: Layer, channels: int, added: Tensor | None
+    dy: Tensor, weight: Tensor, layer: ConvolutionShape, channels: int, added: Tensor | None
 ) -> Tensor:
     """Return the gradient of an input of so many channels, plus that of its other branch."""
     if channels == layer.IN:
@@ -289,7 +293,7 @@ def _rows(x: Tensor, clients: int) -> Tensor:
     return x.view(clients, -1, x.shape[-1])
 
 
-def _constants(layer: Layer, cut: Tiles) -> dict[str, Any]:
+def _constants(layer: ConvolutionShape, cut: Tiles) -> dict[str, Any]:
     """Return what the kernels are compiled for."""
     exact = not torch.backends.cuda.matmul.allow_tf32
     return {

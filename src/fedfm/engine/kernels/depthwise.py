@@ -25,7 +25,7 @@ PROGRAMS = 128
 
 
 @dataclass(frozen=True)
-class Layer:
+class DepthwiseShape:
     """What a kernel is compiled for: x [B, H, W, C], y [B, P, Q, C], filters of KH by KW."""
 
     H: int
@@ -77,7 +77,7 @@ def stacked_depthwise(
         raise ValueError(f"filters of {kh}x{kw} exceed padded maps of {height}x{width}")
     if len(x) // len(weight) * channels * max(height * width, p * q) >= 2**31:
         raise torch.OutOfMemoryError("a client's activations have 2**31 elements or more")
-    layer = Layer(height, width, channels, p, q, kh, kw, *stride, *padding, *dilation)
+    layer = DepthwiseShape(height, width, channels, p, q, kh, kw, *stride, *padding, *dilation)
     pixels = x.permute(0, 2, 3, 1).contiguous()
     y: Tensor = _Depthwise.apply(  # type: ignore[no-untyped-call]  # torch does not type it
         pixels, weight.flatten(2), bias, layer
@@ -87,7 +87,9 @@ def stacked_depthwise(
 
 class _Depthwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: DepthwiseShape
+    ) -> Tensor:
         ctx.layer, ctx.biased = layer, bias is not None
         weight = weight.mT.contiguous()
         ctx.save_for_backward(x, weight)
@@ -112,7 +114,7 @@ class _Depthwise(torch.autograd.Function):
         return dx, dw, sum_columns(dy, len(weight)) if ctx.biased else None, None
 
 
-def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, layer: Layer) -> Tensor:
+def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, layer: DepthwiseShape) -> Tensor:
     """Return the gradient [S, C, taps] of the filters [S, taps, C], of their dtype."""
     clients, taps, c = weight.shape
     columns = min(64, triton.next_power_of_2(c))

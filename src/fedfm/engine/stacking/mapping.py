@@ -17,7 +17,7 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from fedfm.core.inputs import InputTree, call, input_leaves
+from fedfm.core.inputs import InputTree, call_network, input_leaves
 from fedfm.engine.randomness import count_calls, draw_for
 from fedfm.engine.stacking.attention import RULE as _ATTENTION_RULE  # noqa: F401 (kept alive)
 from fedfm.engine.stacking.attention import AttendTogether
@@ -141,7 +141,7 @@ class ClientMap:
         def forward(client: Tensor, tensors: Tensors, own_inputs: InputTree) -> Any:
             self._client = client
             with self.slots.hold(tensors):
-                return call(self.module, own_inputs)
+                return call_network(self.module, own_inputs)
 
         first = input_leaves(inputs)[0]
         clients = torch.arange(len(first), device=first.device)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedfm.paper.comparison.rows import Array, Row
+from fedfm.paper.comparison.rows import Array, MethodRow
 
 BASELINE = "FedAvg"
 SHARES = (0.1, 0.25, 1.0)
@@ -33,7 +33,7 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Standing:
+class MethodWithinBudget:
     """What a method reaches within a budget."""
 
     method: str
@@ -42,27 +42,27 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BudgetRanking:
     """The methods within a budget, the best first."""
 
     kind: Kind
     share: float
     budget: float
-    standings: tuple[Standing, ...]
+    standings: tuple[MethodWithinBudget, ...]
     deviation: float | None
     """Over seeds, pooled over the methods that have several; None if none has."""
 
     @property
-    def leader(self) -> Standing:
+    def leader(self) -> MethodWithinBudget:
         """The best method."""
         return self.standings[0]
 
     @property
-    def rivals(self) -> list[Standing]:
+    def rivals(self) -> list[MethodWithinBudget]:
         """The methods that are not told apart from the leader."""
         return [each for each in self.standings[1:] if not self._differs(each)]
 
-    def _differs(self, other: Standing) -> bool:
+    def _differs(self, other: MethodWithinBudget) -> bool:
         """Return whether the leader is ahead by more than `ERRORS` standard errors."""
         if self.deviation is None:
             return False
@@ -70,17 +70,19 @@ class Verdict:
         return self.leader.reached - other.reached > ERRORS * error
 
 
-def judge_budgets(rows: Sequence[Row]) -> Iterator[Verdict]:
+def judge_budgets(rows: Sequence[MethodRow]) -> Iterator[BudgetRanking]:
     """Yield who leads under every budget that a round fits into; FedAvg's rounds define them."""
     baseline = next((row for row in rows if row.method == BASELINE), None)
     for kind in KINDS if baseline else ():
         assert baseline is not None
         whole = float(getattr(baseline.curve, kind.attribute)[-1])
-        verdicts = (judge_budget(rows, kind, share, share * whole) for share in SHARES)
-        yield from (verdict for verdict in verdicts if verdict.standings)
+        rankings = (judge_budget(rows, kind, share, share * whole) for share in SHARES)
+        yield from (ranking for ranking in rankings if ranking.standings)
 
 
-def judge_budget(rows: Sequence[Row], kind: Kind, share: float, budget: float) -> Verdict:
+def judge_budget(
+    rows: Sequence[MethodRow], kind: Kind, share: float, budget: float
+) -> BudgetRanking:
     """Return who leads within a budget; a method that cannot finish a round in it is left out."""
     standings, variances = [], []
     for row in rows:
@@ -89,12 +91,12 @@ def judge_budget(rows: Sequence[Row], kind: Kind, share: float, budget: float) -
             continue
         seeds = len(row.rounds)
         reached = float(row.curve.reached[afforded - 1])
-        standings.append(Standing(row.method, reached, seeds))
+        standings.append(MethodWithinBudget(row.method, reached, seeds))
         if seeds > 1:
             variances += [float(row.curve.spread[afforded - 1]) ** 2] * (seeds - 1)
     deviation = sqrt(sum(variances) / len(variances)) if variances else None
     ranked = tuple(sorted(standings, key=lambda each: -each.reached))
-    return Verdict(kind, share, budget, ranked, deviation)
+    return BudgetRanking(kind, share, budget, ranked, deviation)
 
 
 def count_rounds(spent: Array, budget: float) -> int:

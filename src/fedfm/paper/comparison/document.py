@@ -13,8 +13,8 @@ from fedfm.grid.jobs import find_missing
 from fedfm.grid.recipe import expand_cells
 from fedfm.grid.store import Store, Summary
 from fedfm.paper.comparison import sections, words
-from fedfm.paper.comparison.plan import Situation, build_field_table, load_steps, plan_step
-from fedfm.paper.comparison.rows import Row, collect_rows
+from fedfm.paper.comparison.plan import ResultsSoFar, build_field_table, load_steps, plan_step
+from fedfm.paper.comparison.rows import MethodRow, collect_rows
 from fedfm.paper.comparison.tuning import Tuned
 from fedfm.paper.sections import name_machines, sum_seconds
 from fedfm.report.tables.formats import format_markdown_table
@@ -24,7 +24,7 @@ RECIPES = ("field", "field-matching", "field-anchors", "field-published")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonDocument:
     """What the document is made of."""
 
     path: Path
@@ -59,7 +59,7 @@ class Comparison:
         return list(dict.fromkeys(column.labels for column in self.built["field"][1].columns))
 
     @cached_property
-    def rows(self) -> dict[Labels, list[Row]]:
+    def rows(self) -> dict[Labels, list[MethodRow]]:
         """Return the methods that were run, by column of the main table."""
         table = self.built["field"][1]
         return {column: collect_rows(table, self.results, column) for column in self.columns}
@@ -78,13 +78,13 @@ class Comparison:
 
 def make_document(
     path: Path, results: Path, overrides: Sequence[str], options: Sequence[str]
-) -> Comparison:
+) -> ComparisonDocument:
     """Return the document about results; `overrides` are what `options` stand for."""
     built = {name: build_field_table(name, results, overrides) for name in RECIPES}
-    return Comparison(path, results, tuple(overrides), tuple(options), built)
+    return ComparisonDocument(path, results, tuple(overrides), tuple(options), built)
 
 
-def write_document(made: Comparison) -> list[Path]:
+def write_document(made: ComparisonDocument) -> list[Path]:
     """Draw the pictures and write the text; return the files."""
     from fedfm.paper.comparison.picture import draw_comparison
 
@@ -101,12 +101,12 @@ def write_document(made: Comparison) -> list[Path]:
     return [made.path, *drawn]
 
 
-def render_document(made: Comparison) -> str:
+def render_document(made: ComparisonDocument) -> str:
     """Return the document as Markdown."""
     return "\n".join(_render_parts(made))
 
 
-def _render_parts(made: Comparison) -> Iterator[str]:
+def _render_parts(made: ComparisonDocument) -> Iterator[str]:
     tuned, table = made.built["field"]
     yield _render_introduction(made)
     yield words.IN_SHORT
@@ -132,7 +132,7 @@ def _render_parts(made: Comparison) -> Iterator[str]:
     yield _render_plan(made)
 
 
-def _render_introduction(made: Comparison) -> str:
+def _render_introduction(made: ComparisonDocument) -> str:
     return words.INTRODUCTION.format(
         command=made.command,
         folder=os.path.relpath(made.results, made.path.parent),
@@ -142,7 +142,7 @@ def _render_introduction(made: Comparison) -> str:
     )
 
 
-def _render_protocol(made: Comparison) -> str:
+def _render_protocol(made: ComparisonDocument) -> str:
     """Describe the protocol by the config of the first cell."""
     cell = next(iter(expand_cells(made.built["field"][1].recipe, False, made.overrides)))
     config, training = cell.resolved, cell.resolved.training
@@ -154,8 +154,8 @@ def _render_protocol(made: Comparison) -> str:
     )
 
 
-def _render_plan(made: Comparison) -> str:
-    now, rows = Situation(made.summaries, made.overrides), []
+def _render_plan(made: ComparisonDocument) -> str:
+    now, rows = ResultsSoFar(made.summaries, made.overrides), []
     for number, step in enumerate(load_steps(), 1):
         jobs = plan_step(step, now)
         left = sum(len(job.seeds) for job in find_missing(jobs, made.summaries))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedfm.paper.comparison.rows import Row
+from fedfm.paper.comparison.rows import MethodRow
 from fedfm.report.figure import (
     COLOURS,
     INK,
@@ -28,7 +28,7 @@ BELOW = 15.0
 """The axis begins this many points below the lowest final accuracy."""
 
 
-def draw_comparison(rows: Sequence[Row], title: str, path: Path) -> Path:
+def draw_comparison(rows: Sequence[MethodRow], title: str, path: Path) -> Path:
     """Draw the test accuracy of the best round so far by validation, with bands over seeds."""
     figure = new_figure(13, 4.6)
     panels = figure.subplots(1, len(PANELS), sharey=True)
@@ -54,7 +54,7 @@ def draw_comparison(rows: Sequence[Row], title: str, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def _draw_row(axes: Axes, row: Row, n: int, attribute: str) -> None:
+def _draw_row(axes: Axes, row: MethodRow, n: int, attribute: str) -> None:
     """Draw a line with its band, and a marker at its end."""
     again = n // len(COLOURS)  # a colour that comes again gets another marker
     style, curve = line_style(n) | {"marker": MARKERS[(n + 3 * again) % len(MARKERS)]}, row.curve

@@ -40,7 +40,7 @@ class ComparisonStep:
 
 
 @dataclass(frozen=True)
-class Situation:
+class ResultsSoFar:
     """The results so far, and the options of the command line that say what is run."""
 
     summaries: Sequence[Summary]
@@ -69,7 +69,7 @@ class Situation:
         return sorted(known, key=lambda label: -known[label])
 
 
-def plan_step(step: ComparisonStep, now: Situation) -> list[Job]:
+def plan_step(step: ComparisonStep, now: ResultsSoFar) -> list[Job]:
     """Return the jobs of a step as far as they are known; some wait for results of others."""
     tuned, only = now.tune(step.recipe), [] if now.quick else [*step.only]
     if step.best:

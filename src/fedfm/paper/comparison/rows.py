@@ -17,7 +17,7 @@ from fedfm.run.records import best_so_far
 Array = NDArray[np.float64]
 
 
-class Curve(NamedTuple):
+class MethodCurve(NamedTuple):
     """What a method reaches and spends, after every round [T], as means over seeds."""
 
     reached: Array
@@ -36,7 +36,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """A method under one skew: a cell of the table, and the rounds of its runs."""
 
     method: str
@@ -57,7 +57,7 @@ class Row:
         return max(piece.step_cost for piece in pieces)
 
     @cached_property
-    def curve(self) -> Curve:
+    def curve(self) -> MethodCurve:
         """The means over seeds, for the rounds that all runs have."""
         rounds = min(map(len, self.rounds))
         runs = [run[:rounds] for run in self.rounds]
@@ -66,17 +66,19 @@ class Row:
         sent = [[r["bytes_up"] + r["bytes_down"] for r in run] for run in runs]
         spread = reached.std(0, ddof=1) if len(runs) > 1 else np.zeros(rounds)
         gigabytes = np.cumsum(np.array(sent, float), axis=1).mean(0) / 1e9
-        return Curve(reached.mean(0), spread, gigabytes, self.work * np.arange(1.0, rounds + 1))
+        return MethodCurve(
+            reached.mean(0), spread, gigabytes, self.work * np.arange(1.0, rounds + 1)
+        )
 
 
-def collect_rows(table: Table, results: Path, column: Labels) -> list[Row]:
+def collect_rows(table: Table, results: Path, column: Labels) -> list[MethodRow]:
     """Return the rows of a table that were run in a column, with their rounds."""
     rows = []
     for labels, entries in _find_cells(table, column):
         first = next(iter(entries.values()))
         readable = read_rounds_of_runs(results, first.runs)
         if readable:
-            rows.append(Row(" / ".join(labels), entries, [rounds for _, rounds in readable]))
+            rows.append(MethodRow(" / ".join(labels), entries, [rounds for _, rounds in readable]))
     return rows
 
 

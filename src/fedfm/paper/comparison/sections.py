@@ -6,8 +6,8 @@ from math import sqrt
 from pathlib import Path
 
 from fedfm.grid.budget import format_duration
-from fedfm.paper.comparison.budgets import Verdict, judge_budgets
-from fedfm.paper.comparison.rows import Row
+from fedfm.paper.comparison.budgets import BudgetRanking, judge_budgets
+from fedfm.paper.comparison.rows import MethodRow
 from fedfm.paper.comparison.tuning import Candidate, Choice, Tuned
 from fedfm.paper.sections import NOT_RUN, sum_seconds
 from fedfm.report.tables.formats import escape_markdown, format_markdown_table
@@ -16,38 +16,38 @@ from fedfm.report.tables.table import Column, Entry, Labels, Table
 HELPS, HURTS, UNDECIDED = "helps", "hurts", "undecided"
 
 
-def render_budgets(table: Table, column: Labels, rows: Sequence[Row]) -> str:
+def render_budgets(table: Table, column: Labels, rows: Sequence[MethodRow]) -> str:
     """Render who leads under which budget, and which methods are not run."""
     absent = [" / ".join(row) for row in table.rows if " / ".join(row) not in _names(rows)]
     parts = [f"### {' / '.join(column)}\n"]
-    verdicts = list(judge_budgets(rows))
-    if verdicts:
+    rankings = list(judge_budgets(rows))
+    if rankings:
         heads = ("budget", "best", "test accuracy (%)", "not told apart from it")
-        parts.append(format_markdown_table(heads, map(_format_verdict, verdicts)))
+        parts.append(format_markdown_table(heads, map(_format_ranking, rankings)))
     if absent:
         parts.append(f"Not run: {', '.join(absent)}.\n")
     return "\n".join(parts)
 
 
-def _names(rows: Iterable[Row]) -> set[str]:
+def _names(rows: Iterable[MethodRow]) -> set[str]:
     return {row.method for row in rows}
 
 
-def _format_verdict(verdict: Verdict) -> list[str]:
+def _format_ranking(ranking: BudgetRanking) -> list[str]:
     shares = {1.0: "all"}
-    share = shares.get(verdict.share, f"1/{1 / verdict.share:g}")
-    budget = f"{share}: {verdict.budget:,.4g} {verdict.kind.unit}"
-    leader = verdict.leader
-    if verdict.deviation is None:
+    share = shares.get(ranking.share, f"1/{1 / ranking.share:g}")
+    budget = f"{share}: {ranking.budget:,.4g} {ranking.kind.unit}"
+    leader = ranking.leader
+    if ranking.deviation is None:
         others = "any of them: no method has several seeds"
     else:
-        others = ", ".join(f"{r.method} ({r.reached:.2f})" for r in verdict.rivals) or "none"
+        others = ", ".join(f"{r.method} ({r.reached:.2f})" for r in ranking.rivals) or "none"
     seeds = "one seed" if leader.seeds == 1 else f"{leader.seeds} seeds"
     return [budget, leader.method, f"{leader.reached:.2f} ({seeds})", others]
 
 
 def render_methods(
-    table: Table, column: Labels, rows: Sequence[Row], tuned: Tuned, results: Path
+    table: Table, column: Labels, rows: Sequence[MethodRow], tuned: Tuned, results: Path
 ) -> str:
     """Render all methods in a column of the main table."""
     heads = ("method", "setting", "test accuracy", "last round", "seeds", "GB sent")
@@ -62,7 +62,7 @@ def render_methods(
     return format_markdown_table((*heads, "client compute", "time", "command"), lines)
 
 
-def _format_row(row: Row, results: Path) -> list[str]:
+def _format_row(row: MethodRow, results: Path) -> list[str]:
     best, last = (row.entries[name] for name in ("test_accuracy", "last_test_accuracy"))
     return [
         f"**{_format_entry(best)}**" if best.rank == 1 else _format_entry(best),

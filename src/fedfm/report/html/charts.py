@@ -8,10 +8,10 @@ from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
 from fedfm.report.html import svg
-from fedfm.report.html.group import Curve, MethodGroup
+from fedfm.report.html.group import MethodGroup, MetricCurve
 from fedfm.report.html.load import Floats
 from fedfm.report.html.svg import Group, Scale
-from fedfm.report.tables.statistics import MEASURES, Measure
+from fedfm.report.tables.statistics import MEASURES, TableMetric
 
 ACCURACY = MEASURES["test_accuracy"]
 HEIGHT = 374.0
@@ -29,7 +29,7 @@ class ChartLine(NamedTuple):
 
     entry: MethodGroup
     x: Floats
-    curve: Curve
+    curve: MetricCurve
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for the page's script."""
@@ -57,7 +57,7 @@ def draw_over_rounds(entries: Sequence[MethodGroup], name: str) -> Chart | None:
     return _draw_chart(name, "Accuracy over rounds", caption, lines, "round")
 
 
-def draw_metric(entries: Sequence[MethodGroup], measure: Measure, name: str) -> Chart | None:
+def draw_metric(entries: Sequence[MethodGroup], measure: TableMetric, name: str) -> Chart | None:
     """Draw another metric over rounds."""
     metric = measure.name.removeprefix("test_")
     curves = [(e, e.metric_curve(metric, measure.scale)) for e in entries]
@@ -91,7 +91,7 @@ def _draw_chart(
     unit: str,
     of: str = "",
     logs: Sequence[bool] = (False,),
-    measure: Measure = ACCURACY,
+    measure: TableMetric = ACCURACY,
 ) -> Chart | None:
     """Draw a chart over `unit`, which the axis calls `unit` + `of`, for each kind of axis."""
     if not lines:
@@ -111,7 +111,7 @@ def _draw_chart(
     return Chart(name, heading, caption, pictures, numbers)
 
 
-def _make_y_scale(lines: Sequence[ChartLine], measure: Measure) -> Scale:
+def _make_y_scale(lines: Sequence[ChartLine], measure: TableMetric) -> Scale:
     low = min(float(line.curve.low.min()) for line in lines)
     high = max(float(line.curve.high.max()) for line in lines)
     if measure.scale != 100:
@@ -137,7 +137,7 @@ def _draw_picture(
     x: Scale,
     y: Scale,
     label: str,
-    measure: Measure,
+    measure: TableMetric,
 ) -> Markup:
     percent, title = measure.scale == 100, measure.heading.removesuffix(" (%)")
     ends = "; ".join(

@@ -21,7 +21,7 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError)
 """What reading a file of another version, or one edited by hand, may raise."""
 
 
-class LeftOut(NamedTuple):
+class SkippedRun(NamedTuple):
     """Something that the report does not show."""
 
     what: str
@@ -33,14 +33,14 @@ class Discovery:
     """All runs below some folders, and what was left out."""
 
     runs: list[LoadedRun] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[SkippedRun] = field(default_factory=list)
     pictures: list[Path] = field(default_factory=list)
     quick: set[tuple[str, int]] = field(default_factory=set)
     """Identities of runs of reduced size, which must not be compared."""
 
     def leave_out(self, path: Path | str, why: str) -> None:
         """Note what is not shown; relative to the working folder, to name no home folder."""
-        self.left_out.append(LeftOut(format_path(path), why))
+        self.left_out.append(SkippedRun(format_path(path), why))
 
 
 def discover_runs(places: Sequence[Path]) -> Discovery:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedfm.core.sorting import DECIMAL, natural_key
 from fedfm.grid.identity import digest
 from fedfm.report.html import labels
 from fedfm.report.html.load import Floats, LoadedRun
@@ -17,7 +18,7 @@ POINTS = 240
 
 
 @dataclass(frozen=True)
-class Curve:
+class MetricCurve:
     """A metric of the test samples over seeds, thinned, against rounds and bytes."""
 
     rounds: Floats
@@ -56,22 +57,22 @@ class MethodGroup:
         return float(np.mean([run.totals[name] for run in self.runs]))
 
     @cached_property
-    def curve(self) -> Curve | None:
+    def curve(self) -> MetricCurve | None:
         """Return the curve of the model after each round."""
         return self._over_seeds(lambda run: 100 * run.accuracy)
 
     @cached_property
-    def best_curve(self) -> Curve | None:
+    def best_curve(self) -> MetricCurve | None:
         """Return the curve of the best model so far."""
         return self._over_seeds(lambda run: 100 * run.best_so_far)
 
-    def metric_curve(self, name: str, scale: float) -> Curve | None:
+    def metric_curve(self, name: str, scale: float) -> MetricCurve | None:
         """Return the curve of another metric, times `scale`, if all values are known."""
         if not all(name in run.curves and np.isfinite(run.curves[name]).all() for run in self.runs):
             return None
         return self._over_seeds(lambda run: scale * run.curves[name])
 
-    def _over_seeds(self, values_of: Callable[[LoadedRun], Floats]) -> Curve | None:
+    def _over_seeds(self, values_of: Callable[[LoadedRun], Floats]) -> MetricCurve | None:
         """Average over the seeds that have a curve of full length."""
         runs = [run for run in self.runs if len(run.accuracy) == self.runs[0].rounds > 0]
         if not runs:
@@ -81,7 +82,7 @@ class MethodGroup:
         shown = thin_indices(len(sent), POINTS)
         mean, low, high = values.mean(0), values.min(0), values.max(0)
         rounds = np.arange(1, len(sent) + 1.0)
-        return Curve(*(each[shown] for each in (rounds, sent, mean, low, high)))
+        return MetricCurve(*(each[shown] for each in (rounds, sent, mean, low, high)))
 
 
 @dataclass(frozen=True)
@@ -127,4 +128,4 @@ def group_by_setting(runs: Iterable[LoadedRun]) -> list[Setting]:
 
 def _prominence_key(setting: Setting) -> tuple[Any, ...]:
     """Sort long runs of many methods first."""
-    return -setting.rounds, -len(setting.entries), labels.natural_key(setting.title)
+    return -setting.rounds, -len(setting.entries), natural_key(setting.title, DECIMAL)

@@ -3,9 +3,11 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedfm.core.sorting import DECIMAL, natural_key
 from fedfm.core.tables import flatten_keys
 from fedfm.methods import PIECES
 from fedfm.report.html.load import LoadedRun, identify
@@ -124,17 +126,11 @@ def extract_setting(config: dict[str, Any]) -> dict[str, Any]:
     return kept | {"training": {key: training[key] for key in SHARED if key in training}}
 
 
-def method_order_key(label: str) -> tuple[int, list[tuple[float, str]]]:
+def method_order_key(label: str) -> tuple[int, list[tuple[Decimal, str]]]:
     """Sort labels in the order in which the library lists its methods."""
     names = list(PIECES)
     name = re.split("[ ,]", label)[0].lower()
-    return names.index(name) if name in names else len(names), natural_key(label)
-
-
-def natural_key(title: str) -> list[tuple[float, str]]:
-    """Sort numbers in a title by their value."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", title)
-    return [(float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(parts)]
+    return names.index(name) if name in names else len(names), natural_key(label, DECIMAL)
 
 
 def group_pairs(pairs: Iterable[tuple[Hashable, Item]]) -> dict[Any, list[Item]]:

@@ -13,7 +13,12 @@ from fedfm.report.html.group import MethodGroup, Setting
 from fedfm.report.html.load import Floats
 from fedfm.report.html.partition import draw_cells, list_classes
 from fedfm.report.html.tables import HtmlCell, HtmlTable
-from fedfm.report.tables.statistics import FINE_TUNED, Measure, compute_deviation, get_measure
+from fedfm.report.tables.statistics import (
+    FINE_TUNED,
+    TableMetric,
+    compute_deviation,
+    get_table_metric,
+)
 
 MANY_CLIENTS = 20
 """More clients than this have no table of their own."""
@@ -21,19 +26,19 @@ OVER_CLIENTS = ("mean_accuracy", "deviation_accuracy", "worst_accuracy", "p10_ac
 MISSING = HtmlCell("", -1e300)
 
 
-def list_measures(setting: Setting) -> list[Measure]:
+def list_measures(setting: Setting) -> list[TableMetric]:
     """Return the further metrics that runs of a setting have on test samples."""
     runs = [run for entry in setting.entries for run in entry.runs]
     names = dict.fromkeys(name for run in runs for name in run.metrics if name.startswith("test_"))
     return [_find_measure(name) for name in names]
 
 
-def _find_measure(name: str) -> Measure:
+def _find_measure(name: str) -> TableMetric:
     """Return a measure; of a metric that is not known here, one without a unit."""
     try:
-        return get_measure(name)
+        return get_table_metric(name)
     except UserError:
-        return Measure(name, name.replace("_", " "), 4, better=0)
+        return TableMetric(name, name.replace("_", " "), 4, better=0)
 
 
 def draw_charts(setting: Setting, name: str) -> list[Chart]:
@@ -56,7 +61,7 @@ def add_columns(table: HtmlTable, setting: Setting) -> HtmlTable:
     return table._replace(heads=(*table.heads, *heads), rows=rows)
 
 
-def _format_measure(entry: MethodGroup, measure: Measure) -> HtmlCell:
+def _format_measure(entry: MethodGroup, measure: TableMetric) -> HtmlCell:
     """Return the mean and deviation over seeds; nothing if a run lacks it."""
     values = [value for run in entry.runs if (value := measure.of(run)) is not None]
     if len(values) < len(entry.runs):
@@ -69,7 +74,7 @@ def build_clients(setting: Setting) -> HtmlTable | None:
     """Return the table of the clients: mean, deviation, worst and 10th percentile of accuracy."""
     runs = [run for entry in setting.entries for run in entry.runs]
     names = [*OVER_CLIENTS, *(FINE_TUNED + name for name in OVER_CLIENTS)]
-    shown = [get_measure(name) for name in names if any(name in run.metrics for run in runs)]
+    shown = [get_table_metric(name) for name in names if any(name in run.metrics for run in runs)]
     if not shown:
         return None
     heads = ("method", *(_shorten(measure.heading) for measure in shown))

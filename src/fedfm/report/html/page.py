@@ -18,7 +18,7 @@ from fedfm import __version__
 from fedfm.core.files import write_atomically
 from fedfm.report.html import charts, metrics, tables
 from fedfm.report.html.clients import draw_client_dots
-from fedfm.report.html.discover import Discovery, LeftOut, discover_runs, embed_picture
+from fedfm.report.html.discover import Discovery, SkippedRun, discover_runs, embed_picture
 from fedfm.report.html.group import Setting, group_by_setting
 from fedfm.report.html.partition import draw_partition_of
 from fedfm.report.html.svg import draw_swatch
@@ -31,7 +31,7 @@ class WrittenReport:
 
     path: Path
     runs: int
-    left_out: list[LeftOut]
+    left_out: list[SkippedRun]
 
 
 def write_report(places: Sequence[Path], out: Path, title: str | None = None) -> WrittenReport:

@@ -13,7 +13,7 @@ from fedfm.report.html import svg
 from fedfm.report.html.labels import group_pairs
 from fedfm.report.html.load import LoadedRun
 from fedfm.report.html.svg import WIDTH, Group, Scale
-from fedfm.report.tables.statistics import Measure, compute_deviation, get_measure
+from fedfm.report.tables.statistics import TableMetric, compute_deviation, get_table_metric
 
 SHADES = 6
 """How many style.css has, from the worst to the best."""
@@ -26,7 +26,7 @@ FRAMED, BARS = "; the best is framed", ", with one standard deviation to either 
 """What the captions of the charts say."""
 
 
-ACCURACY = get_measure("val_accuracy")
+ACCURACY = get_table_metric("val_accuracy")
 
 
 class Tried(NamedTuple):
@@ -36,7 +36,7 @@ class Tried(NamedTuple):
     mean: float
     deviation: float | None
     seeds: int
-    measure: Measure = ACCURACY
+    measure: TableMetric = ACCURACY
 
     @property
     def text(self) -> str:
@@ -58,7 +58,7 @@ class SweptSettings:
     tried: tuple[Tried, ...]
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> TableMetric:
         """What was compared."""
         return self.tried[0].measure
 
@@ -101,7 +101,7 @@ def list_sweeps(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
 
 def _measure(cell: Sequence[tuple[str, str]], runs: Sequence[LoadedRun]) -> Tried | None:
     """Return what the runs of a cell reached; None if no run has a value."""
-    measure = get_measure(f"val_{runs[0].config['training'].get('select_by') or 'accuracy'}")
+    measure = get_table_metric(f"val_{runs[0].config['training'].get('select_by') or 'accuracy'}")
     values = [value for run in runs if (value := measure.of(run)) is not None]
     texts = tuple(label.split(" = ", 1)[-1] for _, label in cell)
     if not values:

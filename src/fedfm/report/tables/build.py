@@ -10,7 +10,12 @@ from fedfm.core.errors import UserError
 from fedfm.grid.identity import digest
 from fedfm.grid.recipe import Cell, Recipe, expand_cells
 from fedfm.grid.store import Summary
-from fedfm.report.tables.statistics import Measure, compute_paired_p, get_measure, rank_values
+from fedfm.report.tables.statistics import (
+    TableMetric,
+    compute_paired_p,
+    get_table_metric,
+    rank_values,
+)
 from fedfm.report.tables.table import (
     Column,
     Comparison,
@@ -32,7 +37,10 @@ def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = Fals
     """Return the table of a recipe, either with reduced runs or with full ones."""
     recipe = recipe.reduced if quick else recipe
     chosen = [each for each in summaries if (each.recipe, each.quick) == (recipe.name, quick)]
-    planned, measures = list(expand_cells(recipe)), [get_measure(name) for name in recipe.measures]
+    planned, measures = (
+        list(expand_cells(recipe)),
+        [get_table_metric(name) for name in recipe.measures],
+    )
     by_key = _group_by_cell(recipe.name, planned, chosen)
     cells = [(cell, by_key[_make_key(cell.labels)]) for cell in planned]
     rows, places = (_sort_labels(recipe, axes, planned) for axes in (recipe.rows, recipe.columns))
@@ -62,7 +70,7 @@ def _sort_labels(recipe: Recipe, axes: Sequence[str], planned: Iterable[Cell]) -
     )
 
 
-def _find_paper_value(recipe: Recipe, cell: Cell, measure: Measure) -> PaperValue | None:
+def _find_paper_value(recipe: Recipe, cell: Cell, measure: TableMetric) -> PaperValue | None:
     several = [measure.name] if len(recipe.measures) > 1 else []
     labels = [cell.labels[axis] for axis in recipe.axes]
     return PaperValue.read(recipe.values.get(" / ".join([*labels, *several])))

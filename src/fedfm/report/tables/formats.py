@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape as escape_rich
 from rich.table import Table as RichTable
 
-from fedfm.core.errors import unknown
+from fedfm.core.errors import unknown_name_error
 from fedfm.report.tables.export import as_csv, as_json
 from fedfm.report.tables.notes import write_notes
 from fedfm.report.tables.table import Entry, Table
@@ -20,7 +20,7 @@ from fedfm.report.tables.table import Entry, Table
 def render_table(table: Table, format: str) -> str:
     """Return the table as text in one of `FORMATS`."""
     if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
+        raise unknown_name_error("format", format, FORMATS)
     return FORMATS[format](table)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from fedfm.core.errors import unknown
+from fedfm.core.errors import unknown_name_error
 from fedfm.grid.store import Summary
 from fedfm.metrics import METRICS
 
@@ -16,7 +16,7 @@ FEWEST_PAIRS = 3
 
 
 @dataclass(frozen=True)
-class Measure:
+class TableMetric:
     """A number of a run, and how to format it."""
 
     name: str
@@ -49,20 +49,20 @@ class Measure:
 MEASURES = {
     measure.name: measure
     for measure in (
-        Measure("test_accuracy", "test accuracy (%)", 2, scale=100),
-        Measure("val_accuracy", "validation accuracy (%)", 2, scale=100),
-        Measure("last_test_accuracy", "test accuracy of the last round (%)", 2, scale=100),
-        Measure("best_test_accuracy", "best test accuracy of any round (%)", 2, scale=100),
-        Measure("nmi", "NMI", 3),
-        Measure("silhouette", "silhouette", 3),
-        Measure("floats_up", "floats up", 0, better=-1),
-        Measure("floats_down", "floats down", 0, better=-1),
-        Measure("floats_total", "floats up and down", 0, better=-1),
-        Measure("bytes_up", "bytes up", 0, better=-1),
-        Measure("bytes_down", "bytes down", 0, better=-1),
-        Measure("handshakes", "handshakes", 0, better=-1),
-        Measure("seconds", "seconds", 1, better=0),
-        Measure("best_round", "best round", 0, better=0),
+        TableMetric("test_accuracy", "test accuracy (%)", 2, scale=100),
+        TableMetric("val_accuracy", "validation accuracy (%)", 2, scale=100),
+        TableMetric("last_test_accuracy", "test accuracy of the last round (%)", 2, scale=100),
+        TableMetric("best_test_accuracy", "best test accuracy of any round (%)", 2, scale=100),
+        TableMetric("nmi", "NMI", 3),
+        TableMetric("silhouette", "silhouette", 3),
+        TableMetric("floats_up", "floats up", 0, better=-1),
+        TableMetric("floats_down", "floats down", 0, better=-1),
+        TableMetric("floats_total", "floats up and down", 0, better=-1),
+        TableMetric("bytes_up", "bytes up", 0, better=-1),
+        TableMetric("bytes_down", "bytes down", 0, better=-1),
+        TableMetric("handshakes", "handshakes", 0, better=-1),
+        TableMetric("seconds", "seconds", 1, better=0),
+        TableMetric("best_round", "best round", 0, better=0),
     )
 }
 
@@ -79,7 +79,7 @@ PREFIXES = {
 FINE_TUNED = "fine_tuned_"
 
 
-def get_measure(name: str) -> Measure:
+def get_table_metric(name: str) -> TableMetric:
     """Return the measure of a name: one of `MEASURES`, or a metric such as "test_auc".
 
     Statistics over clients are "worst_accuracy", "p10_auc" and so on; after fine-tuning
@@ -90,14 +90,14 @@ def get_measure(name: str) -> Measure:
     prefix, _, metric = name.removeprefix(FINE_TUNED).partition("_")
     if prefix not in PREFIXES or metric not in METRICS or METRICS[metric].form != "number":
         known = [f"test_{each.name}" for each in METRICS.values() if each.form == "number"]
-        raise unknown("measure", name, [*MEASURES, *known])
+        raise unknown_name_error("measure", name, [*MEASURES, *known])
     kind = METRICS[metric]
     heading = f"{PREFIXES[prefix]} {metric.replace('_', ' ')}"
     heading += ", fine-tuned" if name.startswith(FINE_TUNED) else ""
     lower = prefix == "deviation" or kind.better == "lower"
     if kind.percent:
-        return Measure(name, f"{heading} (%)", 2, scale=100, better=-1 if lower else 1)
-    return Measure(name, heading, 4, better=-1 if lower else 1)
+        return TableMetric(name, f"{heading} (%)", 2, scale=100, better=-1 if lower else 1)
+    return TableMetric(name, heading, 4, better=-1 if lower else 1)
 
 
 def _collect_numbers(summary: Summary) -> Mapping[str, float | None]:
@@ -118,7 +118,7 @@ def compute_deviation(values: Sequence[float] | np.ndarray) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def rank_values(values: Sequence[float | None], measure: Measure) -> list[int]:
+def rank_values(values: Sequence[float | None], measure: TableMetric) -> list[int]:
     """Return 1 for the best, 2 for the second best, else 0; values shown equal share a rank.
 
     A single value has rank 0.

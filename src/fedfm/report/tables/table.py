@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedfm.grid.recipe import Recipe
 from fedfm.grid.store import Summary
-from fedfm.report.tables.statistics import Measure, compute_deviation
+from fedfm.report.tables.statistics import TableMetric, compute_deviation
 
 BASELINE = "FedAvg"
 SIGNIFICANT = 0.05
@@ -46,7 +46,7 @@ class Entry:
     """A number of the table: its runs, and the paper's value."""
 
     labels: Mapping[str, str]
-    measure: Measure
+    measure: TableMetric
     runs: tuple[Summary, ...] = ()
     """One per seed, in the seeds' order."""
     paper: PaperValue | None = None
@@ -87,7 +87,7 @@ class Column(NamedTuple):
     """A column: its labels, and what is measured."""
 
     labels: Labels
-    measure: Measure
+    measure: TableMetric
 
 
 Entries = dict[tuple[Labels, Column], Entry]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree, per_client, tree_map
-from fedfm.methods import FedDyn, FedProx, LocalRun, Model, Scaffold, Task, Turnout
+from fedfm.methods import FedDyn, FedProx, LocalRun, Model, Participation, Scaffold, Task
 from fedfm.optim import Sgd
 from fedfm.verify.mistakes.planting import plant
 
@@ -63,8 +63,12 @@ class ByData(Scaffold):
 class NoFraction(Scaffold):
     """c moves as if all clients had taken part."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        return super().step(server, delta, total, turnout._replace(population=turnout.clients))
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        return super().step(
+            server, delta, total, participation._replace(population=participation.clients)
+        )
 
 
 @plant("the quadratic term is dropped", alpha=0.2)
@@ -122,8 +126,12 @@ class Lopsided(FedDyn):
 class NoTotal(FedDyn):
     """h moves as if all clients had taken part."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        return super().step(server, delta, total, turnout._replace(population=turnout.clients))
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        return super().step(
+            server, delta, total, participation._replace(population=participation.clients)
+        )
 
 
 @plant("pulls towards zero instead of the received model", mu=0.3)

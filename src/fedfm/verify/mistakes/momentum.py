@@ -14,8 +14,8 @@ from fedfm.methods import (
     FedYogi,
     LocalRun,
     Model,
+    Participation,
     Task,
-    Turnout,
 )
 from fedfm.optim import Sgd
 from fedfm.verify.mistakes.planting import plant
@@ -29,8 +29,10 @@ class Corrected(FedAdam):
         like = next(iter(task.params.values()))
         return super().server_state(task) | {"round": like.new_zeros(())}
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        state, _ = super().step(server, delta, total, turnout)
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        state, _ = super().step(server, delta, total, participation)
         t = server["round"] + 1
         first, second = 1 - self.beta1**t, 1 - self.beta2**t
 
@@ -45,8 +47,10 @@ class Corrected(FedAdam):
 class FixedTau(FedAdam):
     """The smallest changes move the model by the whole rate."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        return FedAdam.step(replace(self, tau=1e-9), server, delta, total, turnout)
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        return FedAdam.step(replace(self, tau=1e-9), server, delta, total, participation)
 
 
 @plant("v starts at 0 instead of tau^2")
@@ -86,8 +90,10 @@ class OneRound(FedAdagrad):
 class Momentum(FedAdagrad):
     """The mean change moves slowly."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        return FedAdagrad.step(replace(self, beta1=0.9), server, delta, total, turnout)
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        return FedAdagrad.step(replace(self, beta1=0.9), server, delta, total, participation)
 
 
 @plant("the pull lacks the 1/2 of the loss (the authors' code)", strength=0.1)
@@ -102,9 +108,11 @@ class NoHalf(FedACG):
 class Twice(FedACG):
     """x+ = w + m+."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         old = server["momentum"]
-        state, momentum = super().step(server, delta, total, turnout)
+        state, momentum = super().step(server, delta, total, participation)
         return state, tree_map(lambda new, m: new + self.momentum * m, momentum, old)
 
 

@@ -17,7 +17,7 @@ from fedfm.rounds import group, stages
 from fedfm.rounds.group import SECOND, ClientGroup
 from fedfm.verify.mistakes.planting import plant, plant_in
 
-starting_models, prepare_second = group.starting_models, stages.prepare_second
+starting_models, prepare_second = group.make_starting_models, stages.prepare_second
 
 
 @plant("batch norm is found by 'bn' in the name")
@@ -79,7 +79,7 @@ class NotPooled(Centralised):
 
 @plant_in(
     group,
-    "starting_models",
+    "make_starting_models",
     "a client's second model starts anew in every round",
     Ditto(strength=0.5),
 )

@@ -30,7 +30,7 @@ from fedfm.methods import (
 from fedfm.optim import Schedule, Sgd
 from fedfm.rounds import clients, federation, stages
 from fedfm.rounds import round as rounds
-from fedfm.rounds.clients import Work, answer_measure, answer_train
+from fedfm.rounds.clients import TrainedClients, answer_measure, answer_train
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.group import ClientGroup
 from fedfm.rounds.messages import Request, Sums
@@ -163,6 +163,6 @@ def record_one_handshake(self: Ledger, answers: Traffic) -> None:
     "the ledger has models that were not sent",
     replace(LITE, models_every=2),
 )
-def count_unsent_uploads(group: ClientGroup, work: Work, sharing: bool) -> Traffic:
+def count_unsent_uploads(group: ClientGroup, work: TrainedClients, sharing: bool) -> Traffic:
     """Count a model that stays with its client."""
     return count_uploads(group, work, sharing=True)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree, tree_map
-from fedfm.methods import FedAvg, FedAvgM, FedNova, LocalRun, Task, Turnout
+from fedfm.methods import FedAvg, FedAvgM, FedNova, LocalRun, Participation, Task
 from fedfm.optim import Sgd
 from fedfm.verify.mistakes.planting import plant
 
@@ -30,8 +30,10 @@ class PlainK(FedNova):
 class Magnified(FedNova):
     """The step is too long if not all clients take part."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        return server, tree_map(lambda d: d / turnout.fraction, delta)
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        return server, tree_map(lambda d: d / participation.fraction, delta)
 
 
 @plant("with FedProx, the normaliser ignores the proximal factors")
@@ -54,17 +56,21 @@ class InPlace(FedNova):
 class Damped(FedAvgM):
     """v = beta v + (1 - beta) d."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
         scaled = tree_map(lambda d: (1 - self.beta) * d, delta)
-        return super().step(server, scaled, total, turnout)
+        return super().step(server, scaled, total, participation)
 
 
 @plant("Nesterov's step", beta=0.7)
 class Nesterov(FedAvgM):
     """x+ = x + d + beta v."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        state, velocity = super().step(server, delta, total, turnout)
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        state, velocity = super().step(server, delta, total, participation)
         return state, tree_map(lambda d, v: d + self.beta * v, delta, velocity)
 
 
@@ -76,7 +82,9 @@ class LateStart(FedAvgM):
         like = next(iter(task.params.values()))
         return super().server_state(task) | {"begun": like.new_zeros(())}
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        state, velocity = super().step(server, delta, total, turnout)
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        state, velocity = super().step(server, delta, total, participation)
         moves = tree_map(lambda v: server["begun"] * v, velocity)
         return state | {"begun": torch.ones_like(server["begun"])}, moves

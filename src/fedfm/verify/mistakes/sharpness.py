@@ -8,7 +8,7 @@ from torch import Tensor
 from fedfm.core.trees import Tree, tree_map
 from fedfm.engine.cohort import CohortPart
 from fedfm.engine.second_pass import SecondPass
-from fedfm.methods import FedSAM, FedSMOO, FedSpeed, LocalRun, MoFedSAM, Turnout
+from fedfm.methods import FedSAM, FedSMOO, FedSpeed, LocalRun, MoFedSAM, Participation
 from fedfm.verify.mistakes.planting import plant, plant_in
 
 differentiate_again = CohortPart._differentiate_again
@@ -126,11 +126,13 @@ class Forgetful(FedSMOO):
 class AnyLength(FedSMOO):
     """s is the mean of u_i."""
 
-    def step(self, server: Tree, delta: Tree, total: Tree, turnout: Turnout) -> tuple[Tree, Tree]:
-        kept, step = super().step(server, delta, total, turnout)
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        kept, step = super().step(server, delta, total, participation)
 
         def average(u: Tensor) -> Tensor:
-            return u / turnout.clients
+            return u / participation.clients
 
         return kept | {"shared": tree_map(average, total["dual"])}, step
 

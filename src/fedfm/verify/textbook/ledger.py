@@ -48,7 +48,7 @@ FLAG, COUNT = 1, 8
 
 
 @dataclass
-class Bill:
+class ExpectedTraffic:
     """What the clients of a round send and receive in all; ``held``: floats of one in training."""
 
     floats_up: int
@@ -59,7 +59,7 @@ class Bill:
     held: int
 
 
-def round_bill(
+def count_round(
     model: nn.Module,
     classes: int,
     features: int,
@@ -69,7 +69,7 @@ def round_bill(
     cohort: int,
     newcomers: int,
     first: int,
-) -> Bill:
+) -> ExpectedTraffic:
     """Costs of round t (from 0) of a method with ``cohort`` clients.
 
     Models go down to ``newcomers``, who have none of their own since the last exchange, and up at
@@ -83,7 +83,7 @@ def round_bill(
     size = next(model.parameters()).element_size()
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
     if method == "centralised":
-        return Bill(0, 0, 0, 0, 0, held=parameters)
+        return ExpectedTraffic(0, 0, 0, 0, 0, held=parameters)
     stays = PERSONAL[method](model) if method in PERSONAL else []
     own_floats = sum(p.numel() for name, p in model.named_parameters() if name in stays)
     own_bytes = sum(b.numel() * b.element_size() for n, b in model.named_buffers() if n in stays)
@@ -99,7 +99,7 @@ def round_bill(
     entries = cohort * classes if matched else 0
     factors = 1 if matched and settings.get("warm_up") else 0
     of_classes = classes * PER_CLASS.get(method, 0)
-    return Bill(
+    return ExpectedTraffic(
         floats_up,
         floats_down,
         size * floats_up + uploads * (buffers - own_bytes) + entries * count,
@@ -113,7 +113,9 @@ def round_bill(
     )
 
 
-def conclusion_bill(model: nn.Module, classes: int, features: int, clients: int) -> Bill:
+def count_conclusion(
+    model: nn.Module, classes: int, features: int, clients: int
+) -> ExpectedTraffic:
     """Costs of CCVR's last round: the model down to all, n, sum z, sum z z^T of each class up.
 
     Nothing is trained, and so nothing held in training.
@@ -122,7 +124,7 @@ def conclusion_bill(model: nn.Module, classes: int, features: int, clients: int)
     size = next(model.parameters()).element_size()
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
     up = classes * features + classes * features * features
-    return Bill(
+    return ExpectedTraffic(
         clients * up,
         clients * parameters,
         clients * (size * up + COUNT * classes),

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import torch
 
-from fedfm.core.errors import UserError, not_installed
+from fedfm.core.errors import UserError, missing_package_error
 from fedfm.grid.budget import Budget
 from fedfm.grid.jobs import Job
 from fedfm.grid.worker import JobOutcome, OnRound, run_job
 
 
-class Workers:
+class JobPool:
     """Run jobs, `slots` at a time.
 
     A file in the results folder tells jobs to stop, since every worker sees that folder.
@@ -59,7 +59,7 @@ class Workers:
         self._stop_file.unlink(missing_ok=True)
 
 
-class InProcess(Workers):
+class InProcess(JobPool):
     """Run jobs in this process, one after the other."""
 
     shows_rounds = True
@@ -73,7 +73,7 @@ class InProcess(Workers):
         return future
 
 
-class LocalProcesses(Workers):
+class LocalProcesses(JobPool):
     """Run jobs in several processes, which share the machine's CPU threads."""
 
     def __init__(self, results: Path, budget: Budget, slots: int) -> None:
@@ -110,7 +110,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class RayWorkers(Workers):
+class RayPool(JobPool):
     """Run jobs on a Ray cluster, one per task, with a GPU each where there are any.
 
     The cluster is the one at `address`, or a new one on this machine. Its machines must have fedfm
@@ -125,7 +125,7 @@ class RayWorkers(Workers):
             self._ray = import_module("ray")
             self._ray.init(address=address, include_dashboard=False, log_to_driver=False)
         except ModuleNotFoundError as problem:
-            raise not_installed("--engine ray needs Ray", "ray") from problem
+            raise missing_package_error("--engine ray needs Ray", "ray") from problem
         except ConnectionError as problem:
             raise UserError(f"no Ray cluster answers at {address}: {problem}") from problem
         self._unit = "GPU" if self._ray.cluster_resources().get("GPU") else "CPU"

@@ -62,7 +62,7 @@ SERVER = {"server_lr": "lr", "server_momentum": "momentum"}
 """Fields of the textbook whose name, in a piece, is that of local training here."""
 
 
-class Oracle(Protocol):
+class TextbookFederation(Protocol):
     """The textbook's federation: `round` replaces `model`."""
 
     @property
@@ -74,7 +74,7 @@ class Oracle(Protocol):
         """Play one round."""
 
 
-def make_oracle(pieces: Pieces, small: SmallFederation) -> Oracle:
+def make_textbook_federation(pieces: Pieces, small: SmallFederation) -> TextbookFederation:
     """Return the textbook's version of pieces of which the last may be FedFM or FedFM-Lite."""
     *others, last = pieces
     small = replace(small, lr=small.lr * small.lr_gamma ** choose_compared_rounds(pieces).begin)
@@ -114,7 +114,7 @@ def copy_settings(piece: Piece, kind: Any) -> dict[str, Any]:
     return {ours: vars(piece)[theirs] for ours, theirs in settings.items() if theirs in vars(piece)}
 
 
-def has_oracle(pieces: Pieces) -> bool:
+def has_textbook(pieces: Pieces) -> bool:
     """Return whether the textbook has this method."""
     name = registered_name(pieces)
     uniform = name == "fedproto" and vars(pieces[0])["anchors"] == "uniform"

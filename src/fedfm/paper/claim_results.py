@@ -1,9 +1,9 @@
-"""Render the verdicts on the paper's claims."""
+"""Render the results of the paper's claims."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from fedfm.paper.claims import FAILS, HEADS, HOLDS, UNDECIDED, UNKNOWN, Verdict
+from fedfm.paper.claims import FAILS, HEADS, HOLDS, UNDECIDED, UNKNOWN, ClaimResult
 from fedfm.paper.evidence import Evidence, make_anchor, make_title
 from fedfm.report.tables.formats import format_markdown_table
 
@@ -27,12 +27,14 @@ not chosen on validation.
 
 def render_claims(exact: Evidence, jpeg: Evidence | None) -> str:
     """Return the section: how many claims hold, and a row for each."""
-    earlier: Sequence[Verdict | None] = jpeg.verdicts if jpeg else [None] * len(exact.verdicts)
-    pairs = list(zip(exact.verdicts, earlier, strict=True))
+    earlier: Sequence[ClaimResult | None] = (
+        jpeg.claim_results if jpeg else [None] * len(exact.claim_results)
+    )
+    pairs = list(zip(exact.claim_results, earlier, strict=True))
     heads = (*HEADS, *(("on JPEG images",) if jpeg else ()))
     rows = [
-        [*format_verdict(verdict), *([format_earlier(before)] if before else ())]
-        for verdict, before in pairs
+        [*format_result(result), *([format_earlier(before)] if before else ())]
+        for result, before in pairs
     ]
     about = ABOUT.format(counts="\n".join(_list_counts(exact, jpeg)))
     return f"{about}\n{format_markdown_table(heads, rows)}"
@@ -42,9 +44,9 @@ def _list_counts(exact: Evidence, jpeg: Evidence | None) -> Iterator[str]:
     """Yield a sentence for each kind of images: how many claims there are of each outcome."""
     for evidence, images in ((exact, "exact pixels"), (jpeg, "JPEG images")):
         if evidence:
-            found = Counter(verdict.outcome for verdict in evidence.verdicts)
+            found = Counter(result.outcome for result in evidence.claim_results)
             several = sum(
-                len(each.seeds) > 1 and each.outcome != UNKNOWN for each in evidence.verdicts
+                len(each.seeds) > 1 and each.outcome != UNKNOWN for each in evidence.claim_results
             )
             held, failed = found[HOLDS], found[FAILS]
             yield (
@@ -54,34 +56,34 @@ def _list_counts(exact: Evidence, jpeg: Evidence | None) -> Iterator[str]:
             )
 
 
-def format_verdict(verdict: Verdict) -> list[str]:
+def format_result(result: ClaimResult) -> list[str]:
     """Return the cells under `HEADS`; the difference links to its cell."""
-    says, paper, difference, *rest = verdict.row
-    return [says, paper, link_difference(verdict, difference), *rest]
+    says, paper, difference, *rest = result.row
+    return [says, paper, link_difference(result, difference), *rest]
 
 
-def link_difference(verdict: Verdict, text: str, suffix: str = "") -> str:
+def link_difference(result: ClaimResult, text: str, suffix: str = "") -> str:
     """Return a difference as a link to its better cell, titled with the cells behind it."""
     if not text:
         return ""
-    anchor = make_anchor(verdict.claim.recipe, make_title(verdict.better))
-    return f'[{text}](#{anchor} "{describe_difference(verdict)}{suffix}")'
+    anchor = make_anchor(result.claim.recipe, make_title(result.better))
+    return f'[{text}](#{anchor} "{describe_difference(result)}{suffix}")'
 
 
-def describe_difference(verdict: Verdict) -> str:
+def describe_difference(result: ClaimResult) -> str:
     """Say which cells a difference is of."""
-    than = "; ".join(make_title(rival) for rival in verdict.rivals)
-    best = "the best of " if len(verdict.rivals) > 1 else ""
-    recipe = verdict.claim.than_recipe
-    measure = f" [{verdict.claim.measure}]" if verdict.claim.measure else ""
+    than = "; ".join(make_title(rival) for rival in result.rivals)
+    best = "the best of " if len(result.rivals) > 1 else ""
+    recipe = result.claim.than_recipe
+    measure = f" [{result.claim.measure}]" if result.claim.measure else ""
     where = f"{recipe}: " if recipe else ""
-    return f"{make_title(verdict.better)} minus {best}{where}{than}{measure}"
+    return f"{make_title(result.better)} minus {best}{where}{than}{measure}"
 
 
-def format_earlier(verdict: Verdict) -> str:
+def format_earlier(result: ClaimResult) -> str:
     """Return a verdict on the JPEG images in one cell."""
-    *_, difference, _, seeds, outcome = verdict.row
+    *_, difference, _, seeds, outcome = result.row
     if not difference:
         return outcome
-    link = link_difference(verdict, difference, " [JPEG images]")
+    link = link_difference(result, difference, " [JPEG images]")
     return f"{link}, {seeds} seed{'s' if seeds != '1' else ''}: {outcome}"

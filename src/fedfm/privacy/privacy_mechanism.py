@@ -38,7 +38,7 @@ def secret_sources(round: int, clients: Sequence[int], purpose: str) -> list[Nor
 
 
 @dataclass(frozen=True)
-class Guard:
+class PrivacyMechanism:
     """Clips and noises answers [S, ...] for sums over at least `fewest` clients."""
 
     privacy: Privacy
@@ -48,13 +48,13 @@ class Guard:
     def update(self, tree: Tree, round: int, clients: Sequence[int]) -> Tree:
         """Clip and noise updates."""
         if _shapes_only(tree):
-            return trees.tree_map(_floating, tree)
+            return trees.tree_map(_to_float, tree)
         return self.privacy.update(tree, self.fewest, self.sources(round, clients, "update"))
 
     def report(self, tree: Tree, round: int, clients: Sequence[int]) -> Tree:
         """Clip and noise reports."""
         if _shapes_only(tree):
-            return trees.tree_map(_floating, tree)
+            return trees.tree_map(_to_float, tree)
         return self.privacy.report(tree, self.fewest, self.sources(round, clients, "report"))
 
     def drop_noisy_counts(self, reports: Tree, pieces: Iterable[Piece], clients: int) -> Tree:
@@ -120,5 +120,5 @@ def _shapes_only(tree: Tree) -> bool:
     return any(leaf.is_meta for leaf in trees.leaves(tree))
 
 
-def _floating(leaf: torch.Tensor) -> torch.Tensor:
+def _to_float(leaf: torch.Tensor) -> torch.Tensor:
     return leaf if leaf.dtype == torch.float64 else leaf.float()
