@@ -39,11 +39,12 @@ def cross_entropy(
         return losses.view(labels.shape).mean(1)
     chosen = weights.expand(len(labels), -1).gather(1, labels)
     surprise = -F.log_softmax(logits, dim=-1)
-    own = chosen * surprise.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    weighted = chosen * surprise.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     if not smoothing:
-        return own.sum(1) / chosen.sum(1)  # also where a class with the logit -inf has no surprise
+        # also where a class with the logit -inf has no surprise
+        return weighted.sum(1) / chosen.sum(1)
     spread = (weights.unsqueeze(1) * surprise).mean(-1)
-    return ((1 - smoothing) * own + smoothing * spread).sum(1) / chosen.sum(1)
+    return ((1 - smoothing) * weighted + smoothing * spread).sum(1) / chosen.sum(1)
 
 
 LOSSES: dict[str, LossFunction] = {CROSS_ENTROPY: cross_entropy}
@@ -66,10 +67,10 @@ class TaskLoss:
             return losses.mean(1)
         if isinstance(losses, Tensor) and losses.shape == labels.shape[:1]:
             return losses
-        found = f"a tensor {list(losses.shape)}" if isinstance(losses, Tensor) else repr(losses)
+        returned = f"a tensor {list(losses.shape)}" if isinstance(losses, Tensor) else repr(losses)
         raise UserError(
             f"the loss {name_of(self.function)} must return a number for each sample, here a "
-            f"tensor {list(labels.shape)}, or for each client, but returned {found}"
+            f"tensor {list(labels.shape)}, or for each client, but returned {returned}"
         )
 
 

@@ -116,7 +116,7 @@ def test_the_limits_of_the_proxy_are_the_defaults():
         [limits.address, limits.client, limits.connections],
         [HEAD // KIB, HEAD // KIB],
         [limits.stranger // KIB, limits.request // MIB, 5],
-        [limits.own // MIB, limits.total // MIB, limits.wait],
+        [limits.per_client // MIB, limits.total // MIB, limits.wait],
         [],
         [limits.head, limits.head, limits.idle],
         [limits.pause, limits.pause],

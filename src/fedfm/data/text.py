@@ -190,8 +190,8 @@ def _read_texts(
     column = cells.find(text or ("text" if header else cells.header[0]), "text")
     options = TableOptions(label or ("label" if header else cells.header[-1]), client)
     words = [split_words(cell) for cell in cells.column(column)]
-    for row, found in enumerate(words):
-        require(len(found) > 0, f"{cells.locate(row, column)}: there is no word")
+    for row, words_of_text in enumerate(words):
+        require(len(words_of_text) > 0, f"{cells.locate(row, column)}: there is no word")
     return Texts(words, read_labels(cells, options), name_clients(cells, options))
 
 

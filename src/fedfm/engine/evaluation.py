@@ -68,14 +68,14 @@ class Evaluator:
         both = self.train, self.test
         return Evaluator(self.executor, self.validation, both, self.measures, self.owned)
 
-    def __call__(self, model: Model, own: OwnModels | None = None) -> Evaluation:
+    def __call__(self, model: Model, own_models: OwnModels | None = None) -> Evaluation:
         """Measure the model on everything, or each client's own model where clients have one.
 
         A client's own model is tested on the client's test samples, or on all of them if test
         samples do not belong to clients.
         """
-        if own is not None:
-            return self._evaluate_own(own)
+        if own_models is not None:
+            return self._evaluate_own(own_models)
         test = self.measure_test(model)
         return Evaluation(self.measure_clients(model), test.join(), self._select_owned(test))
 
@@ -84,23 +84,25 @@ class Evaluator:
         count = len(self.owned)
         return {name: value[:count] for name, value in test.values().items()} if count else {}
 
-    def _evaluate_own(self, own: OwnModels) -> Evaluation:
+    def _evaluate_own(self, own_models: OwnModels) -> Evaluation:
         everything = torch.arange(len(self.test.labels))
-        test = self._measure_own(own, self.owned or [everything] * own.clients, self.test)
+        test = self._measure_own(
+            own_models, self.owned or [everything] * own_models.clients, self.test
+        )
         clients = self._select_owned(test)
         if not any(map(len, self.validation)):
             return Evaluation({}, test.join(), clients)
-        validation = self._measure_own(own, self.validation, self.train)
+        validation = self._measure_own(own_models, self.validation, self.train)
         return Evaluation(validation.values(), test.join(), clients)
 
     def _measure_own(
-        self, own: OwnModels, samples: Sequence[Tensor], data: DeviceData
+        self, own_models: OwnModels, samples: Sequence[Tensor], data: DeviceData
     ) -> "SummedStatistics":
         """Measure each client's own model on its samples."""
         parts = []
-        for first in range(0, own.clients, CLIENTS):
-            some = range(first, min(first + CLIENTS, own.clients))
-            parts.append(self.measure(own.models(some), [samples[k] for k in some], data))
+        for first in range(0, own_models.clients, CLIENTS):
+            some = range(first, min(first + CLIENTS, own_models.clients))
+            parts.append(self.measure(own_models.models(some), [samples[k] for k in some], data))
         return SummedStatistics.concat(parts)
 
     def measure_clients(self, model: Model) -> Values:
@@ -145,10 +147,10 @@ class Evaluator:
         self, model: Model, samples: Sequence[Tensor], statistic: Statistic, data: DeviceData
     ) -> Tree:
         """Return the sum of a statistic over each client's samples [N, ...], of all processes."""
-        own = self.processes.split(samples)
-        some = self.processes.size == 1 or any(map(len, own))
+        local_samples = self.processes.split(samples)
+        some = self.processes.size == 1 or any(map(len, local_samples))
         return self.processes.add(
-            self.executor.measure(model, own, statistic, data) if some else {}
+            self.executor.measure(model, local_samples, statistic, data) if some else {}
         )
 
 

@@ -52,10 +52,10 @@ class Objective:
         loss = self.task_loss(logits, batch.labels, self.held.get(TASK_HELD, {}))
         terms = {TASK: loss}
         for piece in self.pieces:
-            own = views.get(piece.name, {})
+            piece_views = views.get(piece.name, {})
             with_views = batch._replace(
-                views={name: features for name, (features, _) in own.items()},
-                view_logits={name: logits for name, (_, logits) in own.items()},
+                views={name: features for name, (features, _) in piece_views.items()},
+                view_logits={name: logits for name, (_, logits) in piece_views.items()},
             )
             term = piece.loss(with_views, self.held[piece.name])
             if term is not None:

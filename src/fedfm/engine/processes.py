@@ -100,8 +100,8 @@ class ProcessGroup(Processes):
 
     def settle(self, device: torch.device) -> None:
         """Say where the tensors are that will be added."""
-        own = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
-        places = self.gather([socket.gethostname(), own])
+        gpu_id = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+        places = self.gather([socket.gethostname(), gpu_id])
         each_has_one = all(gpu for _, gpu in places) and len({*map(tuple, places)}) == self.size
         self.device, self.transport = device, device if each_has_one else torch.device("cpu")
         self.tensors = _connect_gpus(self.timeout) if each_has_one else self.facts
@@ -168,11 +168,11 @@ class ProcessGroup(Processes):
 
     def _send(self, tree: Tree, form: Form, sender: int) -> Tree:
         """Return the sender's tree, of the given form."""
-        own = sender == self.rank
-        vectors = self._pack(tree if own else self._allocate(form), form)
+        sending = sender == self.rank
+        vectors = self._pack(tree if sending else self._allocate(form), form)
         for vector in vectors.values():
             self._call(dist.broadcast, vector, group=self.tensors, group_src=sender)
-        return tree if own else self._unpack(vectors, form)
+        return tree if sending else self._unpack(vectors, form)
 
     def _pack(self, tree: Tree, form: Form) -> dict[str, Tensor]:
         """Return the numbers of a tree in the order of its form, as one vector for each type."""

@@ -161,12 +161,12 @@ class MappedNetwork(StackedNetwork):
         tensors = {n: getattr(*places[0]) for n, places in self._places.items()} | self._buffers
         outputs = []
         for client in range(len(input_leaves(inputs)[0])):
-            own = {n: t[client] for n, t in tensors.items() if n not in self._counters}
+            client_tensors = {n: t[client] for n, t in tensors.items() if n not in self._counters}
             own_inputs = map_inputs(lambda leaf, client=client: leaf[client], inputs)
             named = own_inputs if isinstance(own_inputs, dict) else {}
             args = () if named else own_inputs
             with draw_for(client, 0):
-                outputs.append(functional_call(self.single, own, args, named))
+                outputs.append(functional_call(self.single, client_tensors, args, named))
         features, logits = zip(*outputs, strict=True)
         return torch.stack(features), torch.stack(logits)
 
@@ -218,30 +218,32 @@ def _find_exceptions(module: nn.Module, inputs: InputTree) -> Exceptions:
     Recurrent layers do in any case: torch has no batching rule for them.
     """
     recurrent = [name for name, layer in module.named_modules() if isinstance(layer, nn.RNNBase)]
-    found = Exceptions(recurrent)
+    exceptions = Exceptions(recurrent)
     while True:
         try:
-            prove(MappedNetwork(module, None, found), module, inputs, (True,))
+            prove(MappedNetwork(module, None, exceptions), module, inputs, (True,))
             break
         except UnstackableLayer as problem:
-            found = _add_exception(found, problem, module)
+            exceptions = _add_exception(exceptions, problem, module)
     try:
-        prove(MappedNetwork(module, None, found), module, inputs, (True, False))
+        prove(MappedNetwork(module, None, exceptions), module, inputs, (True, False))
     except Unstackable:
-        found = found._replace(evaluation=True)
-        prove(MappedNetwork(module, None, found), module, inputs)
-    return found
+        exceptions = exceptions._replace(evaluation=True)
+        prove(MappedNetwork(module, None, exceptions), module, inputs)
+    return exceptions
 
 
-def _add_exception(found: Exceptions, problem: "UnstackableLayer", module: nn.Module) -> Exceptions:
+def _add_exception(
+    exceptions: Exceptions, problem: "UnstackableLayer", module: nn.Module
+) -> Exceptions:
     """Return the exceptions with the layer in which a problem occurred; raise if that is no use."""
     layer = problem.layer
-    if layer not in found.layers and not _is_most(module, layer):
-        others = [name for name in found.layers if not _is_within(name, layer)]
-        return found._replace(layers=[*others, layer])
-    if found.branches:
+    if layer not in exceptions.layers and not _is_most(module, layer):
+        others = [name for name in exceptions.layers if not _is_within(name, layer)]
+        return exceptions._replace(layers=[*others, layer])
+    if exceptions.branches:
         raise problem
-    return found._replace(branches=True)
+    return exceptions._replace(branches=True)
 
 
 def _is_most(module: nn.Module, layer: str) -> bool:

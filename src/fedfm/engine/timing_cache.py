@@ -59,8 +59,8 @@ def _describe_machine() -> list[Any]:
 def recall(key: str) -> Mapping[str, Any] | None:
     """Return what was measured for a key; None if nothing was, or if the file is damaged."""
     folder = cache_folder()
-    found = _read(folder).get(key) if folder else None
-    return found if isinstance(found, dict) else None
+    entry = _read(folder).get(key) if folder else None
+    return entry if isinstance(entry, dict) else None
 
 
 def remember(key: str, measured: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ def remember(key: str, measured: Mapping[str, Any]) -> None:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / FILE).read_text())
+        content = json.loads((folder / FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

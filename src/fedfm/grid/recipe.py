@@ -86,8 +86,8 @@ class Recipe:
 
     def fixes(self, labels: Mapping[str, str]) -> bool:
         """Return whether the cell with these labels sets its method itself."""
-        own = any(label.startswith(self.fixed) for label in labels.values())
-        return own or self.output == "choice"
+        fixed = any(label.startswith(self.fixed) for label in labels.values())
+        return fixed or self.output == "choice"
 
     def skips(self, labels: Mapping[str, str]) -> bool:
         """Return whether there is no cell with these labels."""

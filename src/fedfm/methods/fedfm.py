@@ -47,8 +47,8 @@ def contrastive_guiding(
     """
     logits = features @ (anchors.mT / temperature)
     if margin:
-        own = torch.arange(logits.shape[-1], device=labels.device) == labels.unsqueeze(-1)
-        logits = logits - own * (margin / temperature)
+        own_class = torch.arange(logits.shape[-1], device=labels.device) == labels.unsqueeze(-1)
+        logits = logits - own_class * (margin / temperature)
     logits = logits.masked_fill(~seen.unsqueeze(-2), torch.finfo(logits.dtype).min)
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
     return losses.view(labels.shape)

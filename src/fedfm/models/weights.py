@@ -154,9 +154,9 @@ def _check_names(
 def _check_shapes(
     path: Path, weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], optional: set[str]
 ) -> None:
-    for name, own in wanted.items():
-        leaf = weights.get(name, own)
-        here, there = list(own.shape), list(leaf.shape)
+    for name, initial in wanted.items():
+        leaf = weights.get(name, initial)
+        here, there = list(initial.shape), list(leaf.shape)
         require(
             here == there or name in optional,
             f"model.weights: '{name}' is {there} in {path} and {here} in the model; "

@@ -44,14 +44,14 @@ def _list_counts(exact: Evidence, jpeg: Evidence | None) -> Iterator[str]:
     """Yield a sentence for each kind of images: how many claims there are of each outcome."""
     for evidence, images in ((exact, "exact pixels"), (jpeg, "JPEG images")):
         if evidence:
-            found = Counter(result.outcome for result in evidence.claim_results)
+            counts = Counter(result.outcome for result in evidence.claim_results)
             several = sum(
                 len(each.seeds) > 1 and each.outcome != UNKNOWN for each in evidence.claim_results
             )
-            held, failed = found[HOLDS], found[FAILS]
+            held, failed = counts[HOLDS], counts[FAILS]
             yield (
-                f"On {images}, {held} of {found.total()} claims hold, {failed} do not hold, "
-                f"{found[UNDECIDED]} are undecided, and {found[UNKNOWN]} lack runs. {several} of "
+                f"On {images}, {held} of {counts.total()} claims hold, {failed} do not hold, "
+                f"{counts[UNDECIDED]} are undecided, and {counts[UNKNOWN]} lack runs. {several} of "
                 "the verdicts rest on several seeds."
             )
 

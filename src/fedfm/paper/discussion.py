@@ -36,21 +36,21 @@ def _fill_block(block: str, exact: Evidence, jpeg: Evidence | None) -> str:
     filled = []
     for part in parts:
         try:
-            filled.append(PLACEHOLDER.sub(lambda found: _fill(found, exact, jpeg), part))
+            filled.append(PLACEHOLDER.sub(lambda match: _fill(match, exact, jpeg), part))
         except NotRun:
             continue
     return "\n".join(filled)
 
 
-def _fill(found: re.Match[str], exact: Evidence, jpeg: Evidence | None) -> str:
-    kind, recipe, measure, cells = found.groups(default="")
+def _fill(match: re.Match[str], exact: Evidence, jpeg: Evidence | None) -> str:
+    kind, recipe, measure, cells = match.groups(default="")
     evidence = jpeg if kind.startswith("jpeg") else exact
     if evidence is None:
         raise NotRun
     try:
         entries = [evidence.find(recipe, title, measure) for title in cells.split(" - ")]
     except (StopIteration, KeyError) as problem:
-        raise UserError(f"the discussion names a cell that is not there: {found[0]}") from problem
+        raise UserError(f"the discussion names a cell that is not there: {match[0]}") from problem
     title = " minus ".join(make_title(entry) for entry in entries)
     images = " [JPEG images]" if kind.startswith("jpeg") else ""
     source = " [paper]" if kind == "paper" else images

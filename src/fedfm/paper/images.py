@@ -34,9 +34,9 @@ def pair_runs(
 ) -> dict[int, list[tuple[Summary, Summary]]]:
     """Return by rounds the pairs with the same config, apart from the data, and the same seed."""
     known = {_make_key(run): run for run in jpeg}
-    found = {_make_key(run): run for run in exact}
+    on_exact_pixels = {_make_key(run): run for run in exact}
     pairs: defaultdict[int, list[tuple[Summary, Summary]]] = defaultdict(list)
-    for key, run in found.items():
+    for key, run in on_exact_pixels.items():
         if key in known:
             pairs[run.rounds].append((run, known[key]))
     return dict(pairs)

@@ -35,7 +35,7 @@ Every number is computed from {folders}, where each run's config, rounds and sum
 def render_introduction(made: Document) -> str:
     """Return the head of the document."""
     done, papers = made.inventory.count(ours=False)
-    own_done, own = made.inventory.count(ours=True)
+    own_done, own_cells = made.inventory.count(ours=True)
     before = Inventory.of(made.jpeg, None, ()).count()[0] if made.jpeg else 0
     files = [word for path in list_settings_files(made.results) for word in ("--with", str(path))]
     folders = [(made.exact, "the runs on exact pixels"), (made.jpeg, f"the runs on {JPEG}")]
@@ -45,7 +45,7 @@ def render_introduction(made: Document) -> str:
         papers=papers,
         done=done,
         earlier=f", and {before} on {JPEG}" if made.jpeg else "",
-        own=own,
+        own=own_cells,
         own_done=own_done,
         spent=" ".join(_describe_time(made)),
         results=made.results,

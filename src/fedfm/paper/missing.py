@@ -61,8 +61,8 @@ class Inventory:
         """
         parts = self.evidence.plan.parts
         papers = {job.digest for part in parts if not part.ours for job in self.list_jobs(part)}
-        own = {job.digest for part in parts if part.ours for job in self.list_jobs(part)}
-        wanted = own - papers if ours else papers
+        our_cells = {job.digest for part in parts if part.ours for job in self.list_jobs(part)}
+        wanted = our_cells - papers if ours else papers
         run = {run.digest for run in Store(self.evidence.folder).summaries()}
         return len(wanted & run), len(wanted)
 

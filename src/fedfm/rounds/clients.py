@@ -107,8 +107,8 @@ def finish_training(
     up, kept = {}, {}
     for piece in group.pieces:
         old = group.clients[piece.name]
-        own = run._replace(moved=moved.get(piece.name, {}))
-        pair = piece.finish(old, own, received[piece.name])
+        piece_run = run._replace(moved=moved.get(piece.name, {}))
+        pair = piece.finish(old, piece_run, received[piece.name])
         up[piece.name], state = check_pair(piece, "finish", pair, "what is sent and what is kept")
         kept[piece.name] = check_alike(piece, "finish", state, old, "a client's state")
     if trained.second:
@@ -134,9 +134,9 @@ def to_message(model: Model) -> Tree:
 
 def drop_failures(group: ClientGroup, work: TrainedClients) -> tuple[TrainedClients, list[int]]:
     """Return the work of the clients with finite loss, model and messages, and who they are."""
-    own = {SECOND: work.kept[SECOND]} if SECOND in work.kept else {}
+    second = {SECOND: work.kept[SECOND]} if SECOND in work.kept else {}
     sent = {"losses": work.losses, "reports": work.reports, "up": work.up}
-    finite = trees.is_finite(sent | {"model": work.run.end._asdict()} | own)
+    finite = trees.is_finite(sent | {"model": work.run.end._asdict()} | second)
     clients = trees.select_items(group.cohort, finite)
     if clients in ([], group.cohort):
         return work, clients
@@ -240,9 +240,9 @@ def keep_states(
         return request.kept.clear()
     kept = {name: tree for name, tree in work.kept.items() if tree}
     trained = work.run.end.split(group.frozen)[1]
-    own = trained.split(group.personal)[0] if request.sharing else trained
-    if own.params or own.buffers:
-        kept[OWN] = own._asdict()
+    personal = trained.split(group.personal)[0] if request.sharing else trained
+    if personal.params or personal.buffers:
+        kept[OWN] = personal._asdict()
     if not kept:
         return request.kept
     states = trees.unstack(kept, len(clients))

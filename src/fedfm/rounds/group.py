@@ -66,8 +66,8 @@ def make_starting_models(shared: Model, kept: Sequence[Tree], which: str = OWN) 
     if all(which not in state for state in kept):
         return shared.map(trees.share)
     parts = shared._asdict().items()
-    own = [state.get(which, {}) for state in kept]
-    models = [{part: leaves | one.get(part, {}) for part, leaves in parts} for one in own]
+    kept_models = [state.get(which, {}) for state in kept]
+    models = [{part: leaves | one.get(part, {}) for part, leaves in parts} for one in kept_models]
     return Model(**trees.stack(models))
 
 

@@ -31,9 +31,13 @@ def _share_requests(
     """Ask this process's clients what the server asks all, and answer with the sum over all."""
     request = next(server)
     while True:
-        own = choose_cohort(request.cohort, fed)
-        sums = yield request._replace(cohort=own) if own else _repeat_first_client(request)
-        whole = add_sums(sums if own else _answer_nothing(request), request, fed.processes)
+        local_cohort = choose_cohort(request.cohort, fed)
+        sums = (
+            yield request._replace(cohort=local_cohort)
+            if local_cohort
+            else _repeat_first_client(request)
+        )
+        whole = add_sums(sums if local_cohort else _answer_nothing(request), request, fed.processes)
         try:
             request = server.send(whole)
         except StopIteration as end:
@@ -110,7 +114,7 @@ def _join_states(
     after, old = request.round + 1, request.kept
     if isinstance(old, OnDisk):
         return old.restore({**old.rounds, **{k: after for each in clients for k in each}})
-    own = trees.stack([sums.kept.get(k) for k in clients[processes.rank]] or [{}])
-    for each, states in zip(clients, processes.spread(own), strict=True):
+    local_states = trees.stack([sums.kept.get(k) for k in clients[processes.rank]] or [{}])
+    for each, states in zip(clients, processes.spread(local_states), strict=True):
         old = old.update(dict(zip(each, trees.unstack(states, len(each)), strict=True)), after)
     return old

@@ -44,9 +44,11 @@ def train_stages(group: ClientGroup, fed: Federation, request: Request) -> Local
     held, shared = objective.held, None
     for stage, plans in fed.plan_stages(request.round, group.cohort):
         if stage.second:
-            own = make_second_objective(stage.second, group, fed)
-            held = held | {SECOND: own.held}
-            second = (yield make_job(group.second, plans, own, fed, request.round)).model
+            second_objective = make_second_objective(stage.second, group, fed)
+            held = held | {SECOND: second_objective.held}
+            second = (
+                yield make_job(group.second, plans, second_objective, fed, request.round)
+            ).model
         else:
             job = make_job(start, plans, objective, fed, request.round)
             job = replace(job, trained=select_trained(stage, group, start))

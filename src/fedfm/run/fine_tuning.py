@@ -33,13 +33,19 @@ def fine_tune(
     plain = replace(
         fed, method=Method(()), privacy=None, training=replace(fed.training, epochs=epochs)
     )
-    own = choose_cohort(range(fed.population), fed)
+    local_cohort = choose_cohort(range(fed.population), fed)
     at_once = -(-cohort_size(fed.participation, fed.population) // fed.processes.size)
     parts = [
-        _measure_group(model, plain, evaluator.alone(), round, own[first : first + at_once])
-        for first in range(0, len(own), at_once)  # like a round's cohort, so that memory suffices
+        _measure_group(
+            model, plain, evaluator.alone(), round, local_cohort[first : first + at_once]
+        )
+        for first in range(
+            0, len(local_cohort), at_once
+        )  # like a round's cohort, so that memory suffices
     ]
-    values = fed.processes.add(_place(SummedStatistics.concat(parts).values(), own, fed.population))
+    values = fed.processes.add(
+        _place(SummedStatistics.concat(parts).values(), local_cohort, fed.population)
+    )
     split: Literal["test", "validation"] = "test" if evaluator.owned else "validation"
     return make_results(split, values, evaluator.measures)
 

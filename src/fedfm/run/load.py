@@ -128,8 +128,8 @@ def load_own_tensors(folder: Path, config: Config, client: int) -> Tree:
         )
         state = OnDisk(folder / "clients", rounds).get(client)
     model = parts["state"]["model"]
-    own = personal_models(Model(model.get("params", {}), model.get("buffers", {})), [state])
-    return {name: leaf[0] for name, leaf in (own.params | own.buffers).items()}
+    personal = personal_models(Model(model.get("params", {}), model.get("buffers", {})), [state])
+    return {name: leaf[0] for name, leaf in (personal.params | personal.buffers).items()}
 
 
 def _build(folder: Path, config: Config, data: DataDescription) -> nn.Module:
@@ -146,16 +146,18 @@ def _build(folder: Path, config: Config, data: DataDescription) -> nn.Module:
 
 def fill(network: nn.Module, tensors: Tree, path: Path) -> nn.Module:
     """Give a network the parameters and buffers that a run has saved, and return it."""
-    own = trainable_parameters(network) | list_untrained_tensors(network)
-    differing = own.keys() ^ tensors.keys()
-    differing |= {name for name in own.keys() - differing if own[name].shape != tensors[name].shape}
+    leaves = trainable_parameters(network) | list_untrained_tensors(network)
+    differing = leaves.keys() ^ tensors.keys()
+    differing |= {
+        name for name in leaves.keys() - differing if leaves[name].shape != tensors[name].shape
+    }
     require(
         not differing,
         f"{path} does not fit {type(network).__name__}: they differ in "
         f"{', '.join(sorted(differing)[:3])}: give the network that was trained",
     )
     with torch.no_grad():
-        for name, leaf in own.items():
+        for name, leaf in leaves.items():
             leaf.copy_(tensors[name])
     return network
 

@@ -117,5 +117,5 @@ def device_of(config: Config) -> torch.device:
     )
     if not has_gpu or config.device == "cpu":
         return torch.device("cpu")
-    own = f":{local_rank() % torch.cuda.device_count()}" if is_launched() else ""
-    return torch.device(f"cuda{own}")
+    gpu = f":{local_rank() % torch.cuda.device_count()}" if is_launched() else ""
+    return torch.device(f"cuda{gpu}")

@@ -75,10 +75,10 @@ def _compare(processes: Processes, mine: Mapping[str, Mapping[str, Any]]) -> Non
     first, *others = processes.gather(mine)
     for rank, other in enumerate(others, 1):
         for what in first:
-            found = list_differences(
+            listed = list_differences(
                 first[what], other[what], sides=("process 0", f"process {rank}")
             )
-            differing = "; ".join(found)
+            differing = "; ".join(listed)
             hints = [hint for name, hint in HINTS.items() if f"{name}.digest" in differing]
             advice = ", and ".join(["Start all with the same command and files", *hints])
             require(

@@ -65,11 +65,11 @@ def score_evaluation(evaluation: Evaluation, measures: Measures, by_client: bool
     clients = make_results("test", evaluation.clients, measures)
     test = to_plain_values(evaluation.test)
     accuracy = test.pop(Accuracy.name)
-    own = evaluation.validation.get(Accuracy.name)
+    client_accuracies = evaluation.validation.get(Accuracy.name)
     return Score(
-        None if own is None else float(own.mean()),
+        None if client_accuracies is None else float(client_accuracies.mean()),
         accuracy,
-        tuple(own.tolist()) if own is not None and by_client else (),
+        tuple(client_accuracies.tolist()) if client_accuracies is not None and by_client else (),
         metrics=join_metrics(validation, test),
         results=clients or (validation if by_client else None),
     )

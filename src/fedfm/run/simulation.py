@@ -149,8 +149,8 @@ class Simulation:
             return progress.add_score(None)
         with phase("evaluation"):
             evaluation = self.evaluate(progress.state.model, self._own_models(progress.state))
-            own = training.server_validation == 0
-            score = score_evaluation(evaluation, self.measures, by_client=own)
+            at_clients = training.server_validation == 0
+            score = score_evaluation(evaluation, self.measures, by_client=at_clients)
         return progress.add_score(score, self.selection.prefers(score, progress.best))
 
     def _own_models(self, state: State) -> OwnModels | None:

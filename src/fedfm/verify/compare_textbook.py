@@ -82,8 +82,8 @@ def read_anchors(state: State, piece: Piece) -> dict[str, Any]:
 def read_personal(state: State, client: int) -> dict[str, Any]:
     """Return the parameters and buffers that a client keeps as its own."""
     kept = state.clients.get(client)
-    own = kept.get(SECOND) or kept.get(OWN, {})
-    return {**own.get("params", {}), **own.get("buffers", {})}
+    personal = kept.get(SECOND) or kept.get(OWN, {})
+    return {**personal.get("params", {}), **personal.get("buffers", {})}
 
 
 def agree_with(added: Piece, pieces: Pieces) -> None:

@@ -80,17 +80,17 @@ def compare_statistics(pieces: Pieces) -> None:
     fed, theirs = replace(LAST.make_federation(pieces), rounds=3), make_method(pieces, LAST)
     for t in range(2):
         theirs.round(cohort_of(fed, LAST.data, t))
-    state, found, compute = play_rounds(start(fed), fed, 2), list[Tree](), ccvr.class_moments
+    state, statistics, compute = play_rounds(start(fed), fed, 2), list[Tree](), ccvr.class_moments
 
     def record(total: Tree) -> tuple[Tensor, Tensor]:
         mean, covariance = compute(total)
-        found.extend({"mean": mean[c], "covariance": covariance[c]} for c in range(CLASSES))
+        statistics.extend({"mean": mean[c], "covariance": covariance[c]} for c in range(CLASSES))
         return mean, covariance
 
     with patch.object(ccvr, "class_moments", record):
         state, log = run_round(state, fed)
     for c, (mean, covariance) in pool_statistics(theirs).items():
-        same(found[c], {"mean": mean, "covariance": covariance}, 1e-9, f"class {c}: ")
+        same(statistics[c], {"mean": mean, "covariance": covariance}, 1e-9, f"class {c}: ")
     same_model(remove_head(state.model), remove_head(copy_model(theirs.model)), 1e-9)
     compare_traffic(log, count_conclusion(LAST.module, CLASSES, FEATURES, len(LAST.sizes)))
 

@@ -20,8 +20,8 @@ HOOKS = (
 def separate_clients(piece: Piece) -> Piece:
     """Return the same piece with hooks that are called once per client."""
     single = copy.copy(piece)
-    own = [name for name in HOOKS if overrides(piece, name)]
-    hooks = {name: _call_per_client(getattr(type(piece), name)) for name in own}
+    overridden = [name for name in HOOKS if overrides(piece, name)]
+    hooks = {name: _call_per_client(getattr(type(piece), name)) for name in overridden}
     kind = type(f"{type(piece).__name__}Alone", (type(piece),), hooks)
     object.__setattr__(single, "__class__", kind)
     return single

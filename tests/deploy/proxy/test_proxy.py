@@ -418,7 +418,7 @@ def test_the_bytes_under_way_are_limited_in_total():
     """Over the limit a request waits for its turn, and is sent away if none comes."""
 
     async def work() -> None:
-        limits = Limits(own=3000, total=3000, wait=0.1)
+        limits = Limits(per_client=3000, total=3000, wait=0.1)
         async with run_proxy(limits) as here:
             said = HEAD + b"content-length: 2000\r\n\r\n"
             with closing([await here.dial(said)]):

@@ -74,13 +74,13 @@ def favour_one_class(
 ) -> Ints:
     """Make the table [K, C] of majority: `size` samples a client, `share` of them of one class."""
     classes = len(sizes)
-    own = round(partition.share * partition.size) if classes > 1 else partition.size
-    whole, rest = divmod(partition.size - own, max(classes - 1, 1))
+    favoured = round(partition.share * partition.size) if classes > 1 else partition.size
+    whole, rest = divmod(partition.size - favoured, max(classes - 1, 1))
     table = np.zeros((clients, classes), np.int64)
     for client in range(clients):
         order = (client + np.arange(classes)) % classes  # its own class, then the following ones
         table[client, order] = whole + (np.arange(classes) <= rest)
-        table[client, order[0]] = own
+        table[client, order[0]] = favoured
     scarce = int((sizes - table.sum(0)).argmin())
     require(
         table[:, scarce].sum() <= sizes[scarce],

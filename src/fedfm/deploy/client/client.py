@@ -253,8 +253,8 @@ def _own_model(request: Request, runtime: Runtime) -> Model:
     if not runtime.config.composed.keeps_models:
         return request.model
     kept = to_device(request.kept.get(runtime.client), runtime.task.device)
-    own = personal_models(request.model, [kept])
-    return own.map(lambda tree: tree_map(lambda leaf: leaf[0], tree))
+    personal = personal_models(request.model, [kept])
+    return personal.map(lambda tree: tree_map(lambda leaf: leaf[0], tree))
 
 
 def _limit_own_update(tree: Tree, config: Config) -> Tree:

@@ -52,10 +52,10 @@ class ConnectionTable:
         """Remember whose connection this is; its oldest one makes way if it has too many."""
         if connection.client is None:
             connection.client = client
-            own = [other for other in self.open if other.client == client]
-            if len(own) > self.limits.client:
-                self._log(f"client '{client}' has {len(own)} connections: the oldest is cut")
-                self._cut(own[0])
+            of_client = [other for other in self.open if other.client == client]
+            if len(of_client) > self.limits.client:
+                self._log(f"client '{client}' has {len(of_client)} connections: the oldest is cut")
+                self._cut(of_client[0])
 
     def leave(self, connection: ProxyConnection) -> None:
         """Forget a connection."""
@@ -81,7 +81,7 @@ class ConnectionTable:
 
     def _log(self, text: str) -> None:
         now = time.monotonic()
-        self.logged = {said: at for said, at in self.logged.items() if now - at < QUIET}
+        self.logged = {line: at for line, at in self.logged.items() if now - at < QUIET}
         if text not in self.logged:
             self.logged[text] = now
             logger.warning("%s", text)

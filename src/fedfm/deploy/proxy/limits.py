@@ -32,7 +32,7 @@ class Limits:
     """The bytes of a stranger's request; it needs a few hundred."""
     request: int = 16 * MIB
     """The bytes of a client's request; Flower splits arrays into pieces of 5 MiB."""
-    own: int = 64 * MIB
+    per_client: int = 64 * MIB
     """The bytes of one client's requests that are under way."""
     total: int = 256 * MIB
     """The bytes of all requests that are under way."""
@@ -81,8 +81,8 @@ class RequestMemory:
             self.held += Counter()  # forget clients without requests
 
     def _fits(self, client: str, size: int) -> bool:
-        own, total = self.held[client] + size, self.held.total() + size
-        return own <= self.limits.own and total <= self.limits.total
+        of_client, total = self.held[client] + size, self.held.total() + size
+        return of_client <= self.limits.per_client and total <= self.limits.total
 
 
 class MessageSizes:

@@ -117,8 +117,8 @@ def _find_liars(pairs: Collection[tuple[int, int]]) -> frozenset[int]:
     """
     counts = Counter(client for pair in pairs for client in {*pair})
     most = max(counts.values(), default=0)
-    found = {client for client, count in counts.items() if count == most}
-    return frozenset(found) if most > 1 and len(found) == 1 else frozenset()
+    liars = {client for client, count in counts.items() if count == most}
+    return frozenset(liars) if most > 1 and len(liars) == 1 else frozenset()
 
 
 def _is_seed(public: PublicKeys, purpose: str) -> Callable[[bytes], bool]:

@@ -37,7 +37,7 @@ class _Request:
     like: Tree
     purposes: Sequence[str]
     """This sum and the later ones of the round."""
-    found: list[tuple[MaskedSum, Collected]] = field(default_factory=list)
+    collected: list[tuple[MaskedSum, Collected]] = field(default_factory=list)
     lost: list[tuple[Sequence[int], str]] = field(default_factory=list)
     """The groups whose sum is spoilt, and why."""
     small: list[tuple[Sequence[int], SecureError]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class _Request:
 
     def add_up(self) -> Collected:
         """Return the sum over all groups that have one."""
-        sums = [collected for _, collected in self.found]
+        sums = [collected for _, collected in self.collected]
         total = add_answers([each.total for each in sums])
         more = Traffic(handshakes=len(sums) - 1)
         extra = sum((each.extra for each in sums), self.extra + more)
@@ -91,12 +91,12 @@ class SecureSums:
         for group in self.groups or self._open(sorted(asked), request):
             self._collect(group, request, 1)
         self.groups = []
-        if not request.found:
+        if not request.collected:
             self.suspects = self.suspected_before  # the same halves again, see `_divide`
             raise self._explain(request)
         self._judge(request)
         if kind != purposes[-1]:
-            self.groups = [group for group, _ in request.found]
+            self.groups = [group for group, _ in request.collected]
         return request.add_up()
 
     def _open(self, clients: list[int], request: _Request) -> list[MaskedSum]:
@@ -113,7 +113,7 @@ class SecureSums:
         try:
             collected = group.collect(request.kind, questions, request.like)
             self._check_total(collected.total, len(collected.clients))
-            request.found.append((group, collected))
+            request.collected.append((group, collected))
         except SumLost as lost:
             request.extra += Traffic(handshakes=4)
             self._repeat(group, request, trial, lost)
@@ -175,7 +175,7 @@ class SecureSums:
             if len(self.suspects) == 1:
                 self._exclude(self.suspects, ALWAYS.format(reason))
         elif len(request.purposes) == 1 and not self.is_spoilt:
-            everybody = {k for _, collected in request.found for k in collected.clients}
+            everybody = {k for _, collected in request.collected for k in collected.clients}
             if self.suspects <= everybody:
                 self.suspects = frozenset()  # the fault is gone
 

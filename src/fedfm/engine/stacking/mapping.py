@@ -191,10 +191,10 @@ class ClientMap:
             structures: list[TreeSpec] = []
 
             def run_client(tensors: Tensors) -> Tensors:
-                own = [*leaves]
+                client_leaves = [*leaves]
                 for i, tensor in zip(where, tensors, strict=False):
-                    own[i] = tensor
-                own_args, own_kwargs = tree_unflatten(own, arguments)
+                    client_leaves[i] = tensor
+                own_args, own_kwargs = tree_unflatten(client_leaves, arguments)
                 with slots.hold(tensors[len(where) :]):
                     result = type(module).forward(module, *own_args, **own_kwargs)
                 outputs, structure = tree_flatten(result)

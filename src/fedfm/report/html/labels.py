@@ -118,8 +118,8 @@ def _find_majority(key: str, tables: Sequence[dict[str, Any]]) -> str | None:
 def extract_setting(config: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a config that compared methods share; a user's own network is in it."""
     known = identify(config)
-    own = ("method", "metrics", "code")
-    kept = {key: value for key, value in known.items() if key not in own}
+    left_out = ("method", "metrics", "code")
+    kept = {key: value for key, value in known.items() if key not in left_out}
     if network := {k: v for k, v in known.get("code", {}).items() if k.startswith("model.")}:
         kept["code"] = network
     training = known.get("training", {})

@@ -33,8 +33,8 @@ def draw_partition_of(run: LoadedRun, name: str) -> tuple[Markup | None, str]:
     if "digest" in run.config.get("data", {}):
         return None, "The partition is not drawn: the run was given its data in Python."
     try:
-        own = ("method", "metrics", "code")
-        config = parse({k: v for k, v in run.config.items() if k not in own})
+        left_out = ("method", "metrics", "code")
+        config = parse({k: v for k, v in run.config.items() if k not in left_out})
         config, dataset = follow_data(config, _load_data(config.data))
         clients, kept = config.training.clients, config.training.server_validation
         table = partitions.tabulate(dataset, clients, config.partition, config.seed, kept)

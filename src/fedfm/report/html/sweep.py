@@ -89,9 +89,9 @@ def list_sweeps(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
         if recipe.startswith(PREFIX)
     ]
     tried = group_pairs(
-        ((recipe, tuple(key for key, _ in cell)), found)
+        ((recipe, tuple(key for key, _ in cell)), measured)
         for (recipe, cell), several in group_pairs(cells).items()
-        if (found := _measure(cell, several))
+        if (measured := _measure(cell, several))
     )
     return [
         _describe(SweptSettings(recipe, keys, tuple(sorted(each, key=lambda t: t.rank))), n)
