@@ -22,12 +22,12 @@ def refused(command: Command, *arguments: str) -> str:
 
 def message(answer: Answer) -> str:
     """What a failed command said last, after the lines of its rounds."""
-    said = [line for line in answer.err.splitlines() if "  round " not in line]
+    lines = [line for line in answer.err.splitlines() if "  round " not in line]
     assert answer.code == 2
-    assert said[0].startswith("fedfm: ")
-    assert 1 <= len(said) <= 2
+    assert lines[0].startswith("fedfm: ")
+    assert 1 <= len(lines) <= 2
     assert "Traceback" not in answer.err
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 SETTINGS = {
@@ -186,17 +186,17 @@ def test_a_config_that_is_not_there(command):
 @pytest.mark.parametrize("cell", ["nan", "inf", "1e300", "", "tall"])
 def test_a_cell_of_a_table_that_is_no_number_is_named(command, cell):
     Path("table.csv").write_text("height,label\n" + "1.5,a\n2.5,b\n" * 9 + f"{cell},a\n")
-    said = refused(
+    line = refused(
         command, "run", "digits", *sets("data.name=csv", "data.path=table.csv", "model.name=mlp")
     )
     problem = "a missing value" if cell in ("nan", "") else "not a number, or not one that"
-    assert f"table.csv, row 20, column 'height': '{cell}' is {problem}" in said
+    assert f"table.csv, row 20, column 'height': '{cell}' is {problem}" in line
 
 
 def test_a_file_that_is_no_archive_is_named(command):
     Path("images.tar").write_text("no images")
-    said = refused(command, "run", "digits", *sets("data.name=folder", "data.path=images.tar"))
-    assert "cannot read images.tar: file could not be opened successfully\n" in said
+    line = refused(command, "run", "digits", *sets("data.name=folder", "data.path=images.tar"))
+    assert "cannot read images.tar: file could not be opened successfully\n" in line
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8b\x08 and so on"], ids=["empty", "altered"])
@@ -204,9 +204,9 @@ def test_a_damaged_archive_is_named_and_kept(command, content):
     archive = Path("files/cifar10/cifar-10-binary.tar.gz")
     archive.parent.mkdir(parents=True)
     archive.write_bytes(content)
-    said = refused(command, "run", "cifar10", "--set", "data.dir=files")
-    assert f"{archive} is damaged or altered: its md5 is " in said
-    assert "expected c32a1d4ab5d03f1284b67883e8d87530" in said
+    line = refused(command, "run", "cifar10", "--set", "data.dir=files")
+    assert f"{archive} is damaged or altered: its md5 is " in line
+    assert "expected c32a1d4ab5d03f1284b67883e8d87530" in line
 
 
 # --- Folders ------------------------------------------------------------------------------------
@@ -256,9 +256,9 @@ def test_a_damaged_run_is_not_resumed(command):
 
 
 def test_training_that_diverges_is_told_with_round_and_clients(command):
-    said = message(command(*RUN, "--set", "lr=1e6"))
-    assert "round 1: the training of every client diverged (clients 0, 1, 2, 3)" in said
-    assert "checkpoint" not in said
+    line = message(command(*RUN, "--set", "lr=1e6"))
+    assert "round 1: the training of every client diverged (clients 0, 1, 2, 3)" in line
+    assert "checkpoint" not in line
     assert not Path("run/rounds.jsonl").exists()
     assert not Path("run/summary.json").exists()
 
@@ -280,8 +280,8 @@ def test_when_training_diverges_later_the_last_good_checkpoint_is_kept(command):
 
 
 def test_a_run_that_diverged_is_started_again_in_its_folder(command):
-    said = message(command(*RUN, "--set", "lr=1e6"))
-    assert said.endswith("Try a smaller lr or a weaker method, and start again with --overwrite")
+    line = message(command(*RUN, "--set", "lr=1e6"))
+    assert line.endswith("Try a smaller lr or a weaker method, and start again with --overwrite")
     assert "start again with --overwrite" in refused(command, *RUN)
     assert command(*RUN, "--overwrite").code == 0
     assert command(*RUN, "--out", "fresh").code == 0

@@ -230,7 +230,7 @@ def test_an_archive_of_other_classes_is_not_cinic10(tmp_path, read):
 
 
 @pytest.fixture
-def own(tmp_path):
+def read_own_files(tmp_path):
     """Loads the user's data at a path, or in files put there, keeping its cache in tmp_path."""
 
     def load_it(what, **options) -> Dataset:
@@ -256,7 +256,7 @@ def assert_divided(data: Dataset) -> None:
     assert data.std == pytest.approx(raw.std(0, correction=0).tolist())
 
 
-def test_a_folder_of_class_folders_is_read(own):
+def test_a_folder_of_class_folders_is_read(read_own_files):
     extra = {
         "valid/bird/1.png": b"never read",
         "val/cat/1.png": b"never read",
@@ -265,21 +265,21 @@ def test_a_folder_of_class_folders_is_read(own):
         "train/cat/.hidden": b"",
         "__MACOSX/train/cat/1.png": b"",
     }
-    assert_divided(own(divided(6, 5, 3) | extra))
+    assert_divided(read_own_files(divided(6, 5, 3) | extra))
 
 
 @pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz"])
 @pytest.mark.parametrize("root", ["", "./", "pets/", "a/b/"])
-def test_a_tar_gives_what_its_folder_would(tmp_path, own, mode, root):
+def test_a_tar_gives_what_its_folder_would(tmp_path, read_own_files, mode, root):
     files = {root + name: data for name, data in reversed(divided(6, 5, 3).items())}
     archive = tar(tmp_path / f"pets.tar{mode[1:].replace(':', '.').rstrip('.')}", files, mode)
-    assert_divided(own(archive))
+    assert_divided(read_own_files(archive))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", archive.name]
 
 
-def test_undivided_class_folders_lose_a_fixed_fifth_of_each_class_to_testing(own):
+def test_undivided_class_folders_lose_a_fixed_fifth_of_each_class_to_testing(read_own_files):
     files = {f"{c}/{i}.png": png(pixels(ord(c) * 100 + i, 4, 4)) for c in "ab" for i in range(10)}
-    data = own(files | {"only/1.png": png(pixels(1, 4, 4))})
+    data = read_own_files(files | {"only/1.png": png(pixels(1, 4, 4))})
     assert data.classes == ("a", "b", "only")
     assert torch.bincount(data.test.labels).tolist() == [2, 2]
     assert torch.bincount(data.train.labels).tolist() == [8, 8, 1]
@@ -287,41 +287,45 @@ def test_undivided_class_folders_lose_a_fixed_fifth_of_each_class_to_testing(own
     assert len(set(map(tuple, both.tolist()))) == 21
 
 
-def test_classes_named_by_numbers_are_in_their_order(own):
+def test_classes_named_by_numbers_are_in_their_order(read_own_files):
     image = png(pixels(1, 4, 4))
-    data = own({f"{part}/{c}/1.png": image for part in ("train", "test") for c in (10, 9, 1)})
+    data = read_own_files(
+        {f"{part}/{c}/1.png": image for part in ("train", "test") for c in (10, 9, 1)}
+    )
     assert data.classes == ("1", "9", "10")
 
 
-def test_grey_images_have_one_channel_unless_others_have_colours(own, tmp_path):
-    assert own(divided(6, 5)).shape == (1, 6, 5)
+def test_grey_images_have_one_channel_unless_others_have_colours(read_own_files, tmp_path):
+    assert read_own_files(divided(6, 5)).shape == (1, 6, 5)
     mixed = divided(6, 5, 3) | {"train/cat/3.png": png(pixels(3, 6, 5))}
-    data = own(tree(tmp_path / "mixed", mixed))
+    data = read_own_files(tree(tmp_path / "mixed", mixed))
     grey = torch.from_numpy(pixels(3, 6, 5)).expand(3, 6, 5)
     assert any(torch.equal(image, grey) for image in data.train.inputs)
 
 
 @pytest.mark.parametrize("format", ["jpeg", "bmp"])
-def test_other_formats_are_read_too(own, format):
+def test_other_formats_are_read_too(read_own_files, format):
     grey, stream = np.full((6, 5), 77, np.uint8), io.BytesIO()
     Image.fromarray(grey).save(stream, format)
-    data = own({f"{part}/cat/1.{format.upper()}": stream.getvalue() for part in ("train", "test")})
+    data = read_own_files(
+        {f"{part}/cat/1.{format.upper()}": stream.getvalue() for part in ("train", "test")}
+    )
     assert torch.equal(data.train.inputs, torch.full((1, 1, 6, 5), 77, dtype=torch.uint8))
     assert data.std == (1.0,)
 
 
-def test_images_of_differing_size_need_a_size(own, tmp_path):
+def test_images_of_differing_size_need_a_size(read_own_files, tmp_path):
     files = divided(6, 5, 3) | {"train/dog/5.png": png(np.full((8, 12, 3), 9, np.uint8))}
     path = tree(tmp_path / "own", files)
     with pytest.raises(UserError, match=r"\(6, 5\).*5\.png.*\(8, 12\).*'size'"):
-        own(path)
-    data = own(path, size=7)
+        read_own_files(path)
+    data = read_own_files(path, size=7)
     assert data.shape == (3, 7, 7)
     (dog,) = data.train.inputs[data.train.labels == 1]
     assert torch.equal(dog, torch.full((3, 7, 7), 9, dtype=torch.uint8))
-    assert own(path, size=3).shape == (3, 3, 3)
+    assert read_own_files(path, size=3).shape == (3, 3, 3)
     with pytest.raises(UserError, match=r"size.*\b1\b.*\b0\b"):
-        own(path, size=0)
+        read_own_files(path, size=0)
 
 
 def deep() -> bytes:
@@ -341,39 +345,39 @@ def deep() -> bytes:
         ({"test/bird/1.png": b""}, r"training.*\bbird\b"),
     ],
 )
-def test_files_that_cannot_be_used_are_named(own, files, message):
+def test_files_that_cannot_be_used_are_named(read_own_files, files, message):
     with pytest.raises(UserError, match=message):
-        own(divided(6, 5, 3) | files)
+        read_own_files(divided(6, 5, 3) | files)
 
 
-def test_images_of_one_class_alone_are_told_from_stray_ones(own):
+def test_images_of_one_class_alone_are_told_from_stray_ones(read_own_files):
     image = png(pixels(1, 6, 5))
     with pytest.raises(UserError, match=r"'covid'.*train/covid/.*test/covid/"):
-        own({"covid/0.png": image, "covid/1.png": image})
+        read_own_files({"covid/0.png": image, "covid/1.png": image})
 
 
-def test_a_class_folder_without_images_is_named(own, tmp_path, caplog):
-    own(divided(6, 5, 3))
+def test_a_class_folder_without_images_is_named(read_own_files, tmp_path, caplog):
+    read_own_files(divided(6, 5, 3))
     assert caplog.text == ""
     (tmp_path / "own" / "train" / "rare").mkdir()
-    own(tmp_path / "own")
+    read_own_files(tmp_path / "own")
     assert "no images in rare" in caplog.text
 
 
-def test_paths_without_images_are_refused(own, tmp_path):
+def test_paths_without_images_are_refused(read_own_files, tmp_path):
     with pytest.raises(UserError, match="/nowhere"):
-        own(tmp_path / "nowhere")
+        read_own_files(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"class folders.*\.png"):
-        own({"README.txt": b""})
+        read_own_files({"README.txt": b""})
     with pytest.raises(UserError, match=r"/train-only.* test/"):
-        own(tree(tmp_path / "train-only", {"train/cat/1.png": png(pixels(1, 4, 4))}))
+        read_own_files(tree(tmp_path / "train-only", {"train/cat/1.png": png(pixels(1, 4, 4))}))
     (tmp_path / "pets.zip").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"pets\.zip.*\.tar"):
-        own(tmp_path / "pets.zip")
+        read_own_files(tmp_path / "pets.zip")
 
 
 @pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz"])
-def test_a_tar_cut_anywhere_is_reported(tmp_path, own, mode):
+def test_a_tar_cut_anywhere_is_reported(tmp_path, read_own_files, mode):
     """Even where a plain tar is cut between two files, which the standard library lets pass."""
     archive = tar(tmp_path / "pets.tar", divided(6, 5, 3), mode)
     whole = archive.read_bytes()
@@ -383,34 +387,34 @@ def test_a_tar_cut_anywhere_is_reported(tmp_path, own, mode):
             continue
         archive.write_bytes(whole[:length])
         with pytest.raises(UserError, match=r"(?s)pets\.tar.*download"):
-            own(archive)
+            read_own_files(archive)
 
 
-def test_a_tar_with_a_damaged_header_is_reported(tmp_path, own):
+def test_a_tar_with_a_damaged_header_is_reported(tmp_path, read_own_files):
     archive = tar(tmp_path / "pets.tar", divided(6, 5, 3), "w:")
     whole = bytearray(archive.read_bytes())
     whole[2048] ^= 255
     archive.write_bytes(whole)
     with pytest.raises(UserError, match=r"(?s)pets\.tar.*download"):
-        own(archive)
+        read_own_files(archive)
 
 
-def test_links_in_a_tar_are_refused(tmp_path, own):
+def test_links_in_a_tar_are_refused(tmp_path, read_own_files):
     archive = tar(tmp_path / "pets.tar", divided(6, 5, 3), "w:")
     with tarfile.open(archive, "a") as opened:
         link = tarfile.TarInfo("train/cat/link.png")
         link.type, link.linkname = tarfile.SYMTYPE, "../../../../etc/passwd"
         opened.addfile(link)
     with pytest.raises(UserError, match=r"train/cat/link\.png.*\blink\b"):
-        own(archive)
+        read_own_files(archive)
 
 
-def test_folders_may_be_links_to_folders(tmp_path, own):
+def test_folders_may_be_links_to_folders(tmp_path, read_own_files):
     there = tree(tmp_path / "there", divided(6, 5, 3))
     (tmp_path / "here").mkdir()
     for part in ("train", "test"):
         (tmp_path / "here" / part).symlink_to(there / part)
-    assert_divided(own(tmp_path / "here"))
+    assert_divided(read_own_files(tmp_path / "here"))
 
 
 @pytest.fixture
@@ -428,45 +432,47 @@ def decodings(monkeypatch) -> list[str]:
 
 
 @pytest.mark.parametrize("archived", [False, True])
-def test_images_are_decoded_once_until_a_file_changes(tmp_path, own, decodings, archived):
+def test_images_are_decoded_once_until_a_file_changes(
+    tmp_path, read_own_files, decodings, archived
+):
     files = divided(6, 5, 3)
     path = tar(tmp_path / "a.tar.gz", files) if archived else tree(tmp_path / "own", files)
-    assert_divided(own(path))
-    assert_divided(own(path))
+    assert_divided(read_own_files(path))
+    assert_divided(read_own_files(path))
     assert len(decodings) == 5
     os.utime(path if archived else path / "train/cat/3.png", ns=(1, 1))
-    assert_divided(own(path))
+    assert_divided(read_own_files(path))
     assert len(decodings) == 10
     if not archived:
         (path / "train/cat/3.png").unlink()
-        assert len(own(path).train) == 2
+        assert len(read_own_files(path).train) == 2
 
 
-def test_a_damaged_cache_is_made_again(tmp_path, own, decodings):
+def test_a_damaged_cache_is_made_again(tmp_path, read_own_files, decodings):
     path = tree(tmp_path / "own", divided(6, 5, 3))
-    own(path)
+    read_own_files(path)
     [kept] = (tmp_path / "cache" / "folder").iterdir()
     kept.write_bytes(kept.read_bytes()[:-1])
-    assert_divided(own(path))
+    assert_divided(read_own_files(path))
     assert len(decodings) == 10
-    assert_divided(own(path))
+    assert_divided(read_own_files(path))
     assert len(decodings) == 10
 
 
 def test_a_cache_that_cannot_be_written_leaves_nothing_and_stops_nobody(
-    tmp_path, own, decodings, monkeypatch
+    tmp_path, read_own_files, decodings, monkeypatch
 ):
     def full(*args):
         raise OSError("No space left on device")
 
     path = tree(tmp_path / "own", divided(6, 5, 3))
     monkeypatch.setattr("fedfm.data.archives.os.replace", full)
-    assert_divided(own(path))
+    assert_divided(read_own_files(path))
     assert list((tmp_path / "cache" / "folder").iterdir()) == []
 
 
 @pytest.mark.parametrize("archived", [False, True])
-def test_a_terminal_shows_how_far_reading_is(tmp_path, own, monkeypatch, archived):
+def test_a_terminal_shows_how_far_reading_is(tmp_path, read_own_files, monkeypatch, archived):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -474,7 +480,7 @@ def test_a_terminal_shows_how_far_reading_is(tmp_path, own, monkeypatch, archive
     files, screen = divided(6, 5, 3), Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    assert_divided(own(tar(tmp_path / "pets.tar", files, "w:") if archived else files))
+    assert_divided(read_own_files(tar(tmp_path / "pets.tar", files, "w:") if archived else files))
     assert ("Reading pets.tar" if archived else "Reading own") in screen.getvalue()
 
 
@@ -581,7 +587,7 @@ def test_a_table_that_is_not_there_is_refused(tmp_path):
         load("csv", dir=tmp_path, path=tmp_path / "none.csv")
 
 
-def test_samples_have_one_order_whatever_files_they_come_from(tmp_path, read, own):
+def test_samples_have_one_order_whatever_files_they_come_from(tmp_path, read, read_own_files):
     """The official archive, PNG folders under any names, and arrays: one partition, one result."""
     images = {name: pixels(seed, 2, 3, 32, 32) for seed, name in enumerate(BATCHES)}
     labels = {name: np.array([[2 * i], [2 * i + 1]], np.uint8) for i, name in enumerate(BATCHES)}
@@ -606,16 +612,16 @@ def test_samples_have_one_order_whatever_files_they_come_from(tmp_path, read, ow
         for some in (every[::-1], tests[::-1])
     )
     arrays = Dataset("mine", train, test, CLASSES)
-    for data in (own(files), arrays):
+    for data in (read_own_files(files), arrays):
         assert data.classes == official.classes
         assert data.digest == official.digest
 
 
-def test_normalisation_can_be_given_for_every_source(own):
-    data = own(divided(6, 5, 3), mean=(125.0, 120.0, 110.0), std=(50.0, 51.0, 52.0))
+def test_normalisation_can_be_given_for_every_source(read_own_files):
+    data = read_own_files(divided(6, 5, 3), mean=(125.0, 120.0, 110.0), std=(50.0, 51.0, 52.0))
     assert (data.mean, data.std) == ((125.0, 120.0, 110.0), (50.0, 51.0, 52.0))
     assert load("digits", mean=(8.0,), std=(6.0,)).mean == (8.0,)
     with pytest.raises(UserError, match=r"data\.mean.*data\.std"):
         load("digits", mean=(8.0,))
     with pytest.raises(UserError, match=r"mean.*std.*\b255\b"):
-        own(divided(6, 5, 3), mean=(0.5,) * 3, std=(0.2,) * 3)
+        read_own_files(divided(6, 5, 3), mean=(0.5,) * 3, std=(0.2,) * 3)

@@ -23,14 +23,14 @@ def outcome(claim: Claim, **changes):
         for method, values in accuracies.items()
         for seed, value in enumerate(values)
     ]
-    (found,) = judge_claims([claim], {"anchors": build_table(load_recipe("anchors"), runs)})
-    return found
+    (claim_result,) = judge_claims([claim], {"anchors": build_table(load_recipe("anchors"), runs)})
+    return claim_result
 
 
 def test_a_claim_that_holds_says_by_how_much():
-    found = outcome(PAIR, **{"FedFM (weighted)": [72.0, 73.0, 74.6]})
+    result = outcome(PAIR, **{"FedFM (weighted)": [72.0, 73.0, 74.6]})
     # differences 6, 6, 6.6: mean 6.2, deviation 0.3464, t = 4.303: 6.2 +- 0.86
-    assert found.row == [
+    assert result.row == [
         "FedFM (weighted) beats FedAvg",
         "+6.20",
         "+6.20 ± 0.35",
@@ -59,13 +59,13 @@ def test_several_seeds_decide_by_the_interval_of_their_differences():
     [(71.0, HOLDS), (71.1, UNDECIDED), (72.0, UNDECIDED), (72.9, UNDECIDED), (73.0, FAILS)],
 )
 def test_one_seed_decides_only_from_a_point_on(accuracy, expected):
-    found = outcome(PAIR, FedAvg=[accuracy])
-    assert (found.outcome, found.deviation, found.row[3]) == (expected, None, "")
+    result = outcome(PAIR, FedAvg=[accuracy])
+    assert (result.outcome, result.deviation, result.row[3]) == (expected, None, "")
 
 
 def test_only_seeds_that_both_have_count():
-    found = outcome(PAIR, FedAvg=[60.0])
-    assert (found.seeds, found.difference) == ([0], pytest.approx(12.0))
+    result = outcome(PAIR, FedAvg=[60.0])
+    assert (result.seeds, result.difference) == ([0], pytest.approx(12.0))
     assert outcome(PAIR, FedAvg=[]).row[1:] == ["+6.20", "", "", "0", UNKNOWN]
 
 
@@ -101,10 +101,10 @@ def test_the_best_of_several_is_the_one_to_beat_once_all_are_run():
     rivals = {"method": ["FedAvg", "FedFM (uniform)"]}
     claim = Claim("best", "anchors", {"method": ["FedFM (weighted)"]}, rivals, best=True)
     assert outcome(claim).outcome == UNKNOWN
-    found = outcome(claim, **{"FedFM (uniform)": [75.0, 75.1, 76.0]})
-    assert found.outcome == FAILS
-    assert found.difference == pytest.approx(-7.1 / 3)
-    assert found.papers == pytest.approx(0.02)
+    result = outcome(claim, **{"FedFM (uniform)": [75.0, 75.1, 76.0]})
+    assert result.outcome == FAILS
+    assert result.difference == pytest.approx(-7.1 / 3)
+    assert result.papers == pytest.approx(0.02)
 
 
 def test_a_rival_may_be_a_cell_of_another_table():
@@ -124,9 +124,9 @@ def test_a_rival_may_be_a_cell_of_another_table():
         ),
         "main": build_table(load_recipe("main"), [result(scaffold, 0, 70.0, recipe="main")]),
     }
-    (found,) = judge_claims([claim], tables)
-    assert found.outcome == HOLDS
-    assert found.difference == pytest.approx(3.0)
+    (claim_result,) = judge_claims([claim], tables)
+    assert claim_result.outcome == HOLDS
+    assert claim_result.difference == pytest.approx(3.0)
 
 
 TRIED = Claim("x", "proto", {"method": ["FedFM"]}, {"method": ["MOON", "SCAFFOLD", "FedAvg"]})
@@ -146,16 +146,16 @@ def test_a_claim_names_rivals_that_were_not_tuned(choice, untuned):
         for label, method in (methods | {"FedAvg": "fedavg"}).items()
     ]
     table = build_table(load_recipe("proto"), runs)
-    found = list(judge_claims([TRIED], {"proto": table}, choice))
-    assert [each.untuned for each in found] == [untuned, (), ()]
-    assert found[0].row[-1] == UNDECIDED + (" (MOON not tuned)" if untuned else "")
+    results = list(judge_claims([TRIED], {"proto": table}, choice))
+    assert [each.untuned for each in results] == [untuned, (), ()]
+    assert results[0].row[-1] == UNDECIDED + (" (MOON not tuned)" if untuned else "")
 
 
 def test_every_claim_of_the_plan_is_about_cells_of_its_recipes(tmp_path):
     plan = load_plan()
-    found = list(judge_claims(plan.claims, build_tables(plan, tmp_path, ())))
-    assert {each.outcome for each in found} == {UNKNOWN}
-    says = [each.says for each in found]
+    results = list(judge_claims(plan.claims, build_tables(plan, tmp_path, ())))
+    assert {each.outcome for each in results} == {UNKNOWN}
+    says = [each.says for each in results]
     assert len(set(says)) == len(says) > 150
     assert "FedFM beats SCAFFOLD: CIFAR-10, NIID-2" in says
     assert "feature matching improves MOON" in says
@@ -171,5 +171,5 @@ def test_less_traffic_is_better():
     ]
     better, than = ({"method": [method]} for method, _ in reversed(cells))
     claim = Claim("less", "lite", better, than, measure="floats_up")
-    (found,) = judge_claims([claim], {"lite": build_table(load_recipe("lite"), runs)})
-    assert (found.outcome, found.difference) == (HOLDS, 80.0)
+    (claim_result,) = judge_claims([claim], {"lite": build_table(load_recipe("lite"), runs)})
+    assert (claim_result.outcome, claim_result.difference) == (HOLDS, 80.0)

@@ -114,9 +114,9 @@ def runs(tmp_path) -> Path:
 
 
 def test_the_table_holds_the_numbers_of_the_runs(runs):
-    found = {row[0]: row for row in rows(page_of(runs))}
-    assert list(found) == ["fedavg", "fedfm"]
-    for method, row in found.items():
+    row_of = {row[0]: row for row in rows(page_of(runs))}
+    assert list(row_of) == ["fedavg", "fedfm"]
+    for method, row in row_of.items():
         summaries = [summary(runs / f"{method}-{seed}") for seed in range(3)]
         accuracies = 100 * np.array([each["test_accuracy"] for each in summaries])
         assert row[1] == "3"
@@ -211,10 +211,10 @@ def test_a_config_can_be_run_again(runs):
 
 
 def test_the_command_of_a_config_names_a_file_for_methods_of_ones_own(runs):
-    own = tomllib.loads((runs / "fedfm-0" / "config.toml").read_text())
-    own |= {"method": {"mine": {}}, "code": {"mine": "0123456789ab"}}
+    written = tomllib.loads((runs / "fedfm-0" / "config.toml").read_text())
+    written |= {"method": {"mine": {}}, "code": {"mine": "0123456789ab"}}
     folder = write_run(runs / "own")
-    (folder / "config.toml").write_text(tomli_w.dumps(own))
+    (folder / "config.toml").write_text(tomli_w.dumps(written))
     change(folder, method="mine")
     configs = page_of(runs).every("details", class_="config")
     commands = [config.every("code", class_="command")[0].text for config in configs]
@@ -318,9 +318,9 @@ def test_a_copy_of_a_run_counts_once(runs):
     assert len(findings.runs) == 6
     assert left_out(findings)["fedfm-1"].endswith("copy")
     change(runs / "copy", test_accuracy=0.125)
-    said = left_out(discover_runs([runs]))["fedfm-1"]
-    assert "the same config and seed as" in said
-    assert said.endswith("% instead of 12.50%")
+    reason = left_out(discover_runs([runs]))["fedfm-1"]
+    assert "the same config and seed as" in reason
+    assert reason.endswith("% instead of 12.50%")
 
 
 def test_a_deployment_stands_beside_its_simulation(runs, tmp_path):
@@ -462,13 +462,13 @@ def test_methods_of_ones_own_stand_beside_others(tmp_path):
     write_run(tmp_path / "known")
     config = load_config("digits", ["rounds=8"]).as_toml()
     mine = {"method": {"mine": {}}, "code": {"mine": "0123456789ab"}}
-    own = write_run(tmp_path / "own")
-    (own / "config.toml").write_text(tomli_w.dumps(config | mine))
-    change(own, method="mine")
+    folder = write_run(tmp_path / "own")
+    (folder / "config.toml").write_text(tomli_w.dumps(config | mine))
+    change(folder, method="mine")
     (setting,) = group_by_setting(discover_runs([tmp_path]).runs)
     assert [entry.label for entry in setting.entries] == ["fedfm", "mine"]
-    assert "unknown method" not in page_of(own).text
-    (own / "config.toml").write_text(tomli_w.dumps(config | {"code": {"model.cnn": "ab"}}))
+    assert "unknown method" not in page_of(folder).text
+    (folder / "config.toml").write_text(tomli_w.dumps(config | {"code": {"model.cnn": "ab"}}))
     assert len(group_by_setting(discover_runs([tmp_path]).runs)) == 2
 
 
@@ -532,16 +532,16 @@ def test_a_model_costs_what_was_sent_until_its_round(tmp_path, counts, expected)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in changed))
     change(folder, test_accuracy=counts)
-    (found,) = discover_runs([folder]).runs
-    assert found.best_so_far.tolist() == expected
-    (setting,) = group_by_setting([found])
+    (run,) = discover_runs([folder]).runs
+    assert run.best_so_far.tolist() == expected
+    (setting,) = group_by_setting([run])
     assert tables.find_common_accuracy(setting) == pytest.approx(100 * max(expected))
 
 
 def test_files_of_ones_own_name_the_data(tmp_path):
     folder = write_run(tmp_path / "run")
-    own = {"data": {"name": "folder", "path": "data/retina.tar.xz"}}
-    config = load_config("digits", ["rounds=8"]).as_toml() | own
+    changes = {"data": {"name": "folder", "path": "data/retina.tar.xz"}}
+    config = load_config("digits", ["rounds=8"]).as_toml() | changes
     (folder / "config.toml").write_text(tomli_w.dumps(config))
     assert page_of(folder).every("h1")[0].text == "Federated learning on retina"
 
@@ -703,7 +703,7 @@ def test_a_run_without_validation_is_shown(runs):
             client_accuracies=[],
             test_accuracy=lines[-1]["test_accuracy"],
         )
-    found = discover_runs([runs])
-    assert not found.left_out
-    assert found.runs[0].best_so_far.tolist() == found.runs[0].accuracy.tolist()
+    discovered = discover_runs([runs])
+    assert not discovered.left_out
+    assert discovered.runs[0].best_so_far.tolist() == discovered.runs[0].accuracy.tolist()
     assert not page_of(runs).every("svg", class_="dots")

@@ -68,8 +68,8 @@ def test_the_test_values_are_scikit_learn_s_and_auc_is_exact(everything):
     assert [*everything.test] == ALL
     assert everything.test["auc"] == pytest.approx(exact_auc(logits, labels), abs=1e-6)
     for name in set(ALL) - {"auc"}:
-        found = np.array(everything.test[name], float)
-        np.testing.assert_allclose(found, expected(name, logits, labels), rtol=1e-4, atol=1e-6)
+        measured = np.array(everything.test[name], float)
+        np.testing.assert_allclose(measured, expected(name, logits, labels), rtol=1e-4, atol=1e-6)
 
 
 def test_records_have_the_metrics_that_are_one_number(everything):
@@ -100,15 +100,15 @@ def test_files_have_the_metrics(everything, folder):
     assert [RoundRecord(**line) for line in lines] == [*everything.rounds]
     rows = [*csv.DictReader((folder / "rounds.csv").read_text().splitlines())]
     assert float(rows[0]["val_log_loss"]) == everything.rounds[0].metrics["val"]["log_loss"]
-    found = json.loads((folder / "summary.json").read_text())
-    assert found["metrics"] == everything.best.metrics
-    assert np.shape(found["metrics"]["test"]["confusion"]) == (10, 10)
-    assert found["clients"]["accuracy"]["worst"] == everything.clients.worst("accuracy")
-    assert found["clients"]["values"]["auc"] == [*everything.clients.values["auc"]]
+    content = json.loads((folder / "summary.json").read_text())
+    assert content["metrics"] == everything.best.metrics
+    assert np.shape(content["metrics"]["test"]["confusion"]) == (10, 10)
+    assert content["clients"]["accuracy"]["worst"] == everything.clients.worst("accuracy")
+    assert content["clients"]["values"]["auc"] == [*everything.clients.values["auc"]]
     summary = read_summary(folder)
     assert summary.metrics["test_auc"] == everything.test["auc"]
     assert summary.metrics["p10_accuracy"] == everything.clients.percentile("accuracy")
-    assert summary.metrics["fine_tuned_mean_accuracy"] == found["fine_tuned"]["accuracy"]["mean"]
+    assert summary.metrics["fine_tuned_mean_accuracy"] == content["fine_tuned"]["accuracy"]["mean"]
 
 
 def test_people_and_tracking_services_see_the_metrics(everything):
@@ -136,9 +136,9 @@ def test_by_default_rounds_have_no_new_key_and_evaluation_no_new_pass(tmp_path, 
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
     assert "metrics" not in line
     assert {*line} == {*RoundRecord.__dataclass_fields__} - {"metrics"}
-    found = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert "metrics" not in found
-    assert found["clients"]["accuracy"]["clients"] == 4
+    content = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "metrics" not in content
+    assert content["clients"]["accuracy"]["clients"] == 4
 
 
 def test_further_metrics_need_no_further_pass_and_change_no_result(monkeypatch):
@@ -360,14 +360,14 @@ def test_per_client_test_results_use_the_samples_that_belong_to_clients():
     train, test = device_data(network, world)
     evaluator = Evaluator(LoopExecutor(network, train), [], (train, test), measures, two)
     whole = Evaluator(LoopExecutor(network, train), [], (train, test), measures)
-    found, alike = evaluator(copy_model(network)), whole(copy_model(network))
-    assert float(found.test["accuracy"]) == float(alike.test["accuracy"])
-    assert float(found.test["auc"]) == pytest.approx(float(alike.test["auc"]), abs=1e-6)
+    by_client, alike = evaluator(copy_model(network)), whole(copy_model(network))
+    assert float(by_client.test["accuracy"]) == float(alike.test["accuracy"])
+    assert float(by_client.test["auc"]) == pytest.approx(float(alike.test["auc"]), abs=1e-6)
     with torch.no_grad():
         logits = network.eval()(world.normalise(world.test.inputs))[1]
     right = (logits.argmax(1) == world.test.labels).double()
-    assert found.clients["accuracy"].tolist() == [float(right[part].mean()) for part in two]
-    assert found.validation == alike.validation == alike.clients == {}
+    assert by_client.clients["accuracy"].tolist() == [float(right[part].mean()) for part in two]
+    assert by_client.validation == alike.validation == alike.clients == {}
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -386,21 +386,21 @@ def test_auc_of_each_client_is_exact_whichever_model_it_has(own):
     def stacked(some):
         return Model(*map(trees.stack, zip(*(copy_model(networks[k]) for k in some), strict=True)))
 
-    found = evaluator(copy_model(networks[0]), OwnModels(3, stacked) if own else None)
+    measured = evaluator(copy_model(networks[0]), OwnModels(3, stacked) if own else None)
 
     def predict_own(split, part, network):
         with torch.no_grad():
             return network.eval()(world.normalise(split.inputs[part]))[1], split.labels[part]
 
     for values, split, parts in (
-        (found.clients["auc"], world.test, owned),
-        (found.validation["auc"], world.train, validation),
+        (measured.clients["auc"], world.test, owned),
+        (measured.validation["auc"], world.train, validation),
     ):
         pairs = [predict_own(split, *each) for each in zip(parts, networks, strict=True)]
         assert values.tolist() == pytest.approx([exact_auc(*pair) for pair in pairs], abs=1e-6)
     pairs = [predict_own(world.test, *each) for each in zip(owned, networks, strict=True)]
     pooled = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    assert float(found.test["auc"]) == pytest.approx(exact_auc(*pooled), abs=1e-6)
+    assert float(measured.test["auc"]) == pytest.approx(exact_auc(*pooled), abs=1e-6)
 
 
 def test_test_samples_of_a_class_that_training_lacks_are_refused():
@@ -412,9 +412,11 @@ def test_test_samples_of_a_class_that_training_lacks_are_refused():
 
 
 def test_clients_are_tested_on_their_own_samples_in_a_run():
-    world, own = natural(), Partition("natural")
+    world, partition = natural(), Partition("natural")
     training = Training(rounds=2, epochs=1, validation=0, fine_tune=1)
-    result = simulate("mlp", world, "fedavg", partition=own, training=training, executor="loop")
+    result = simulate(
+        "mlp", world, "fedavg", partition=partition, training=training, executor="loop"
+    )
     results, counts = result.clients, world.test.clients.bincount()
     assert results is not None
     assert result.best.fine_tuned is not None
@@ -444,8 +446,8 @@ def test_fine_tuning_is_local_training_of_the_reported_model(everything):
             logits = network(inputs[batch])[1]
             torch.nn.functional.cross_entropy(logits, digits.train.labels[batch]).backward()
             optimizer.step()
-        own = made.evaluate.validation[client]
-        right = network(inputs[own])[1].argmax(1) == digits.train.labels[own]
+        samples = made.evaluate.validation[client]
+        right = network(inputs[samples])[1].argmax(1) == digits.train.labels[samples]
         assert tuned.values["accuracy"][client] == pytest.approx(float(right.double().mean()))
 
 

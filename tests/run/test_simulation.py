@@ -104,12 +104,13 @@ def test_a_batch_of_one_is_fine_where_batch_norm_sees_several_values_of_it():
 
 def test_the_best_round_by_validation_is_reported_and_the_first_of_equals(monkeypatch):
     made = simulation()
-    found = [(0.5, 0.1), (0.8, 0.2), (0.8, 0.9), (0.7, 0.8)]
+    accuracies = [(0.5, 0.1), (0.8, 0.2), (0.8, 0.9), (0.7, 0.8)]
     make = partial(torch.tensor, dtype=torch.float64)
     scores = iter(
-        Evaluation({"accuracy": make([val])}, {"accuracy": make(test)}, {}) for val, test in found
+        Evaluation({"accuracy": make([val])}, {"accuracy": make(test)}, {})
+        for val, test in accuracies
     )
-    monkeypatch.setattr(made, "evaluate", lambda model, own: next(scores))
+    monkeypatch.setattr(made, "evaluate", lambda model, own_models: next(scores))
     progress = Progress(made.start)
     models_by_round = {}
     for _ in range(4):
@@ -126,8 +127,8 @@ def followed(made: Simulation, monkeypatch) -> tuple[list[int], Progress]:
     """All rounds: in which of them their model was evaluated, and how it ended."""
     seen, evaluate = [], made.evaluate
 
-    def noted(model, own):
-        assert own is None
+    def noted(model, own_models):
+        assert own_models is None
         seen.append(model)
         return evaluate(model)
 
@@ -215,8 +216,8 @@ def test_buffers_that_a_network_replaces_are_averaged_and_saved():
     best = result.best.model
     assert best.buffers["mean"].abs().sum() > 0
     model.load_state_dict(best.params | best.buffers)
-    found = model.eval()(data.test.inputs)[1].argmax(1) == data.test.labels
-    assert found.double().mean() == pytest.approx(result.test_accuracy)
+    right = model.eval()(data.test.inputs)[1].argmax(1) == data.test.labels
+    assert right.double().mean() == pytest.approx(result.test_accuracy)
 
 
 def test_a_seed_that_diverges_does_not_take_the_others_with_it(tmp_path):
@@ -286,7 +287,7 @@ def of(outputs=4, **options):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"method": "fedfn"}, "did you mean 'fedfm'"),
         ({"method": [FedAvg(), "fedfm"]}, "both"),
@@ -296,9 +297,9 @@ def of(outputs=4, **options):
         ({"model": nn.Linear}, r"torch\.nn\.Module.*class"),
     ],
 )
-def test_parts_of_a_run_that_make_no_sense_are_refused(given, said):
+def test_parts_of_a_run_that_make_no_sense_are_refused(given, message):
     arguments = {"model": network(), "data": blobs(), "method": FedAvg(), "training": SHORT}
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         simulate(**(arguments | given))
 
 
@@ -326,7 +327,7 @@ def test_inputs_are_normalised_as_training_sees_them():
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         (Idle, r"spare\.weight, spare\.bias.*requires_grad=False"),
         (lambda: of(3), r"MLP.*\b3\b.*\b4\b"),
@@ -339,8 +340,8 @@ def test_inputs_are_normalised_as_training_sees_them():
         ),
     ],
 )
-def test_networks_that_cannot_be_trained_so_are_refused(model, said):
-    with pytest.raises(UserError, match=said):
+def test_networks_that_cannot_be_trained_so_are_refused(model, message):
+    with pytest.raises(UserError, match=message):
         simulate(model(), blobs(), FedAvg(), partition=Partition("iid"), training=SHORT)
 
 
@@ -431,7 +432,7 @@ def test_rounds_that_end_inside_a_cycle_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"clients": 0}, r"clients.*\b1\b.*\b0$"),
         ({"rounds": 0}, r"rounds.*\b1\b.*\b0$"),
@@ -444,8 +445,8 @@ def test_rounds_that_end_inside_a_cycle_are_refused():
         ({"batch_size": 0}, r"batch_size.*\b1\b.*\b0$"),
     ],
 )
-def test_settings_out_of_range_are_refused(change, said):
-    with pytest.raises(UserError, match=said):
+def test_settings_out_of_range_are_refused(change, message):
+    with pytest.raises(UserError, match=message):
         Training(**change)
 
 
@@ -455,7 +456,7 @@ def test_more_clients_than_samples_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "labels", "said"),
+    ("inputs", "labels", "message"),
     [
         (torch.tensor([[0.0], [torch.nan]]), [0, 1], r"NaN.*\b1\)"),
         (torch.zeros(2, 1), [0, 2], r"labels.*\b0\b.*\b2\b.*\b2 classes"),
@@ -463,9 +464,9 @@ def test_more_clients_than_samples_are_refused():
         (torch.zeros(0, 1), [], "no samples"),
     ],
 )
-def test_data_that_no_training_could_use_are_refused(inputs, labels, said):
+def test_data_that_no_training_could_use_are_refused(inputs, labels, message):
     split = Split(inputs, torch.tensor(labels, dtype=torch.int64))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Dataset("mine", split, split, ("a", "b"))
 
 
@@ -498,9 +499,9 @@ def test_rare_checkpoints_lose_rounds_and_no_result(tmp_path, stop):
     assert len(saved.read_text().splitlines() if saved.exists() else []) == (
         stop if stop == 5 else stop // 2 * 2
     )
-    found = run_together([replace(killed, watch=None)], blobs(), resume=True)[0]
-    assert [r.test_accuracy for r in found.rounds] == [r.test_accuracy for r in expected.rounds]
-    assert to_bytes(found.best.model.params) == to_bytes(expected.best.model.params)
+    resumed = run_together([replace(killed, watch=None)], blobs(), resume=True)[0]
+    assert [r.test_accuracy for r in resumed.rounds] == [r.test_accuracy for r in expected.rounds]
+    assert to_bytes(resumed.best.model.params) == to_bytes(expected.best.model.params)
 
 
 def rarely():
@@ -518,7 +519,7 @@ def rarely():
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "said"),
+    ("make", "given", "message"),
     [
         (Training, {"rounds": "3"}, "rounds.*whole.*'3'"),
         (Training, {"clients": 2.5}, r"clients.*whole.*2\.5"),
@@ -531,8 +532,8 @@ def rarely():
         (partial(replace, blobs()), {"test": (1, 2)}, r"Split\(inputs, labels\)"),
     ],
 )
-def test_settings_and_data_that_are_something_else_are_refused(make, given, said):
-    with pytest.raises(UserError, match=said):
+def test_settings_and_data_that_are_something_else_are_refused(make, given, message):
+    with pytest.raises(UserError, match=message):
         make(**given)
 
 
@@ -541,10 +542,10 @@ def test_numbers_and_names_of_other_libraries_become_pythons(tmp_path):
     training = replace(SHORT, **short)
     assert (type(training.rounds), type(training.lr)) == (int, float)
     named: dict[str, Any] = {"classes": np.array(blobs().classes), "mean": torch.tensor([0.5])}
-    own = replace(blobs(), **named, std=(1,))
-    assert (own.classes, own.mean, own.std) == (blobs().classes, (0.5,), (1.0,))
+    data = replace(blobs(), **named, std=(1,))
+    assert (data.classes, data.mean, data.std) == (blobs().classes, (0.5,), (1.0,))
     options = {"partition": Partition("iid"), "out": tmp_path / "run"}
-    assert simulate(network(), own, FedAvg(), training=training, **options).rounds
+    assert simulate(network(), data, FedAvg(), training=training, **options).rounds
 
 
 @pytest.mark.parametrize("seed", [1.5, -1, "0"])
@@ -555,8 +556,8 @@ def test_a_seed_is_a_whole_number(seed):
 
 def test_a_method_may_be_any_iterable_of_pieces():
     pieces = (piece for piece in [FedAvg()])
-    found = simulate(network(), blobs(), pieces, partition=Partition("iid"), training=SHORT)
-    assert found.method == "fedavg"
+    result = simulate(network(), blobs(), pieces, partition=Partition("iid"), training=SHORT)
+    assert result.method == "fedavg"
 
 
 def test_a_server_step_that_is_not_finite_ends_the_run():
@@ -574,9 +575,9 @@ def test_a_server_step_that_is_not_finite_ends_the_run():
 
 
 def test_the_result_says_how_many_answers_were_left_out():
-    found = simulate(network(), blobs(), FedAvg(), partition=Partition("iid"), training=SHORT)
-    assert "left out" not in describe_result(found)
-    rounds = tuple(replace(record, failed=2) for record in found.rounds)
-    lost = replace(found, rounds=rounds)
+    result = simulate(network(), blobs(), FedAvg(), partition=Partition("iid"), training=SHORT)
+    assert "left out" not in describe_result(result)
+    rounds = tuple(replace(record, failed=2) for record in result.rounds)
+    lost = replace(result, rounds=rounds)
     assert f"{2 * len(rounds)} client answers left out" in describe_result(lost)
     assert summarise(lost)["failed"] == 2 * len(rounds)

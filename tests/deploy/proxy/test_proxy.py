@@ -92,7 +92,7 @@ def test_a_client_may_try_again_while_the_superlink_is_away():
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("opening", "status"),
     [
         (b"GET /v1/fleet/get-run HTTP/1.1\r\nhost: here\r\n\r\n", b"405"),
         (HEAD + b"\r\n", b"411"),
@@ -115,7 +115,7 @@ def test_a_client_may_try_again_while_the_superlink_is_away():
         (bytes(range(256)) * 10, b""),
     ],
 )
-def test_requests_of_another_form_are_refused_before_they_are_read(said, status):
+def test_requests_of_another_form_are_refused_before_they_are_read(opening, status):
     reached: list[httpx.Request] = []
 
     def count(request: httpx.Request) -> httpx.Response:
@@ -125,7 +125,7 @@ def test_requests_of_another_form_are_refused_before_they_are_read(said, status)
     async def work() -> bytes:
         async with run_proxy(Limits(linger=0.1), Superlink(count)) as here:
             reader, writer = await asyncio.open_connection(*here.address)
-            writer.write(said)
+            writer.write(opening)
             line = await reader.readline()
             writer.close()
             return line
@@ -138,7 +138,7 @@ def test_requests_of_another_form_are_refused_before_they_are_read(said, status)
 def test_only_the_headers_of_a_call_are_passed_on():
     """Nothing that would make the superlink do more than answer the call, in any encoding."""
     extra = b"upgrade: h2c\r\nexpect: 100-continue\r\nx-forwarded-for: \xff\r\nte: trailers\r\n"
-    said = HEAD + extra + b"content-length: 0\r\nflwr-timestamp: now\r\n\r\n"
+    head = HEAD + extra + b"content-length: 0\r\nflwr-timestamp: now\r\n\r\n"
     reached: list[httpx.Request] = []
 
     def keep(request: httpx.Request) -> httpx.Response:
@@ -148,7 +148,7 @@ def test_only_the_headers_of_a_call_are_passed_on():
     async def work() -> bytes:
         async with run_proxy(transport=Superlink(keep)) as here:
             reader, writer = await asyncio.open_connection(*here.address)
-            writer.write(said)
+            writer.write(head)
             line = await reader.readline()
             writer.close()
             return line
@@ -239,12 +239,12 @@ def test_only_clients_send_much(keys):
 # --- connections ----------------------------------------------------------------------------------
 
 
-async def hold(here: Gate, said: bytes, tls: bool) -> list[asyncio.StreamWriter]:
-    return [await here.dial(said, tls) for _ in range(ATTACKERS)]
+async def hold(here: Gate, opening: bytes, tls: bool) -> list[asyncio.StreamWriter]:
+    return [await here.dial(opening, tls) for _ in range(ATTACKERS)]
 
 
 @pytest.mark.parametrize(
-    ("said", "tls"),
+    ("opening", "tls"),
     [
         (b"", False),  # no TLS handshake
         (b"\x16\x03\x01", False),  # half of one
@@ -254,18 +254,18 @@ async def hold(here: Gate, said: bytes, tls: bool) -> list[asyncio.StreamWriter]
     ],
     ids=["silent", "half a handshake", "no request", "half a head", "half a body"],
 )
-def test_half_finished_requests_do_not_hold_up_a_client(keys, said, tls):
+def test_half_finished_requests_do_not_hold_up_a_client(keys, opening, tls):
     """They are held open all the while, beside a client from the same address."""
 
     async def work() -> None:
         async with run_proxy(SMALL, keys=keys) as here, here.caller() as client:
-            with closing(await hold(here, said, tls)):
+            with closing(await hold(here, opening, tls)):
                 for number in range(3):
                     answer = await client.post(
                         CALL, content=bytes([number]), headers=sign(keys, "a")
                     )
                     assert answer.content == bytes([number])
-                    more = [await here.dial(said, tls) for _ in range(20)]
+                    more = [await here.dial(opening, tls) for _ in range(20)]
                     with closing(more):
                         assert len(here.proxy.connections.open) <= SMALL.address
             await here.until_open(1)
@@ -276,8 +276,8 @@ def test_half_finished_requests_do_not_hold_up_a_client(keys, said, tls):
 def test_a_stranger_has_little_time(keys):
     async def work() -> None:
         async with run_proxy(Limits(head=0.2), keys=keys) as here:
-            said = (b"", b"\x16\x03\x01")
-            with closing([await here.dial(each) for each in said]):
+            openings = (b"", b"\x16\x03\x01")
+            with closing([await here.dial(each) for each in openings]):
                 await here.until_open(2)
                 await here.until_open(0)
             with closing([await here.dial(HEAD, tls=True)]):
@@ -292,8 +292,8 @@ def test_clients_behind_one_address_share_its_connections_and_others_have_theirs
     async def work() -> None:
         limits = Limits(connections=7, address=4, client=4)
         async with run_proxy(limits) as here:
-            said = HEAD + b"content-length: 1\r\n\r\n"
-            held = [await here.dial(said) for _ in range(4)]
+            head = HEAD + b"content-length: 1\r\n\r\n"
+            held = [await here.dial(head) for _ in range(4)]
             await here.until_open(4)
             with closing(held):
                 await asyncio.sleep(0.05)
@@ -420,8 +420,8 @@ def test_the_bytes_under_way_are_limited_in_total():
     async def work() -> None:
         limits = Limits(per_client=3000, total=3000, wait=0.1)
         async with run_proxy(limits) as here:
-            said = HEAD + b"content-length: 2000\r\n\r\n"
-            with closing([await here.dial(said)]):
+            head = HEAD + b"content-length: 2000\r\n\r\n"
+            with closing([await here.dial(head)]):
                 while not here.proxy.memory.held:
                     await asyncio.sleep(0.01)
                 assert (await here.post(content=bytes(1001))).status_code == 503

@@ -41,16 +41,16 @@ from tests.deploy.server.maskers import (
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_the_sum_of_all(secure):
-    found = collected(Clients(secure=secure))
-    assert_sum_of(found, CLIENTS)
-    assert int(found.total["counters"]["seen"]) == (11 if secure else 13)
+    summed = collected(Clients(secure=secure))
+    assert_sum_of(summed, CLIENTS)
+    assert int(summed.total["counters"]["seen"]) == (11 if secure else 13)
 
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("gone", [(0,), (2,), (3,)])
 def test_the_sum_without_one_that_does_not_answer(secure, gone):
-    found = collected(Clients(dead("train", *gone), secure))
-    assert_sum_of(found, [client for client in CLIENTS if client not in gone])
+    summed = collected(Clients(dead("train", *gone), secure))
+    assert_sum_of(summed, [client for client in CLIENTS if client not in gone])
 
 
 # --- in the clear ---------------------------------------------------------------------------------
@@ -66,16 +66,16 @@ def test_no_number_that_is_not_finite_gets_into_a_sum(name, value, caplog):
         leaves[name] = torch.full_like(leaves[name], value)
         return Packet({}, {"sum": unflatten(leaves)})
 
-    found = collected(Clients(spoil, secure=False))
+    summed = collected(Clients(spoil, secure=False))
     floating = flatten(LIKE)[name].is_floating_point()
-    assert_sum_of(found, [0, 1, 3] if floating else CLIENTS)
+    assert_sum_of(summed, [0, 1, 3] if floating else CLIENTS)
     told = [record.getMessage() for record in caplog.records]
     assert told == [f"client 2 is left out of 'train': '{name}' is not finite"] * floating
 
 
 def test_nobody_answers_in_the_clear():
-    found = collected(Clients(lambda *_: None, secure=False))
-    assert (found.total, found.clients) == ({}, [])
+    summed = collected(Clients(lambda *_: None, secure=False))
+    assert (summed.total, summed.clients) == ({}, [])
 
 
 def test_an_answer_without_a_sum():
@@ -99,17 +99,17 @@ def test_keys_serve_all_sums_of_a_round_and_none_of_the_next():
     questions = {client: Packet({}) for client in CLIENTS}
     for _ in range(2):
         for kind in ("measure", "train"):
-            found = collector.collect(kind, questions, LIKE, ["measure", "train"])
-            assert_sum_of(found, CLIENTS)
+            summed = collector.collect(kind, questions, LIKE, ["measure", "train"])
+            assert_sum_of(summed, CLIENTS)
     assert clients.seen == 2 * ["keys", "shares", "measure", "reveal", "train", "reveal"]
 
 
 @pytest.mark.parametrize("kind", ["keys", "shares", "measure", "train", "reveal"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_one_that_dies_in_any_phase(kind, client):
-    found = collected(Clients(dead(kind, client)), ("measure", "train"))
+    summed = collected(Clients(dead(kind, client)), ("measure", "train"))
     kept = kind in ("measure", "reveal")
-    assert_sum_of(found, [c for c in CLIENTS if c != client or kept])
+    assert_sum_of(summed, [c for c in CLIENTS if c != client or kept])
 
 
 @pytest.mark.parametrize("kind", ["keys", "shares", "train", "reveal"])
@@ -144,8 +144,8 @@ def test_no_answer_of_one_client_is_seen():
     for a, b in zip(first, second, strict=True):
         assert (a == b).float().mean() < 0.01
     large = first[0].float() * 2.0**-23
-    own = answer_of(1)["change"]["large"].flatten()
-    assert abs(torch.corrcoef(torch.stack([large[: len(own)], own]))[0, 1]) < 0.05
+    answer = answer_of(1)["change"]["large"].flatten()
+    assert abs(torch.corrcoef(torch.stack([large[: len(answer)], answer]))[0, 1]) < 0.05
 
 
 WORDS = {
@@ -182,8 +182,8 @@ def test_facts_of_another_form_are_left_out(kind, fact, value, caplog):
     def spoil(asked, client, packet):
         return Packet({fact: value}) if (asked, client) == (kind, 2) else packet
 
-    found = collected(Clients(spoil))
-    assert_sum_of(found, CLIENTS if kind == "reveal" else [0, 1, 3])
+    summed = collected(Clients(spoil))
+    assert_sum_of(summed, CLIENTS if kind == "reveal" else [0, 1, 3])
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.startswith(f"client 2 is left out of '{kind}': ")
 
@@ -195,8 +195,8 @@ def test_facts_of_another_form_are_left_out(kind, fact, value, caplog):
 def test_a_sum_whose_masks_do_not_cancel_is_repeated(times, caplog):
     """Nobody can be named; the reason is said, and the sum is made again with new keys."""
     clients = Clients(spoil_words(2, times))
-    found = collected(clients)
-    assert_sum_of(found, CLIENTS)
+    summed = collected(clients)
+    assert_sum_of(summed, CLIENTS)
     assert clients.seen == (times + 1) * ["keys", "shares", "train", "reveal"]
     assert [line for line in lines_of(caplog) if "masks do not cancel" in line] == lines_of(caplog)
     assert len(lines_of(caplog)) == times
@@ -204,8 +204,8 @@ def test_a_sum_whose_masks_do_not_cancel_is_repeated(times, caplog):
 
 def test_the_second_sum_of_a_round_is_repeated_alone(caplog):
     clients = Clients(spoil_words(2, 1))
-    found = collected(clients, ("measure", "train"))
-    assert_sum_of(found, CLIENTS)
+    summed = collected(clients, ("measure", "train"))
+    assert_sum_of(summed, CLIENTS)
     first, again = ["keys", "shares", "measure", "reveal", "train", "reveal"], ["keys", "shares"]
     assert clients.seen == [*first, *again, "train", "reveal"]
 
@@ -257,8 +257,8 @@ class ComplainingClients(Clients):
 
 def test_a_client_whose_letters_most_cannot_read_is_named_and_left_out(caplog):
     clients = ComplainingClients(spoil_letters(0, 1, 3))
-    found = collected(clients)
-    assert_sum_of(found, [0, 1, 3])
+    summed = collected(clients)
+    assert_sum_of(summed, [0, 1, 3])
     assert clients.seen == ["keys", "shares", "train", "keys", "shares", "train", "reveal"]
     (line,) = (line for line in lines_of(caplog) if "from now on" in line)
     assert line.startswith("client 2 is left out from now on: ")
@@ -266,8 +266,8 @@ def test_a_client_whose_letters_most_cannot_read_is_named_and_left_out(caplog):
 
 def test_one_complaint_does_not_show_who_lies(caplog):
     """The one that complains misses the sum; the log names both."""
-    found = collected(ComplainingClients(spoil_letters(0)))
-    assert_sum_of(found, [1, 2, 3])
+    summed = collected(ComplainingClients(spoil_letters(0)))
+    assert_sum_of(summed, [1, 2, 3])
     (line,) = lines_of(caplog)
     assert line.startswith("client 0 is left out of 'train': client 2: its letter")
 
@@ -285,8 +285,8 @@ def test_a_client_that_gives_others_wrong_shares_is_named_and_left_out(caplog, m
         return Clients.say(clients, kind, client, question)
 
     monkeypatch.setattr(clients, "say", say)
-    found = collected(clients)
-    assert_sum_of(found, [0, 1, 3])
+    summed = collected(clients)
+    assert_sum_of(summed, [0, 1, 3])
     (line,) = (line for line in lines_of(caplog) if "from now on" in line)
     assert line.startswith("client 2 is left out from now on: ")
 

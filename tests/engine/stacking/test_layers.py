@@ -19,8 +19,8 @@ def separate(layer: nn.Module) -> list[nn.Module]:
     """One copy per client, every number of it different."""
     torch.manual_seed(0)
     copies = [copy.deepcopy(layer).double() for _ in range(CLIENTS)]
-    for own in copies:
-        for name, value in own.state_dict().items():
+    for network in copies:
+        for name, value in network.state_dict().items():
             if value.is_floating_point():
                 value.copy_(
                     torch.rand_like(value) + 0.5 if "var" in name else torch.randn_like(value)
@@ -33,10 +33,10 @@ def together(copies: list[nn.Module]) -> nn.Module:
     made = stack_module(copies[0])
     for name, _ in list(made.named_parameters()):
         path, _, attribute = name.rpartition(".")
-        values = torch.stack([own.get_parameter(name).detach() for own in copies])
+        values = torch.stack([network.get_parameter(name).detach() for network in copies])
         setattr(made.get_submodule(path), attribute, nn.Parameter(values))
     for name, buffer in made.named_buffers():
-        buffer.data = torch.stack([own.get_buffer(name) for own in copies])
+        buffer.data = torch.stack([network.get_buffer(name) for network in copies])
     return made
 
 
@@ -47,20 +47,20 @@ def assert_stacks(layer: nn.Module, *shape: int, training: bool = True) -> None:
     x = torch.randn(CLIENTS * BATCH, *shape, dtype=torch.float64, requires_grad=True)
     y = ours(x)
     cotangent = torch.randn_like(y)
-    (found,) = torch.autograd.grad((y * cotangent).sum(), [x], retain_graph=True)
+    (stacked_grad,) = torch.autograd.grad((y * cotangent).sum(), [x], retain_graph=True)
     torch.autograd.backward((y * cotangent).sum())
-    for client, own in enumerate(copies):
+    for client, network in enumerate(copies):
         rows = slice(client * BATCH, (client + 1) * BATCH)
         own_x = x[rows].detach().requires_grad_()
-        own_y = own.train(training)(own_x)
+        own_y = network.train(training)(own_x)
         torch.testing.assert_close(y[rows], own_y, rtol=1e-10, atol=1e-10)
         torch.autograd.backward((own_y * cotangent[rows]).sum())
-        torch.testing.assert_close(found[rows], own_x.grad, rtol=1e-10, atol=1e-10)
-        for name, parameter in own.named_parameters():
+        torch.testing.assert_close(stacked_grad[rows], own_x.grad, rtol=1e-10, atol=1e-10)
+        for name, parameter in network.named_parameters():
             grad = ours.get_parameter(name).grad
             assert grad is not None
             torch.testing.assert_close(grad[client], parameter.grad, rtol=1e-10, atol=1e-10)
-        for name, buffer in own.named_buffers():
+        for name, buffer in network.named_buffers():
             if name.endswith("num_batches_tracked"):
                 continue  # the cohort's business, see tests/engine/test_graphs.py
             torch.testing.assert_close(ours.get_buffer(name)[client], buffer)
@@ -124,10 +124,10 @@ def test_groups_of_channels_can_be_further_clients():
     torch.manual_seed(0)
     x, weight = torch.randn(6, 8, 5, 4), torch.randn(2, 12, 2, 3, 3)
     each = zip(x.chunk(2), weight, strict=True)
-    expected = torch.cat([F.conv2d(own, w, padding=1, groups=4) for own, w in each])
+    expected = torch.cat([F.conv2d(part, w, padding=1, groups=4) for part, w in each])
     rows, filters = convolution.split_groups(x, weight, 4)
     each = zip(rows.chunk(8), filters, strict=True)
-    by_group = torch.cat([F.conv2d(own, w, padding=1) for own, w in each])
+    by_group = torch.cat([F.conv2d(part, w, padding=1) for part, w in each])
     torch.testing.assert_close(convolution.join_groups(by_group, 2, 4), expected)
 
 
@@ -198,13 +198,13 @@ def test_embeddings_of_all_clients_are_read_at_once(padding):
     ours, ids = together(copies), torch.arange(CLIENTS * BATCH * 2).remainder(5).view(-1, 2)
     vectors = ours(ids)
     torch.autograd.backward(vectors.square().sum())
-    for client, own in enumerate(copies):
-        own_vectors = own(ids[client * BATCH : (client + 1) * BATCH])
+    for client, network in enumerate(copies):
+        own_vectors = network(ids[client * BATCH : (client + 1) * BATCH])
         assert torch.equal(vectors[client * BATCH : (client + 1) * BATCH], own_vectors)
         torch.autograd.backward(own_vectors.square().sum())
         grad = ours.get_parameter("weight").grad
         assert grad is not None
-        torch.testing.assert_close(grad[client], own.get_parameter("weight").grad)
+        torch.testing.assert_close(grad[client], network.get_parameter("weight").grad)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_pooling_goes_before_relu_with_the_same_bits(pool):
     x[0, 0, 0, 0] = torch.nan
     results = []
     for tail in (layers[1:], swapped[1:]):
-        own = x.clone().requires_grad_()
-        y = tail(own * 1)
-        (grad,) = torch.autograd.grad((y * torch.arange(1.0, y.numel() + 1).view_as(y)).sum(), own)
+        leaf = x.clone().requires_grad_()
+        y = tail(leaf * 1)
+        (grad,) = torch.autograd.grad((y * torch.arange(1.0, y.numel() + 1).view_as(y)).sum(), leaf)
         results.append((y, grad))
     torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)
 
@@ -331,6 +331,6 @@ def test_factors_of_unlike_precision_meet_in_the_lower_one(layer, shape, inputs,
     ours = together(copies)
     x = torch.randn(CLIENTS * BATCH, *shape, dtype=torch.float64)
     exact = ours(x)
-    found = ours.to(getattr(torch, weights))(x.to(getattr(torch, inputs)))
-    assert found.dtype == torch.bfloat16
-    assert (found.double() - exact).norm() < 0.02 * exact.norm()
+    product = ours.to(getattr(torch, weights))(x.to(getattr(torch, inputs)))
+    assert product.dtype == torch.bfloat16
+    assert (product.double() - exact).norm() < 0.02 * exact.norm()

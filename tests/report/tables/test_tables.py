@@ -107,8 +107,8 @@ def test_there_is_no_paired_test_without_three_common_seeds_or_with_equal_differ
 def test_without_fedavg_the_first_row_is_the_baseline():
     kinds: dict[str, dict[str, Any]] = {"without": {}, "with": {}}
     recipe = Recipe("sample", "Other rows", {"kind": kinds}, rows=("kind",), columns=())
-    found = results({"without": [1.0, 2.0, 3.0], "with": [5.0, 6.5, 7.0]}, axis="kind")
-    table = build_table(recipe, found)
+    runs = results({"without": [1.0, 2.0, 3.0], "with": [5.0, 6.5, 7.0]}, axis="kind")
+    table = build_table(recipe, runs)
     assert table.baseline == "without"
     assert entry(table, "with").comparison.significant
     assert "* differs from without" in render_table(table, "markdown").replace("\\*", "*")
@@ -116,7 +116,7 @@ def test_without_fedavg_the_first_row_is_the_baseline():
 
 def test_a_baseline_with_one_cell_serves_all_columns():
     recipe = load_recipe("lambda")
-    found = [
+    runs = [
         result({"start": start, "lambda": weight}, seed, value, recipe="lambda")
         for start, weight, values in [
             ("FedAvg", "0", [66.0, 67.0, 68.0]),
@@ -124,7 +124,7 @@ def test_a_baseline_with_one_cell_serves_all_columns():
         ]
         for seed, value in enumerate(values)
     ]
-    table = build_table(recipe, found)
+    table = build_table(recipe, runs)
     (tested,) = [each for each in table.entries.values() if each.comparison]
     assert tested.labels == {"start": "T_s = 20", "lambda": "50"}
     assert len(table.missing) == 3 * 7 - 1
@@ -174,10 +174,10 @@ def test_measures_become_columns_with_their_own_decimals():
         measures=("nmi", "floats_total", "test_accuracy"),
         values={"FedFM / nmi": 0.557, "FedFM / floats_total": 3_000_001},
     )
-    found = [
+    runs = [
         result({"method": "FedFM"}, n, 70.0, measures={"nmi": 0.5 + n / 100}) for n in (0, 1, 2)
     ]
-    markdown = render_table(build_table(recipe, found), "markdown")
+    markdown = render_table(build_table(recipe, runs), "markdown")
     assert "| method | NMI | floats up and down | test accuracy (%) |" in markdown
     assert "| FedFM | 0.510 ± 0.010 | 3,000,000 | 70.00 ± 0.00 |" in markdown
     assert "| *paper* | 0.557 (-0.047) | 3,000,001 (-1) |  |" in markdown
@@ -290,15 +290,15 @@ def test_the_newest_of_several_results_is_used_and_said_once(caplog):
 
 
 def test_the_same_run_twice_is_nothing_to_say(caplog):
-    found = results(THREE_SEEDS)
-    assert build_table(ONE_AXIS, [*found, *found]).entries == build_table(ONE_AXIS, found).entries
+    runs = results(THREE_SEEDS)
+    assert build_table(ONE_AXIS, [*runs, *runs]).entries == build_table(ONE_AXIS, runs).entries
     assert not caplog.records
 
 
 def test_a_cell_that_the_recipe_lacks_is_left_out_and_said(caplog):
     build_table(ONE_AXIS, [*results(THREE_SEEDS), result({"method": "FedXY"}, 0, 99.0)])
-    (said,) = caplog.records
-    assert said.message == "sample: 1 results are left out: the recipe has no such cell as FedXY"
+    (record,) = caplog.records
+    assert record.message == "sample: 1 results are left out: the recipe has no such cell as FedXY"
 
 
 def test_a_cell_with_other_settings_than_the_recipe_has_is_named(table):
@@ -310,8 +310,8 @@ def test_a_cell_with_other_settings_than_the_recipe_has_is_named(table):
     assert changed.altered == [{"method": "FedAvg"}]
     lines = csv.DictReader(render_table(changed, "csv").splitlines())
     assert {line["method"] for line in lines if line["other_settings"] == "True"} == {"FedAvg"}
-    said = "Run with other settings than the recipe's: FedAvg."
-    assert said in render_table(changed, "markdown")
+    note = "Run with other settings than the recipe's: FedAvg."
+    assert note in render_table(changed, "markdown")
 
 
 def test_a_recipe_with_an_unknown_method_still_has_its_table():
@@ -351,9 +351,9 @@ def test_columns_keep_the_order_of_the_labels_and_missing_ones_are_grouped_by_ro
         ("C", "5"),
     ]
     assert len(table.missing) == 13
-    said = render_table(table, "text").replace("\n", " ")
-    assert "Not run: 13 of 14 cells: FedAvg (A & B_1 / 0.1, A & B_1 / 5, C / 0.1);" in said
-    assert "MOON (all)" in said
+    text = render_table(table, "text").replace("\n", " ")
+    assert "Not run: 13 of 14 cells: FedAvg (A & B_1 / 0.1, A & B_1 / 5, C / 0.1);" in text
+    assert "MOON (all)" in text
 
 
 @pytest.mark.parametrize("quick", [False, True])
