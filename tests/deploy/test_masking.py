@@ -12,18 +12,18 @@ from fedfm.deploy.packets import Packet
 
 
 def prepared() -> list[tuple[Masker, Packet]]:
-    """Two clients after the exchange of keys and letters, each with its next question."""
+    """Two clients after the exchange of keys and encrypted shares, each with its next question."""
     clients = [Masker(RecordDict()) for _ in range(2)]
     for each in clients:
         each.expect(minimum=2)
     opening = Packet({"purposes": ["train"]})
     public = {str(k): each.create_keys(opening).facts["public"] for k, each in enumerate(clients)}
-    letters = [
+    encrypted_shares = [
         each.share_secrets(Packet({"client": k, "public": public, "threshold": 2})).facts["letters"]
         for k, each in enumerate(clients)
     ]
     return [
-        (each, Packet({"letters": {str(1 - k): letters[1 - k][str(k)]}, "range": 256.0}))
+        (each, Packet({"letters": {str(1 - k): encrypted_shares[1 - k][str(k)]}, "range": 256.0}))
         for k, each in enumerate(clients)
     ]
 

@@ -25,8 +25,8 @@ class SecureError(UserError):
         self.client = client
 
 
-class BadLetter(SecureError):
-    """A letter of another client that this client cannot use."""
+class BadEncryptedShares(SecureError):
+    """Encrypted shares of another client that this client cannot use."""
 
 
 class SumLost(SecureError):

@@ -87,26 +87,30 @@ class Masker:
         return None if record is None else int(record["minimum"])  # type: ignore[arg-type]
 
     def share_secrets(self, question: Packet) -> Packet:
-        """Step 2: write letters with shares of this client's secrets to all other clients."""
+        """Step 2: encrypt shares of this client's secrets for all other clients."""
         if self.minimum is None:
             raise Refusal("this client does not know deployment.minimum yet")
         facts = question.facts
         public = {int(k): PublicKeys.from_bytes(v.encode()) for k, v in facts["public"].items()}
-        session, letters = secure.share_secrets(
+        session, encrypted_shares = secure.share_secrets(
             self._session(), facts["client"], public, facts["threshold"], self.minimum
         )
         self._keep(session)
-        return Packet({"letters": {str(k): letter.decode() for k, letter in letters.items()}})
+        return Packet(
+            {"letters": {str(k): sealed.decode() for k, sealed in encrypted_shares.items()}}
+        )
 
-    def accept_letters(self, question: Packet) -> int:
-        """Step 3: accept the letters of the others; return the number of clients."""
-        letters = {int(k): letter.encode() for k, letter in question.facts["letters"].items()}
-        self._keep(secure.accept_letters(self._session(), letters))
-        return len(letters) + 1
+    def accept_encrypted_shares(self, question: Packet) -> int:
+        """Step 3: accept the encrypted shares of the others; return the number of clients."""
+        encrypted_shares = {
+            int(k): sealed.encode() for k, sealed in question.facts["letters"].items()
+        }
+        self._keep(secure.accept_encrypted_shares(self._session(), encrypted_shares))
+        return len(encrypted_shares) + 1
 
     def mask(self, purpose: str, question: Packet, tree: Tree) -> Packet:
-        """Steps 3 and 4: accept the letters of the others, and mask an answer."""
-        clients = self.accept_letters(question)
+        """Steps 3 and 4: accept the encrypted shares of the others, and mask an answer."""
+        clients = self.accept_encrypted_shares(question)
         words = _encode(tree, clients, question.facts["range"])
         session, hidden = secure.mask(self._session(), purpose, words)
         self._keep(session)

@@ -55,7 +55,7 @@ def to_stream(whole: httpx.Response) -> httpx.Response:
 
 
 @dataclass
-class Gate:
+class RunningProxy:
     """A proxy at work."""
 
     proxy: Proxy
@@ -98,7 +98,7 @@ async def run_proxy(
     transport: httpx.AsyncBaseTransport | None = None,
     keys: Path | None = None,
     message_limit: Path | None = None,
-) -> AsyncIterator[Gate]:
+) -> AsyncIterator[RunningProxy]:
     """A proxy; with keys it speaks TLS and knows the clients of that folder."""
     given, address = limits or Limits(), free_address()
     inside, outside = None, None
@@ -112,7 +112,7 @@ async def run_proxy(
             proxy = Proxy(superlink, client_keys, given, message_limit)
             serving = asyncio.create_task(proxy.serve(listener, inside))
             try:
-                yield Gate(proxy, address, outside)
+                yield RunningProxy(proxy, address, outside)
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)

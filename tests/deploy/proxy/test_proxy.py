@@ -15,7 +15,7 @@ from fedfm.deploy.proxy.client_keys import KEY, SIGNATURE, ClientKeysIndex
 from fedfm.deploy.proxy.limits import KIB, MIB, Limits, MessageSizes
 from tests.deploy.proxy.proxies import (
     CALL,
-    Gate,
+    RunningProxy,
     Superlink,
     closing,
     new_keys,
@@ -59,7 +59,7 @@ def ask(path: str = CALL, content: bytes = b"", **options: Any) -> httpx.Respons
     return answer
 
 
-def test_the_gate_passes_on_what_clients_say():
+def test_the_proxy_passes_on_what_clients_say():
     answer = ask(CALL, b"\0\1")
     assert (answer.status_code, answer.content) == (200, b"\0\1")
     assert answer.headers["said"] == "mine"
@@ -80,7 +80,7 @@ def test_the_gate_passes_on_what_clients_say():
         "/health",
     ],
 )
-def test_the_gate_lets_nothing_else_through(path):
+def test_the_proxy_lets_nothing_else_through(path):
     assert ask(path).status_code == 404
 
 
@@ -239,7 +239,7 @@ def test_only_clients_send_much(keys):
 # --- connections ----------------------------------------------------------------------------------
 
 
-async def hold(here: Gate, opening: bytes, tls: bool) -> list[asyncio.StreamWriter]:
+async def hold(here: RunningProxy, opening: bytes, tls: bool) -> list[asyncio.StreamWriter]:
     return [await here.dial(opening, tls) for _ in range(ATTACKERS)]
 
 

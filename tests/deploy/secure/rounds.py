@@ -62,17 +62,17 @@ def begin(
     silent: Collection[int] = (),
     opening: Opening = secure.open_session,
 ) -> Round:
-    """Keys of all `clients`, letters of all but the `silent`, delivered to those who sent some."""
-    sessions, keys, letters = {}, {}, {}
+    """Keys of all `clients`, shares of all but the `silent`, delivered to those who sent some."""
+    sessions, keys, encrypted_shares = {}, {}, {}
     for client in range(clients):
         sessions[client], keys[client] = opening(PURPOSES)
     there = [client for client in range(clients) if client not in silent]
     for client in there:
         told = secure.share_secrets(sessions[client], client, keys, threshold)
-        sessions[client], letters[client] = told
+        sessions[client], encrypted_shares[client] = told
     for client in there:
-        inbox = {peer: letters[peer][client] for peer in there if peer != client}
-        sessions[client] = secure.accept_letters(sessions[client], inbox)
+        inbox = {peer: encrypted_shares[peer][client] for peer in there if peer != client}
+        sessions[client] = secure.accept_encrypted_shares(sessions[client], inbox)
     return Round(keys, threshold, {client: sessions[client] for client in there})
 
 

@@ -25,16 +25,18 @@ def published(clients=4):
 
 
 def posted(threshold=3):
-    """Sessions that have sent their letters, and the letters."""
+    """Sessions that have sent their encrypted shares, and the encrypted shares."""
     sessions, keys = published()
-    letters = {}
+    encrypted_shares = {}
     for each in sessions:
-        sessions[each], letters[each] = secure.share_secrets(sessions[each], each, keys, threshold)
-    return sessions, letters
+        sessions[each], encrypted_shares[each] = secure.share_secrets(
+            sessions[each], each, keys, threshold
+        )
+    return sessions, encrypted_shares
 
 
-def inbox(letters, receiver):
-    return {peer: sent[receiver] for peer, sent in letters.items() if peer != receiver}
+def inbox(encrypted_shares, receiver):
+    return {peer: sent[receiver] for peer, sent in encrypted_shares.items() if peer != receiver}
 
 
 def test_both_secrets_of_a_client_are_refused_in_one_request(round):
@@ -98,9 +100,9 @@ def test_nothing_is_masked_when_the_sum_is_over():
         secure.mask(round.sessions[3], "train", words(3, 4))
 
 
-def test_nothing_is_masked_before_the_letters_came():
+def test_nothing_is_masked_before_the_shares_came():
     sessions, _ = posted()
-    with pytest.raises(SecureError, match="letters"):
+    with pytest.raises(SecureError, match="encrypted shares"):
         secure.mask(sessions[0], "train", words(0, 4))
 
 
@@ -171,38 +173,40 @@ def test_secrets_do_not_show_in_a_log(round):
     assert f"{round.sessions[0]} {round.sessions[0]!r}" == "Session(...) Session(...)"
 
 
-def tampered(letter):
-    middle = len(letter) // 2
-    return letter[:middle] + bytes([letter[middle] ^ 1]) + letter[middle + 1 :]
+def tampered(sealed):
+    middle = len(sealed) // 2
+    return sealed[:middle] + bytes([sealed[middle] ^ 1]) + sealed[middle + 1 :]
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda letters: tampered(letters[1][0]), "read"),
-        (lambda letters: letters[1][2], "read"),
-        (lambda letters: letters[2][0], "read"),
-        (lambda letters: letters[0][1], "another client"),
-        (lambda letters: b"", "read"),
+        (lambda encrypted_shares: tampered(encrypted_shares[1][0]), "read"),
+        (lambda encrypted_shares: encrypted_shares[1][2], "read"),
+        (lambda encrypted_shares: encrypted_shares[2][0], "read"),
+        (lambda encrypted_shares: encrypted_shares[0][1], "another client"),
+        (lambda encrypted_shares: b"", "read"),
     ],
     ids=["tampered", "for another", "of another", "sent back", "empty"],
 )
-def test_spoilt_and_swapped_letters(spoil, reason):
-    sessions, letters = posted()
-    received = inbox(letters, 0) | {1: spoil(letters)}
-    with pytest.raises(SecureError, match=f"client 1: .*letter.*{reason}") as caught:
-        secure.accept_letters(sessions[0], received)
+def test_spoilt_and_swapped_shares(spoil, reason):
+    sessions, encrypted_shares = posted()
+    received = inbox(encrypted_shares, 0) | {1: spoil(encrypted_shares)}
+    with pytest.raises(SecureError, match=f"client 1: .*encrypted shares.*{reason}") as caught:
+        secure.accept_encrypted_shares(sessions[0], received)
     assert caught.value.client == 1
 
 
 @pytest.mark.parametrize("share", [b"", bytes(36), b"\x02" + bytes(35), b"\x01" + bytes(36)])
-def test_letters_with_what_is_no_share(share, monkeypatch):
+def test_shares_with_what_is_no_share(share, monkeypatch):
     sessions, keys = published()
     session, _ = secure.share_secrets(sessions[0], 0, keys, 3)
     monkeypatch.setattr(client, "create_shares", lambda secret, threshold, count: [share] * count)
-    letters = {peer: secure.share_secrets(sessions[peer], peer, keys, 3)[1][0] for peer in (1, 2)}
+    encrypted_shares = {
+        peer: secure.share_secrets(sessions[peer], peer, keys, 3)[1][0] for peer in (1, 2)
+    }
     with pytest.raises(SecureError, match=r"client 1: .*incomplete"):
-        secure.accept_letters(session, letters)
+        secure.accept_encrypted_shares(session, encrypted_shares)
 
 
 def test_a_server_that_tells_clients_different_things():
@@ -210,25 +214,27 @@ def test_a_server_that_tells_clients_different_things():
     told = dict(keys)
     told[3] = secure.open_session(PURPOSES)[1]
     session, _ = secure.share_secrets(sessions[0], 0, keys, 3)
-    _, letters = secure.share_secrets(sessions[1], 1, told, 3)
+    _, encrypted_shares = secure.share_secrets(sessions[1], 1, told, 3)
     with pytest.raises(SecureError, match=r"client 1: .*keys"):
-        secure.accept_letters(session, {1: letters[0], 2: letters[0]})
+        secure.accept_encrypted_shares(session, {1: encrypted_shares[0], 2: encrypted_shares[0]})
 
 
-def test_letters_of_strangers_and_too_early():
-    sessions, letters = posted()
+def test_shares_of_strangers_and_too_early():
+    sessions, encrypted_shares = posted()
     with pytest.raises(SecureError, match=r"\[9\]"):
-        secure.accept_letters(sessions[0], inbox(letters, 0) | {9: b""})
+        secure.accept_encrypted_shares(sessions[0], inbox(encrypted_shares, 0) | {9: b""})
     with pytest.raises(SecureError, match="not sent"):
-        secure.accept_letters(secure.open_session(PURPOSES)[0], inbox(letters, 0))
+        secure.accept_encrypted_shares(secure.open_session(PURPOSES)[0], inbox(encrypted_shares, 0))
 
 
-def test_the_same_letters_twice_change_nothing_and_others_are_refused():
-    sessions, letters = posted()
-    session = secure.accept_letters(sessions[0], inbox(letters, 0))
-    assert secure.accept_letters(session, inbox(letters, 0)) == session
+def test_the_same_shares_twice_change_nothing_and_others_are_refused():
+    sessions, encrypted_shares = posted()
+    session = secure.accept_encrypted_shares(sessions[0], inbox(encrypted_shares, 0))
+    assert secure.accept_encrypted_shares(session, inbox(encrypted_shares, 0)) == session
     with pytest.raises(SecureError, match="already"):
-        secure.accept_letters(session, {1: letters[1][0], 2: letters[2][0]})
+        secure.accept_encrypted_shares(
+            session, {1: encrypted_shares[1][0], 2: encrypted_shares[2][0]}
+        )
 
 
 @pytest.mark.parametrize(

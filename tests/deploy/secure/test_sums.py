@@ -90,7 +90,7 @@ def test_a_late_client_is_left_out_and_may_still_help():
     assert same(found, plain_sum(inputs({0, 1, 2, 3}).values()))
 
 
-def test_too_few_with_letters():
+def test_too_few_with_shares():
     with pytest.raises(SecureError, match=r"\b2\b.*shares\b.*\b3\b"):
         begin(CLIENTS, THRESHOLD, silent={0, 1, 2})
 

@@ -10,7 +10,7 @@ from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from fedfm.config.deployment import Deployment
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, unflatten
-from fedfm.deploy.errors import BadLetter, Refusal, SecureError
+from fedfm.deploy.errors import BadEncryptedShares, Refusal, SecureError
 from fedfm.deploy.masking import (
     Masker,
     merge_answer,
@@ -233,30 +233,30 @@ def test_a_client_that_reveals_wrong_shares_is_named_and_left_out(caplog):
     assert_sum_of(collector.collect("train", questions, LIKE, ["train"]), [0, 1, 3])
 
 
-def spoil_letters(*receivers):
-    """Client 2 writes letters to some others that these cannot read."""
+def spoil_encrypted_shares(*receivers):
+    """Client 2 writes encrypted shares to some others that these cannot read."""
 
     def spoil(kind, client, packet):
         if (kind, client) != ("shares", 2):
             return packet
-        letters = packet.facts["letters"]
-        return Packet({"letters": letters | {str(k): "?" for k in receivers}})
+        encrypted_shares = packet.facts["letters"]
+        return Packet({"letters": encrypted_shares | {str(k): "?" for k in receivers}})
 
     return spoil
 
 
 class ComplainingClients(Clients):
-    """Clients that say whose letter they cannot read, as `Client.answer` does."""
+    """Clients that say whose encrypted shares they cannot read, as `Client.answer` does."""
 
     def say(self, kind, client, question):
         try:
             return super().say(kind, client, question)
-        except BadLetter as problem:
+        except BadEncryptedShares as problem:
             return Packet({"accused": problem.client, "reason": str(problem)})
 
 
-def test_a_client_whose_letters_most_cannot_read_is_named_and_left_out(caplog):
-    clients = ComplainingClients(spoil_letters(0, 1, 3))
+def test_a_client_whose_shares_most_cannot_read_is_named_and_left_out(caplog):
+    clients = ComplainingClients(spoil_encrypted_shares(0, 1, 3))
     summed = collected(clients)
     assert_sum_of(summed, [0, 1, 3])
     assert clients.seen == ["keys", "shares", "train", "keys", "shares", "train", "reveal"]
@@ -266,14 +266,14 @@ def test_a_client_whose_letters_most_cannot_read_is_named_and_left_out(caplog):
 
 def test_one_complaint_does_not_show_who_lies(caplog):
     """The one that complains misses the sum; the log names both."""
-    summed = collected(ComplainingClients(spoil_letters(0)))
+    summed = collected(ComplainingClients(spoil_encrypted_shares(0)))
     assert_sum_of(summed, [1, 2, 3])
     (line,) = lines_of(caplog)
-    assert line.startswith("client 0 is left out of 'train': client 2: its letter")
+    assert line.startswith("client 0 is left out of 'train': client 2: its encrypted shares")
 
 
 def test_a_client_that_gives_others_wrong_shares_is_named_and_left_out(caplog, monkeypatch):
-    """Its letters can be read, but what they hold does not give its secrets."""
+    """Its encrypted shares can be read, but what they hold does not give its secrets."""
     clients = Clients()
     honest = create_shares
 

@@ -20,7 +20,7 @@ from fedfm.deploy.client.cache import Cache
 from fedfm.deploy.client.runtime import Runtime
 from fedfm.deploy.client.site import Site
 from fedfm.deploy.client.storage import Storage, to_model
-from fedfm.deploy.errors import BadLetter, Refusal, StateLost
+from fedfm.deploy.errors import BadEncryptedShares, Refusal, StateLost
 from fedfm.deploy.masking import MASKING, Masker
 from fedfm.deploy.normalisation import compact
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet
@@ -72,7 +72,7 @@ class Client:
         method: Callable[[Packet], Packet] = getattr(owner, (QUESTIONS | MASKING)[kind])
         try:
             return method(question)
-        except BadLetter as problem:
+        except BadEncryptedShares as problem:
             logger.warning("%s", problem)
             return Packet({"accused": problem.client, "reason": str(problem)})
 
@@ -114,7 +114,7 @@ class Client:
         """Save the number in the federation; return the sums over its data that are asked for."""
         facts, config = question.facts, self._read_config(question)
         if facts["tell"] and config.deployment.secure:
-            self.masker.accept_letters(question)
+            self.masker.accept_encrypted_shares(question)
         data = self.cache.load_data(self.site, config)
         self._warn_of_other_data(data, facts["token"])
         enrolment = {key: facts[key] for key in ("token", "config", "client", "agreement")}
@@ -181,7 +181,7 @@ class Client:
         agreement = Agreement.parse(enrolment["agreement"] | facts["norm"])
         config = self.cache.read_config(enrolment["config"])
         if config.deployment.secure and kind != "deliver":
-            self.masker.accept_letters(question)  # before the work, which would be in vain
+            self.masker.accept_encrypted_shares(question)  # before the work, which would be in vain
         runtime = self.cache.get_runtime(self.site, config, agreement, enrolment["client"])
         model = self._model(question, kind, runtime)
         sent = to_device(question.trees.get("down", {}), runtime.task.device)

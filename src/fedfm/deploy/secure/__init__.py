@@ -7,8 +7,8 @@ One setup serves several sums of a round, the *purposes*. Each purpose has its o
 
     client   session, keys    = open_session(["measure", "train"])
     server   keys.check(["measure", "train"], client)
-    client   session, letters = share_secrets(session, client, keys of all, threshold)
-    client   session          = accept_letters(session, letters to this client)
+    client   session, encrypted = share_secrets(session, client, keys of all, threshold)
+    client   session          = accept_encrypted_shares(session, those to this client)
     client   session, hidden  = mask(session, purpose, encode(bulk, fine, clients, range))
     server   total            = Words.zeros(*sizes(bulk_like, fine_like))
     server   add(total, hidden.pieces(), client)
@@ -17,15 +17,16 @@ One setup serves several sums of a round, the *purposes*. Each purpose has its o
                                        shares by client, threshold)
     server   bulk, fine       = decode(words, bulk_like, fine_like, len(survivors), range)
 
-A *letter* is the encrypted message with the shares that one client gives another. Clients may drop
-out at each step as long as `threshold` are left. A client that drops out before its letters are
-delivered does not take part; `survivors` and `dropped` together are the clients whose letters were
-delivered. An input that does not fit raises a `SecureError`. Keep a session in memory only, and
-replace it by the one that each step returns: it records what must not be done twice.
+*Encrypted shares* are the encrypted message with the shares that one client gives another. Clients
+may drop out at each step as long as `threshold` are left. A client that drops out before its
+encrypted shares are delivered does not take part; `survivors` and `dropped` together are the
+clients whose encrypted shares were delivered. An input that does not fit raises a `SecureError`.
+Keep a session in memory only, and replace it by the one that each step returns: it records what
+must not be done twice.
 """
 
 from fedfm.deploy.secure.client import (
-    accept_letters,
+    accept_encrypted_shares,
     mask,
     open_session,
     reveal_shares,
@@ -40,7 +41,7 @@ __all__ = [
     "PublicKeys",
     "Session",
     "Words",
-    "accept_letters",
+    "accept_encrypted_shares",
     "add",
     "check_shares",
     "decode",

@@ -6,13 +6,13 @@ from cryptography.fernet import InvalidToken
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 
-from fedfm.deploy.errors import BadLetter, SecureError, insist
+from fedfm.deploy.errors import BadEncryptedShares, SecureError, insist
 from fedfm.deploy.secure import keys
 from fedfm.deploy.secure.masked_integers import Words
 from fedfm.deploy.secure.masks import apply_masks
 from fedfm.deploy.secure.session import (
-    Letter,
     Pair,
+    PeerShares,
     PublicKeys,
     Session,
     digest_setup,
@@ -38,7 +38,7 @@ def share_secrets(
     threshold: int,
     minimum: int = 2,
 ) -> tuple[Session, dict[int, bytes]]:
-    """Step 2: split this client's secrets into shares; return a letter for every other client.
+    """Step 2: split this client's secrets into shares; encrypt some for every other client.
 
     Any `threshold` clients together can rebuild a secret; fewer learn nothing. A threshold below
     `minimum` is refused: the server could unmask a sum of fewer clients.
@@ -59,28 +59,32 @@ def share_secrets(
     return session, {peer: _seal(session, peer, parts) for peer in others}
 
 
-def accept_letters(session: Session, letters: Mapping[int, bytes]) -> Session:
-    """Step 3: read the letters of the other clients; these clients and this one take part.
+def accept_encrypted_shares(session: Session, encrypted_shares: Mapping[int, bytes]) -> Session:
+    """Step 3: read the encrypted shares of the others; these clients and this one take part.
 
-    A second call with letters of the same senders changes nothing.
+    A second call with encrypted shares of the same senders changes nothing.
     """
     insist(bool(session.keys), "this client has not sent its shares yet")
-    strangers = letters.keys() - session.keys.keys() | letters.keys() & {session.client}
-    insist(not strangers, f"letters from {sorted(strangers)}, which are not other clients here")
+    strangers = encrypted_shares.keys() - session.keys.keys() | encrypted_shares.keys() & {
+        session.client
+    }
+    insist(not strangers, f"shares from {sorted(strangers)}, which are not other clients here")
     if len(session.held) > 1:
-        same = letters.keys() | {session.client} == session.held.keys()
-        insist(same, "this client has already accepted the letters of other clients")
+        same = encrypted_shares.keys() | {session.client} == session.held.keys()
+        insist(same, "this client has already accepted the encrypted shares of other clients")
         return session
-    few = f"{len(letters) + 1} clients sent shares, {session.threshold} are needed"
-    insist(len(letters) + 1 >= session.threshold, few)
-    shares = {sender: _unseal(session, sender, letter) for sender, letter in letters.items()}
+    few = f"{len(encrypted_shares) + 1} clients sent shares, {session.threshold} are needed"
+    insist(len(encrypted_shares) + 1 >= session.threshold, few)
+    shares = {
+        sender: _unseal(session, sender, sealed) for sender, sealed in encrypted_shares.items()
+    }
     return session.model_copy(update={"held": {**session.held, **shares}})
 
 
 def mask(session: Session, purpose: str, words: Words) -> tuple[Session, Words]:
     """Step 4, once per purpose: hide the contribution; without all the masks it is noise."""
     _check_purpose(session, purpose)
-    insist(len(session.held) > 1, "this client has no letters from the others yet")
+    insist(len(session.held) > 1, "this client has no encrypted shares from the others yet")
     used = purpose in session.masked or purpose in session.answered
     insist(not used, f"this client has already masked '{purpose}', or that sum is over")
     secrets = session.secrets[purpose]
@@ -145,39 +149,41 @@ def _split_secrets(session: Session, threshold: int, clients: int) -> list[dict[
 
 
 def _seal(session: Session, peer: int, parts: list[dict[str, Pair]]) -> bytes:
-    letter = Letter(
+    content = PeerShares(
         sender=session.client,
         receiver=peer,
         agreement=session.agreement,
         shares=parts[share_index(session.keys, peer) - 1],
     )
-    return encrypt(_letter_key(session, peer), letter.to_bytes())
+    return encrypt(_peer_key(session, peer), content.to_bytes())
 
 
 def _unseal(session: Session, sender: int, sealed: bytes) -> dict[str, Pair]:
     try:
-        letter = Letter.from_bytes(decrypt(_letter_key(session, sender), sealed))
+        content = PeerShares.from_bytes(decrypt(_peer_key(session, sender), sealed))
     except (InvalidToken, TypeError, SecureError):
-        raise BadLetter("its letter cannot be read: it was changed on the way", sender) from None
-    if problem := _find_problem(session, sender, letter):
-        raise BadLetter(problem, sender)
-    return letter.shares
+        raise BadEncryptedShares(
+            "its encrypted shares cannot be read: they were changed on the way", sender
+        ) from None
+    if problem := _find_problem(session, sender, content):
+        raise BadEncryptedShares(problem, sender)
+    return content.shares
 
 
-def _find_problem(session: Session, sender: int, letter: Letter) -> str | None:
-    """Return why a letter cannot be used; None if it can."""
-    if (letter.sender, letter.receiver) != (sender, session.client):
-        return "its letter is from or for another client"
-    if letter.agreement != session.agreement:
+def _find_problem(session: Session, sender: int, content: PeerShares) -> str | None:
+    """Return why encrypted shares cannot be used; None if they can."""
+    if (content.sender, content.receiver) != (sender, session.client):
+        return "its encrypted shares are from or for another client"
+    if content.agreement != session.agreement:
         return "it received other keys or another threshold than this client"
     index = share_index(session.keys, session.client)
-    shares = [share for pair in letter.shares.values() for share in (pair.seed, pair.key)]
-    whole = letter.shares.keys() == session.secrets.keys()
+    shares = [share for pair in content.shares.values() for share in (pair.seed, pair.key)]
+    whole = content.shares.keys() == session.secrets.keys()
     fine = whole and all(is_share(share, index) for share in shares)
-    return None if fine else "its letter is incomplete"
+    return None if fine else "its encrypted shares are incomplete"
 
 
-def _letter_key(session: Session, peer: int) -> bytes:
+def _peer_key(session: Session, peer: int) -> bytes:
     return keys.derive_shared_key(session.encryption, session.keys[peer].encryption)
 
 

@@ -50,7 +50,7 @@ def unmask(
 ) -> Unmasked:
     """Return the sum of the survivors' contributions, given the sum of their masked words.
 
-    `public` holds all keys that were sent in step 2; the clients in `dropped` sent letters but are
+    `public` holds all keys that were sent in step 2; the clients in `dropped` sent shares but are
     not in the sum. Raise a `SecureError` if fewer than `threshold` clients are left, and `SumLost`
     if the shares do not give the secrets.
     """

@@ -34,7 +34,7 @@ class JsonMessage(BaseModel):
         try:
             return cls.model_validate_json(data)
         except ValueError:
-            raise SecureError(f"these bytes are not a {cls.__name__}") from None
+            raise SecureError(f"these bytes are not of the form {cls.__name__}") from None
 
     def __repr__(self) -> str:
         """Return the class name only: the contents may be secret."""
@@ -44,7 +44,7 @@ class JsonMessage(BaseModel):
 
 
 class PublicKeys(JsonMessage):
-    """A client's public key for letters and, by purpose, its keys for masks and commitments."""
+    """A client's public key for shares and, by purpose, its keys for masks and commitments."""
 
     encryption: bytes
     masking: dict[str, bytes]
@@ -71,7 +71,7 @@ class Pair(JsonMessage):
     key: bytes
 
 
-class Letter(JsonMessage):
+class PeerShares(JsonMessage):
     """What a client sends to another one, encrypted: shares of its secrets, by purpose."""
 
     sender: int
@@ -108,7 +108,7 @@ class Session(JsonMessage):
 
 
 def digest_setup(public: Mapping[int, PublicKeys], threshold: int) -> bytes:
-    """Return a digest of the keys and the threshold; every letter carries it, so all must agree."""
+    """Return a digest of keys and threshold; all encrypted shares carry it, so all must agree."""
     digest = hashlib.sha256(f"{threshold};".encode())
     for client in sorted(public):
         keys_of_client = public[client].to_bytes()

@@ -33,8 +33,8 @@ class MaskedSum:
         self.ask, self.deployment, self.blame = ask, deployment, blame
         self.clients, self.purposes = clients, purposes
         self.public: dict[int, PublicKeys] = {}
-        self.letters: dict[int, dict[str, str]] = {}
-        """The letters to every client that takes part, by sender."""
+        self.encrypted_shares: dict[int, dict[str, str]] = {}
+        """The encrypted shares to every client that takes part, by sender."""
         self.threshold, self.ready = 0, False
 
     def collect(self, kind: str, questions: Questions, like: Tree) -> Collected:
@@ -47,7 +47,7 @@ class MaskedSum:
             self._set_up()
             extra += Traffic(handshakes=2)
         survivors, total = self._add_masked(kind, questions, like)
-        dropped = sorted(self.letters.keys() - set(survivors))
+        dropped = sorted(self.encrypted_shares.keys() - set(survivors))
         facts = {"purpose": kind, "survivors": survivors, "dropped": dropped}
         answers = self.ask("reveal", {client: Packet(facts) for client in survivors})
         shares = self._read_shares(answers, survivors, dropped)
@@ -60,7 +60,7 @@ class MaskedSum:
         return Collected(result, survivors, extra)
 
     def _set_up(self) -> None:
-        """Exchange the clients' keys and letters."""
+        """Exchange the clients' keys and encrypted shares."""
         self.public = self._collect_keys()
         self.threshold = self._threshold(len(self.public))
         few = f"{len(self.public)} clients sent keys, {self.threshold} are needed"
@@ -68,7 +68,7 @@ class MaskedSum:
         texts = {str(client): keys.to_bytes().decode() for client, keys in self.public.items()}
         facts = {"public": texts, "threshold": self.threshold}
         answers = self.ask("shares", {k: Packet(facts | {"client": k}) for k in self.public})
-        self.letters = _sort_letters(
+        self.encrypted_shares = _sort_encrypted_shares(
             {k: answer.facts.get("letters") for k, answer in answers.items()}
         )
         self.ready = True
@@ -92,10 +92,11 @@ class MaskedSum:
         total = Words.zeros(*secure.sizes(*split_answer(like)))
         asked = {
             client: Packet(
-                {**facts, "letters": self.letters[client], "range": self.deployment.range}, sent
+                {**facts, "letters": self.encrypted_shares[client], "range": self.deployment.range},
+                sent,
             )
             for client, (facts, sent) in questions.items()
-            if client in self.letters
+            if client in self.encrypted_shares
         }
 
         accused: dict[int, int] = {}
@@ -122,26 +123,28 @@ class MaskedSum:
 
 
 def _judge(accused: Mapping[int, int], clients: int) -> None:
-    """Raise `SumLost` if most others cannot read a client's letters: then it is at fault.
+    """Raise `SumLost` if most others cannot read a client's encrypted shares: then it is at fault.
 
     A single complaint does not show who lies; the one that complains misses the sum.
     """
     for client, complaints in Counter(accused.values()).items():
         if complaints > 1 and 2 * complaints >= clients - 1:
             who = ", ".join(str(k) for k in sorted(accused) if accused[k] == client)
-            raise SumLost(f"clients {who} cannot read the letters of client {client}", [client])
+            raise SumLost(
+                f"clients {who} cannot read the encrypted shares of client {client}", [client]
+            )
 
 
-def _sort_letters(letters: Mapping[int, object]) -> dict[int, dict[str, str]]:
-    """Return by receiver the letters, given by sender; leave out incomplete senders."""
-    everyone = set(letters)
+def _sort_encrypted_shares(encrypted_shares: Mapping[int, object]) -> dict[int, dict[str, str]]:
+    """Return by receiver the encrypted shares, given by sender; leave out incomplete senders."""
+    everyone = set(encrypted_shares)
     complete = {
         sender: written
-        for sender, written in letters.items()
+        for sender, written in encrypted_shares.items()
         if isinstance(written, dict) and {str(k) for k in everyone - {sender}} <= written.keys()
     }
     for client in sorted(everyone - set(complete)):
-        log_exclusion(client, "shares", "it has not written a letter to every other client")
+        log_exclusion(client, "shares", "it has not written encrypted shares to every other client")
     return {
         client: {
             str(sender): str(complete[sender][str(client)])

@@ -23,7 +23,7 @@ from fedfm.deploy.validation import to_one_line
 
 logger = logging.getLogger(__name__)
 ROOM = 64 * MEGABYTE
-"""The bytes that an answer may have beside its tensors: keys and letters of many clients."""
+"""The bytes that an answer may have beside its tensors: keys and shares of many clients."""
 PAUSE = 0.2
 """Seconds between two checks for answers."""
 TYPES = {"train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
