@@ -19,7 +19,7 @@ class DividesByK(Scaffold):
 
 
 @plant("c_i is never written back")
-class Forgets(Scaffold):
+class ControlsNotWritten(Scaffold):
     """The correction stays c - 0."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -27,7 +27,7 @@ class Forgets(Scaffold):
 
 
 @plant("the sign of the correction is inverted")
-class Inverted(Scaffold):
+class CorrectionInverted(Scaffold):
     """The gradient gets c_i - c, which pushes clients apart."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -35,7 +35,7 @@ class Inverted(Scaffold):
 
 
 @plant("the correction goes to a tensor that nobody reads")
-class Dropped(Scaffold):
+class CorrectionDropped(Scaffold):
     """Clients train as in FedAvg."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -44,7 +44,7 @@ class Dropped(Scaffold):
 
 
 @plant("c starts from the weights instead of 0")
-class FromWeights(Scaffold):
+class ControlFromWeights(Scaffold):
     """The first correction is the model itself."""
 
     def server_state(self, task: Task) -> Tree:
@@ -52,7 +52,7 @@ class FromWeights(Scaffold):
 
 
 @plant("models are averaged by data share instead of plainly")
-class ByData(Scaffold):
+class AveragedByData(Scaffold):
     """x+ = sum p_i y_i."""
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
@@ -60,7 +60,7 @@ class ByData(Scaffold):
 
 
 @plant("S/N is missing from the server's c")
-class NoFraction(Scaffold):
+class FractionMissing(Scaffold):
     """c moves as if all clients had taken part."""
 
     def step(
@@ -72,7 +72,7 @@ class NoFraction(Scaffold):
 
 
 @plant("the quadratic term is dropped", alpha=0.2)
-class NoQuadratic(FedDyn):
+class QuadraticDropped(FedDyn):
     """Only - h_i is added to the gradient."""
 
     def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
@@ -83,7 +83,7 @@ class NoQuadratic(FedDyn):
 
 
 @plant("the norm is not squared", alpha=0.2)
-class NotSquared(FedDyn):
+class NormNotSquared(FedDyn):
     """The gradient is that of alpha ||w - x|| - <h_i, w>."""
 
     def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
@@ -101,7 +101,7 @@ class NotSquared(FedDyn):
 
 
 @plant("the penalty has no gradient at all", alpha=0.2)
-class Detached(FedDyn):
+class PenaltyDetached(FedDyn):
     """Local training is FedAvg's."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -109,7 +109,7 @@ class Detached(FedDyn):
 
 
 @plant("alpha is divided by the client's weight in one term only", alpha=0.2)
-class Lopsided(FedDyn):
+class AlphaWeightedInOneTerm(FedDyn):
     """h_i is updated with alpha / weight, the weight being the client's steps over their mean."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -123,7 +123,7 @@ class Lopsided(FedDyn):
 
 
 @plant("the server's h takes the cohort's mean instead of 1/N of its sum", alpha=0.2)
-class NoTotal(FedDyn):
+class CohortMeanInsteadOfShare(FedDyn):
     """h moves as if all clients had taken part."""
 
     def step(
@@ -135,7 +135,7 @@ class NoTotal(FedDyn):
 
 
 @plant("pulls towards zero instead of the received model", mu=0.3)
-class TowardsZero(FedProx):
+class PullsTowardsZero(FedProx):
     """The gradient gets mu w, which is weight decay."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -143,7 +143,7 @@ class TowardsZero(FedProx):
 
 
 @plant("the gradient has mu/2 instead of mu", mu=0.3)
-class Halved(FedProx):
+class GradientHalved(FedProx):
     """The 1/2 of the loss stays in its gradient."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:

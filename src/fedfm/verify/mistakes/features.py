@@ -17,7 +17,7 @@ LATER = MATCHING | {"start_round": 2}
 
 
 @plant("the previous model is not updated", mu=2.0)
-class Stuck(Moon):
+class PreviousModelNotUpdated(Moon):
     """A client always contrasts with its first model."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -29,7 +29,7 @@ class Stuck(Moon):
 
 
 @plant("positive and negative are swapped", mu=2.0)
-class Swapped(Moon):
+class PositiveAndNegativeSwapped(Moon):
     """The loss pushes features away from those of the global model."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -38,7 +38,7 @@ class Swapped(Moon):
 
 
 @plant("the temperature is left out", mu=2.0)
-class NoTemperature(Moon):
+class TemperatureLeftOut(Moon):
     """The loss has tau = 1."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -59,7 +59,7 @@ class BorrowedBuffers(Moon):
 
 
 @plant("features are normalised", strength=0.5)
-class UnitFeatures(FedProto):
+class FeaturesNormalised(FedProto):
     """The distance is FedFM's."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -67,7 +67,7 @@ class UnitFeatures(FedProto):
 
 
 @plant("the squared distance is averaged over the d coordinates", strength=0.5)
-class MeanDistance(FedProto):
+class DistanceAveraged(FedProto):
     """The loss is too weak by a factor of d."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -75,7 +75,7 @@ class MeanDistance(FedProto):
 
 
 @plant("the zero vector of an unseen class takes part in the softmax", **MATCHING)
-class ZeroAnchor(FedFM):
+class UnseenClassInSoftmax(FedFM):
     """Every class has a logit."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -88,7 +88,7 @@ class ZeroAnchor(FedFM):
 
 
 @plant("an absent class divides 0 by 0", **MATCHING)
-class ZeroByZero(FedFM):
+class AbsentClassDividesByZero(FedFM):
     """The anchor of an absent class is NaN."""
 
     def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
@@ -97,7 +97,7 @@ class ZeroByZero(FedFM):
 
 
 @plant("a class absent from a round loses its anchor", **MATCHING)
-class Loses(FedFM):
+class AbsentClassLosesAnchor(FedFM):
     """Only the classes of this round have an anchor."""
 
     def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:
@@ -106,7 +106,7 @@ class Loses(FedFM):
 
 
 @plant("weighted anchors are a plain mean over clients", **MATCHING)
-class Unweighted(FedFM):
+class AnchorsUnweighted(FedFM):
     """Every holder of a class has the same weight."""
 
     def report(self, statistic: Tree) -> Tree:
@@ -115,7 +115,7 @@ class Unweighted(FedFM):
 
 
 @plant("features are not normalised", **MATCHING)
-class RawFeatures(FedFM):
+class FeaturesNotNormalised(FedFM):
     """The softmax is over inner products instead of cosines."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -125,7 +125,7 @@ class RawFeatures(FedFM):
 
 
 @plant("anchors are normalised before they are averaged", **MATCHING)
-class EarlyUnit(FedFM):
+class AnchorsNormalisedEarly(FedFM):
     """Anchors are means of unit features, in which long features do not dominate."""
 
     def statistic(self, batch: Batch) -> Tree:
@@ -133,7 +133,7 @@ class EarlyUnit(FedFM):
 
 
 @plant("L2 guiding is averaged over the d coordinates", **MATCHING, guide="l2")
-class MeanGuiding(FedFM):
+class GuidingAveraged(FedFM):
     """The loss is too weak by a factor of d."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -141,7 +141,7 @@ class MeanGuiding(FedFM):
 
 
 @plant("matching begins a round before T_s", **LATER)
-class Early(FedFM):
+class MatchingEarly(FedFM):
     """T_s counts from 1."""
 
     @property
@@ -150,7 +150,7 @@ class Early(FedFM):
 
 
 @plant("the warm-up begins with strength 0", **LATER, warm_up=4)
-class FromZero(FedFM):
+class WarmUpFromZero(FedFM):
     """The first round of matching counts as 0 of W."""
 
     def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:
@@ -158,7 +158,7 @@ class FromZero(FedFM):
 
 
 @plant("the warm-up begins in round 0 instead of T_s", **LATER, warm_up=4)
-class WarmsEarly(FedFM):
+class WarmUpEarly(FedFM):
     """The strength has risen by T_s rounds when matching begins."""
 
     def server_state(self, task: Task) -> Tree:
@@ -167,7 +167,7 @@ class WarmsEarly(FedFM):
 
 
 @plant("the first anchors are taken in round T_s instead of the one before", **LATER)
-class Late(FedFMLite):
+class FirstAnchorsLate(FedFMLite):
     """Matching begins a round after T_s."""
 
     @property
@@ -176,7 +176,7 @@ class Late(FedFMLite):
 
 
 @plant("samples without an anchor count in the mean", **MATCHING)
-class AllSamples(FedFMLite):
+class AllSamplesCount(FedFMLite):
     """The sum of the losses is divided by the batch size."""
 
     def mean_loss(self, each: Tensor, labels: Tensor, seen: Tensor) -> Tensor:
@@ -185,14 +185,14 @@ class AllSamples(FedFMLite):
 
 
 @plant("anchors are taken before training instead of after", **MATCHING)
-class TooEarly(FedFMLite):
+class AnchorsBeforeTraining(FedFMLite):
     """Lite has the two handshakes of FedFM."""
 
     measures = "before"
 
 
 @plant("a client without the class counts as a zero anchor", **MATCHING, anchors="uniform")
-class ZeroShare(FedFMLite):
+class MissingClassCountsAsZero(FedFMLite):
     """The sum of the means is divided by S, not by the number of holders."""
 
     def absorb(self, server: Tree, total: Tree, clients: int) -> Tree:

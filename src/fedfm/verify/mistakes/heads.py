@@ -29,7 +29,7 @@ def keep_short(self: Simplex, x: Tensor) -> Tensor:
 
 
 @plant("means and squares are averaged over clients without weights (another paper's code)")
-class Plainly(CCVR):
+class MomentsUnweighted(CCVR):
     """Every holder of a class counts alike."""
 
     def report(self, statistic: Tree) -> Tree:
@@ -39,7 +39,7 @@ class Plainly(CCVR):
 
 
 @plant("clients divide their covariances by n_i instead of n_i - 1 (public libraries)")
-class Biased(CCVR):
+class CovarianceBiased(CCVR):
     """The spread within each client is too small."""
 
     def report(self, statistic: Tree) -> Tree:

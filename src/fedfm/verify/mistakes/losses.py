@@ -30,7 +30,7 @@ def count_all_classes(self: Federation, cohort: list[int]) -> Tensor:
 
 
 @plant("cross-entropy is weighed with 1 - beta (another paper's copy)", strength=0.3)
-class Convex(FedNTD):
+class CrossEntropyWeighed(FedNTD):
     """Distillation comes at the cost of the task's loss."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -40,7 +40,7 @@ class Convex(FedNTD):
 
 
 @plant("the true class takes part")
-class AllClasses(FedNTD):
+class TrueClassDistilled(FedNTD):
     """Knowledge of the true class is distilled, too."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -51,7 +51,7 @@ class AllClasses(FedNTD):
 
 
 @plant("tau^2 is left out", temperature=2.0)
-class NoSquare(FedNTD):
+class TemperatureNotSquared(FedNTD):
     """The gradient shrinks as tau grows."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor:
@@ -59,7 +59,7 @@ class NoSquare(FedNTD):
 
 
 @plant("the true class is in the sum (all public code)")
-class WholeSum(FedLC):
+class TrueClassInSum(FedLC):
     """Plain cross-entropy of the calibrated logits."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
@@ -67,7 +67,7 @@ class WholeSum(FedLC):
 
 
 @plant("a class that the client lacks stays, without a margin")
-class KeepsMissing(FedLC):
+class MissingClassStays(FedLC):
     """n^(-1/4) is 0 for n = 0."""
 
     def use_counts(self, counts: Tensor) -> Tree:
@@ -76,7 +76,7 @@ class KeepsMissing(FedLC):
 
 
 @plant("factors are graded by counts (the authors' code)")
-class Graded(FedRS):
+class FactorsGraded(FedRS):
     """a + (1 - a) n_c / max n."""
 
     def use_counts(self, counts: Tensor) -> Tree:
@@ -85,7 +85,7 @@ class Graded(FedRS):
 
 
 @plant("alpha goes to the classes that the client has")
-class HeldClasses(FedRS):
+class AlphaToHeldClasses(FedRS):
     """Missing classes keep their logits."""
 
     def use_counts(self, counts: Tensor) -> Tree:
@@ -93,7 +93,7 @@ class HeldClasses(FedRS):
 
 
 @plant("counts have 1 added, so missing classes stay")
-class Smoothed(BalancedSoftmax):
+class CountsSmoothed(BalancedSoftmax):
     """log(n + 1)."""
 
     def use_counts(self, counts: Tensor) -> Tree:
@@ -101,7 +101,7 @@ class Smoothed(BalancedSoftmax):
 
 
 @plant("the logarithm is subtracted")
-class Subtracted(BalancedSoftmax):
+class LogarithmSubtracted(BalancedSoftmax):
     """Frequent classes lose."""
 
     def adjust_logits(self, batch: Batch, held: Tree) -> Tensor:
@@ -110,7 +110,7 @@ class Subtracted(BalancedSoftmax):
 
 
 @plant("the term grows with the batch (the authors' code)")
-class Growing(FedDecorr):
+class TermGrowsWithBatch(FedDecorr):
     """(B - 1)^2 / B times the mean of squared correlations."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
@@ -119,7 +119,7 @@ class Growing(FedDecorr):
 
 
 @plant("covariances instead of correlations")
-class Covariances(FedDecorr):
+class CovariancesNotCorrelations(FedDecorr):
     """Features of small variance may stay correlated."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
@@ -130,7 +130,7 @@ class Covariances(FedDecorr):
 
 
 @plant("the deviation is that of the logits")
-class RawDeviation(FedUV):
+class DeviationOfLogits(FedUV):
     """Deviations of logits are seldom below the bound."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
@@ -142,7 +142,7 @@ class RawDeviation(FedUV):
 
 
 @plant("the width has no gradient")
-class FixedWidth(FedUV):
+class WidthWithoutGradient(FedUV):
     """The median of the squared distances is taken for a number."""
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:

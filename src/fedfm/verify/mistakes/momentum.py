@@ -22,7 +22,7 @@ from fedfm.verify.mistakes.planting import plant
 
 
 @plant("m and v are corrected for their start (an old Flower)")
-class Corrected(FedAdam):
+class MomentsCorrected(FedAdam):
     """A round's step is m / (1 - beta_1^t) over the root of v / (1 - beta_2^t)."""
 
     def server_state(self, task: Task) -> Tree:
@@ -44,7 +44,7 @@ class Corrected(FedAdam):
 
 
 @plant("tau is 1e-9, whatever is set (an old Flower)")
-class FixedTau(FedAdam):
+class TauFixed(FedAdam):
     """The smallest changes move the model by the whole rate."""
 
     def step(
@@ -54,7 +54,7 @@ class FixedTau(FedAdam):
 
 
 @plant("v starts at 0 instead of tau^2")
-class EmptyStart(FedAdam):
+class SecondMomentFromZero(FedAdam):
     """The first steps are too long."""
 
     def server_state(self, task: Task) -> Tree:
@@ -63,7 +63,7 @@ class EmptyStart(FedAdam):
 
 
 @plant("v is Adam's")
-class NoSign(FedYogi):
+class SignMissing(FedYogi):
     """V falls by a share of itself."""
 
     def grow(self, v: Tensor, square: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class NoSign(FedYogi):
 
 
 @plant("the sign is inverted")
-class WrongSign(FedYogi):
+class SignInverted(FedYogi):
     """V moves away from D^2."""
 
     def grow(self, v: Tensor, square: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class WrongSign(FedYogi):
 
 
 @plant("v forgets the rounds before")
-class OneRound(FedAdagrad):
+class OnlyLastRound(FedAdagrad):
     """V is D^2 alone."""
 
     def grow(self, v: Tensor, square: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class OneRound(FedAdagrad):
 
 
 @plant("m has Adam's beta_1")
-class Momentum(FedAdagrad):
+class AdamsMomentum(FedAdagrad):
     """The mean change moves slowly."""
 
     def step(
@@ -97,7 +97,7 @@ class Momentum(FedAdagrad):
 
 
 @plant("the pull lacks the 1/2 of the loss (the authors' code)", strength=0.1)
-class NoHalf(FedACG):
+class HalfMissing(FedACG):
     """The gradient gets 2 beta (y - w)."""
 
     def correct(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -105,7 +105,7 @@ class NoHalf(FedACG):
 
 
 @plant("the model moves from w instead of x: momentum counts twice")
-class Twice(FedACG):
+class MomentumTwice(FedACG):
     """x+ = w + m+."""
 
     def step(
@@ -117,7 +117,7 @@ class Twice(FedACG):
 
 
 @plant("clients start at x: momentum at the server alone")
-class NotAhead(FedACG):
+class ClientsNotAhead(FedACG):
     """FedAvgM with a pull."""
 
     def start(self, server: Tree, params: Tree) -> Tree:
@@ -125,7 +125,7 @@ class NotAhead(FedACG):
 
 
 @plant("K is that of the cohort's first client (a public simulator)")
-class FirstSteps(FedCM):
+class StepsOfFirstClient(FedCM):
     """Clients with fewer steps count for less."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -133,7 +133,7 @@ class FirstSteps(FedCM):
 
 
 @plant("divides by K instead of a(K, rho) under momentum")
-class PlainSteps(FedCM):
+class DividesByK(FedCM):
     """V is too large by up to 1 / (1 - rho)."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -142,7 +142,7 @@ class PlainSteps(FedCM):
 
 
 @plant("alpha and 1 - alpha are swapped")
-class SwappedShares(FedCM):
+class AlphaSwapped(FedCM):
     """Most of a step is the client's own gradient."""
 
     def prepare(self, client: Tree, received: Model, down: Tree) -> Tree:

@@ -21,7 +21,7 @@ starting_models, prepare_second = group.make_starting_models, stages.prepare_sec
 
 
 @plant("batch norm is found by 'bn' in the name")
-class ByName(FedBN):
+class BatchNormByName(FedBN):
     """A batch norm with another name is averaged."""
 
     def personal(self, task: Task) -> frozenset[str]:
@@ -71,7 +71,7 @@ class SharesEverything(Local):
 
 
 @plant("samples are not pooled")
-class NotPooled(Centralised):
+class SamplesNotPooled(Centralised):
     """Clients train by themselves, and are averaged."""
 
     pools_data = False

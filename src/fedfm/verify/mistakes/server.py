@@ -10,7 +10,7 @@ from fedfm.verify.mistakes.planting import plant
 
 
 @plant("clients count alike, whatever their data")
-class Alike(FedAvg):
+class ClientsCountAlike(FedAvg):
     """x+ = mean y_i."""
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
@@ -18,7 +18,7 @@ class Alike(FedAvg):
 
 
 @plant("plain K instead of a(K, rho) under momentum")
-class PlainK(FedNova):
+class DividesByK(FedNova):
     """Clients are normalised by their steps, whatever the momentum."""
 
     def normaliser(self, run: LocalRun) -> Tensor:
@@ -27,7 +27,7 @@ class PlainK(FedNova):
 
 
 @plant("the whole is multiplied by N/S")
-class Magnified(FedNova):
+class MultipliedByPopulation(FedNova):
     """The step is too long if not all clients take part."""
 
     def step(
@@ -37,7 +37,7 @@ class Magnified(FedNova):
 
 
 @plant("with FedProx, the normaliser ignores the proximal factors")
-class IgnoresPull(FedNova):
+class ProximalFactorsIgnored(FedNova):
     """a_i is that of a loss without a proximal term."""
 
     def normaliser(self, run: LocalRun) -> Tensor:
@@ -45,7 +45,7 @@ class IgnoresPull(FedNova):
 
 
 @plant("BatchNorm buffers are averaged with the method's weights instead of the data shares")
-class InPlace(FedNova):
+class BuffersByMethodsWeights(FedNova):
     """The weights overwrite the data shares, with which buffers are averaged afterwards."""
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
@@ -53,7 +53,7 @@ class InPlace(FedNova):
 
 
 @plant("the update is damped by 1 - beta", beta=0.7)
-class Damped(FedAvgM):
+class UpdateDamped(FedAvgM):
     """v = beta v + (1 - beta) d."""
 
     def step(
@@ -64,7 +64,7 @@ class Damped(FedAvgM):
 
 
 @plant("Nesterov's step", beta=0.7)
-class Nesterov(FedAvgM):
+class NesterovStep(FedAvgM):
     """x+ = x + d + beta v."""
 
     def step(
@@ -75,7 +75,7 @@ class Nesterov(FedAvgM):
 
 
 @plant("the first round's update is thrown away", beta=0.7)
-class LateStart(FedAvgM):
+class FirstUpdateLost(FedAvgM):
     """The first round only fills the velocity."""
 
     def server_state(self, task: Task) -> Tree:

@@ -15,7 +15,7 @@ differentiate_again = CohortPart._differentiate_again
 
 
 @plant("a flat offset is indexed by the number of the tensor (the authors' code of a follower)")
-class Shifted(FedSAM):
+class OffsetIndexedByTensor(FedSAM):
     """Tensor number k is shifted by entry k of the whole offset."""
 
     def perturb(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -28,7 +28,7 @@ class Shifted(FedSAM):
 
 
 @plant("every tensor has its own norm")
-class OwnNorms(FedSAM):
+class NormOfEachTensor(FedSAM):
     """Each is moved by the whole radius."""
 
     def perturb(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -37,7 +37,7 @@ class OwnNorms(FedSAM):
 
 
 @plant("T instead of T^2", adaptive=0.2)
-class OneScale(FedSAM):
+class ScaleNotSquared(FedSAM):
     """The offset is radius T g / ||T g||."""
 
     def perturb(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -72,7 +72,7 @@ def keep_second_statistics(self: CohortPart, second: SecondPass, *args: Any) -> 
 
 
 @plant("K is that of the cohort's first client (a public simulator)")
-class FirstCount(MoFedSAM):
+class StepsOfFirstClient(MoFedSAM):
     """Clients with fewer steps count for less."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -80,7 +80,7 @@ class FirstCount(MoFedSAM):
 
 
 @plant("the offset has the direction of the step instead of the gradient")
-class AlongStep(MoFedSAM):
+class OffsetAlongStep(MoFedSAM):
     """V is part of the ascent."""
 
     def perturb(self, grads: Tree, params: Tree, held: Tree) -> Tree:
@@ -88,7 +88,7 @@ class AlongStep(MoFedSAM):
 
 
 @plant("models are amended by h_i before its update")
-class OldDrift(FedSpeed):
+class AmendedByOldDrift(FedSpeed):
     """The client sends y_i - h_i / strength."""
 
     def amend(self, change: Tree, client: Tree) -> Tree:
@@ -97,7 +97,7 @@ class OldDrift(FedSpeed):
 
 
 @plant("mix is 1 - mix", mix=0.7)
-class SwappedPasses(FedSpeed):
+class MixSwapped(FedSpeed):
     """Most of a step is the first gradient."""
 
     def blend(self, first: Tree, second: Tree) -> Tree:
@@ -105,7 +105,7 @@ class SwappedPasses(FedSpeed):
 
 
 @plant("the server leaves out the last offset (the authors' code)")
-class WholeDual(FedSMOO):
+class LastOffsetLeftOut(FedSMOO):
     """s is made of mu_i."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -114,7 +114,7 @@ class WholeDual(FedSMOO):
 
 
 @plant("mu_i starts anew in every round")
-class Forgetful(FedSMOO):
+class DualForgotten(FedSMOO):
     """A client's mu_i is that of one round."""
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
@@ -123,7 +123,7 @@ class Forgetful(FedSMOO):
 
 
 @plant("s is not brought to the length of the radius")
-class AnyLength(FedSMOO):
+class DualNotScaled(FedSMOO):
     """s is the mean of u_i."""
 
     def step(
@@ -138,7 +138,7 @@ class AnyLength(FedSMOO):
 
 
 @plant("offsets ignore mu_i and s")
-class Sharp(FedSMOO):
+class OffsetsIgnoreDuals(FedSMOO):
     """The ascent is FedSAM's."""
 
     def perturb(self, grads: Tree, params: Tree, held: Tree) -> Tree:
