@@ -87,7 +87,7 @@ def _compare(processes: Processes, mine: Mapping[str, Mapping[str, Any]]) -> Non
             )
 
 
-def tell_all(processes: Processes, progress: Progress, start: State) -> Progress:
+def share_progress(processes: Processes, progress: Progress, start: State) -> Progress:
     """Return the first process's progress, in all of them."""
     if processes is ALONE:
         return progress

@@ -31,7 +31,7 @@ from fedfm.run.process_agreement import (
     check_inputs,
     check_states_folder,
     share_path,
-    tell_all,
+    share_progress,
 )
 from fedfm.run.records import Progress, Result
 from fedfm.run.simulation import Simulation, advance
@@ -215,7 +215,7 @@ def _finish(
 ) -> list[Result]:
     """Run all remaining rounds; a run that is behind the others catches up first."""
     progresses = [
-        tell_all(processes, keeper.begin(simulation.start), simulation.start)
+        share_progress(processes, keeper.begin(simulation.start), simulation.start)
         for keeper, simulation in zip(keepers, simulations, strict=True)
     ]
     rounds, diverged = simulations[0].config.training.rounds, dict[int, Diverged]()

@@ -23,7 +23,7 @@ ANY_MODEL = Model({"weight": torch.zeros(1)}, {})
 """A model for weights that depend on samples and steps only."""
 
 
-class Plausible:
+class AnswerChecks:
     """Checks answers that the server can read, one by one."""
 
     def __init__(self, config: Config) -> None:

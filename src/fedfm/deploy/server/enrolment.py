@@ -170,7 +170,7 @@ class Enrolment:
         reasons, self.members.unsent = self.members.unsent, {}
         if reasons:
             packets = {node: Packet({"reason": reason}) for node, reason in reasons.items()}
-            self.messenger.tell("refused", packets)
+            self.messenger.notify("refused", packets)
 
     @property
     def _config(self) -> str:

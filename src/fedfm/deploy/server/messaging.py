@@ -69,7 +69,7 @@ class Messenger:
         """Return the connected nodes with the registered names of their public keys."""
         return {info.node_id: info.name or None for info in self.grid.get_nodes()}
 
-    def tell(self, kind: str, packets: Mapping[int, Packet]) -> None:
+    def notify(self, kind: str, packets: Mapping[int, Packet]) -> None:
         """Send packets to nodes without waiting for answers."""
         self._push(kind, packets, {"token": self.token, "kind": kind, "number": 0})
 

@@ -15,7 +15,7 @@ from fedfm.core.ledger import Traffic
 from fedfm.core.trees import Tree
 from fedfm.deploy.errors import SecureError, SumLost
 from fedfm.deploy.events import AnswerLeftOut, SumRepeated, emit
-from fedfm.deploy.server.answer_checks import Plausible
+from fedfm.deploy.server.answer_checks import AnswerChecks
 from fedfm.deploy.server.masked_sum import MaskedSum
 from fedfm.deploy.server.sums import Ask, Collected, PlainSums, Questions, add_answers
 from fedfm.deploy.validation import to_one_line
@@ -191,7 +191,7 @@ Collector = PlainSums | SecureSums
 
 def make_collector(ask: Ask, config: Config) -> Collector:
     """Return what collects the sums of a run."""
-    plausible = Plausible(config)
+    checks = AnswerChecks(config)
     if config.deployment.secure:
-        return SecureSums(ask, config.deployment, plausible.check_total)
-    return PlainSums(ask, plausible.check)
+        return SecureSums(ask, config.deployment, checks.check_total)
+    return PlainSums(ask, checks.check)
