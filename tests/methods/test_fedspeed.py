@@ -29,6 +29,7 @@ from fedfm.rounds.costs import measure_cost
 from fedfm.rounds.round import run_round
 from fedfm.rounds.state import to_tree
 from fedfm.verify.checks import same, same_model
+from fedfm.verify.every_method import reload
 from fedfm.verify.fixtures import CLASSES, FEATURES, SmallFederation, play_rounds, start
 from fedfm.verify.quadratics import (
     STEPS,
@@ -37,7 +38,6 @@ from fedfm.verify.quadratics import (
     make_systems,
     train_quadratic,
 )
-from fedfm.verify.universal_checks import reload
 
 NORM = SmallFederation("tiny cnn with batch norm")
 ALL = replace(NORM, participation=1.0)

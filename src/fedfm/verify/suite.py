@@ -8,7 +8,7 @@ from traceback import walk_tb
 from typing import Any
 
 from fedfm.methods import PIECES, Piece
-from fedfm.verify import compare_textbook, heads, identities, quadratics, universal_checks
+from fedfm.verify import compare_textbook, every_method, heads, identities, quadratics
 from fedfm.verify.checks import CHECKS, Check
 from fedfm.verify.fixtures import Pieces
 from fedfm.verify.mistakes import MISTAKES, Mistake
@@ -16,10 +16,10 @@ from fedfm.verify.report import Caught, CheckResult, Report
 
 __all__ = [
     "compare_textbook",
+    "every_method",
     "heads",
     "identities",
     "quadratics",
-    "universal_checks",
     "verify",
     "verify_all",
 ]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from fedfm.methods import PIECES, FedAvg, Piece
 from fedfm.rounds.state import to_tree
 from fedfm.verify.checks import same, same_model
+from fedfm.verify.every_method import STRENGTHS, can_be_off, reload, renumber
 from fedfm.verify.fixtures import SmallFederation, play_rounds, rounds_for, start, start_steady
-from fedfm.verify.universal_checks import STRENGTHS, can_be_off, reload, renumber
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 METHODS = pytest.mark.parametrize("name", PIECES)
