@@ -18,11 +18,12 @@ the share of client i's samples in the cohort's; S of N clients take part.
   Floating-point buffers are averaged with p_i in every method, and integer buffers take the largest
   value.
 * ``extra_loss(features, labels)`` is added to the loss of every batch. ``FedFM`` and ``FedFMLite``
-  use it to match features on top of any other method.
+  use it to match features on top of any other method. ``model_loss(model)``, a loss that needs no
+  data, is added, too.
 """
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -114,6 +115,7 @@ class FedAvg:
     lr_gamma: float = 1.0
     clip_norm: float = 0.0
     clip_first: bool = False
+    model_loss: Callable[[nn.Module], Tensor] | None = None
 
     def round(self, cohort: Sequence[Client]) -> None:
         """One round: every client of the cohort trains from x, then the server makes x+."""
@@ -157,6 +159,8 @@ class FedAvg:
         loss = loss + self.penalty(local, client, batch, features)
         if self.extra_loss is not None:
             loss = loss + self.extra_loss(features, y)
+        if self.model_loss is not None:
+            loss = loss + self.model_loss(local)
         return loss
 
     def data_loss(self, client: Client, batch: Batch, features: Tensor, logits: Tensor) -> Tensor:
@@ -451,10 +455,14 @@ class FedFM:
         """One round: global anchors from the received model, then the method's round."""
         if self.played >= self.wait:
             received = [self.method.received_by(client) for client in cohort]
-            self.anchors = update_anchors(received, cohort, self.anchors, self.aggregation)
+            self.anchors = self.new_anchors(received, cohort)
         self.match()
         self.method.round(cohort)
         self.played += 1
+
+    def new_anchors(self, models: Sequence[nn.Module], cohort: Sequence[Client]) -> Anchors:
+        """Global anchors of the round, from these models of the cohort."""
+        return update_anchors(models, cohort, self.anchors, self.aggregation)
 
     def match(self) -> None:
         """The method's extra loss becomes the round's lambda Q(.; A), if there are anchors."""
@@ -496,7 +504,7 @@ class FedFMLite(FedFM):
         trained = [self.own_models[client["id"]] for client in cohort]
         self.played += 1
         if self.played >= self.wait:
-            self.anchors = update_anchors(trained, cohort, self.anchors, self.aggregation)
+            self.anchors = self.new_anchors(trained, cohort)
         if self.played % self.every == 0:
             self.method.model = self.method.server(cohort, trained)
             self.own_models = {}

@@ -90,3 +90,36 @@ def mixture_of_clients(
     for count, mean, covariance in statistics:
         spread = spread + (count - 1) * covariance + count * torch.outer(mean, mean)
     return mu, spread / (n - 1)
+
+
+def drawn_features(mean: Tensor, covariance: Tensor, normal: Tensor) -> Tensor:
+    """Features of a class [M, d] from standard normal numbers [M, d]: z_m = mu + R e_m.
+
+    R is the symmetric root of S: sum_k sqrt(max(l_k, 0)) v_k v_k^T, l_k and v_k the eigenvalues and
+    eigenvectors of S.
+    """
+    root = torch.zeros_like(covariance)
+    eigenvalues, eigenvectors = torch.linalg.eigh(covariance)
+    for value, v in zip(eigenvalues, eigenvectors.T, strict=True):
+        root = root + value.clamp(min=0).sqrt() * torch.outer(v, v)
+    return torch.stack([mean + root @ e for e in normal])
+
+
+def retrained_head(
+    head: nn.Linear, features: Tensor, labels: Tensor, batches: Sequence[Sequence[int]], lr: float
+) -> nn.Linear:
+    """Head after SGD from its present weights: w <- w - lr g, one step per batch.
+
+    g is the gradient of the mean cross-entropy of the batch's drawn features; a batch is a list of
+    indices into ``features`` [m, d] and ``labels`` [m].
+    """
+    result = copy.deepcopy(head)
+    optimiser = torch.optim.SGD(result.parameters(), lr=lr)
+    for batch in batches:
+        optimiser.zero_grad()
+        chosen = list(batch)
+        torch.autograd.backward(
+            nn.functional.cross_entropy(result(features[chosen]), labels[chosen])
+        )
+        optimiser.step()
+    return result
