@@ -13,6 +13,7 @@ from fedfm.methods import FedAvg, Piece
 from fedfm.rounds.federation import Federation
 from fedfm.verify import (
     textbook,
+    textbook_fedsa,
     textbook_losses,
     textbook_methods,
     textbook_personal,
@@ -81,11 +82,11 @@ def make_oracle(pieces: Pieces, world: World) -> Oracle:
         "method": make_method(tuple(others) or (FedAvg(),), world),
         "wait": schedule(pieces).wait,
         "aggregation": vars(last)["anchors"],
-        **copy_settings(last, textbook_methods.FedFM),
+        **copy_settings(last, textbook_fedsa.FedSA),
     }
     if last.name == "fedfm":
-        return textbook_methods.FedFM(**settings)
-    return textbook_methods.FedFMLite(**settings, every=schedule(pieces).every)
+        return textbook_fedsa.FedSA(**settings)
+    return textbook_fedsa.FedSALite(**settings, every=schedule(pieces).every)
 
 
 def make_method(pieces: Pieces, world: World) -> textbook_methods.FedAvg:

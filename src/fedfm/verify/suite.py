@@ -8,17 +8,27 @@ from traceback import walk_tb
 from typing import Any
 
 from fedfm.methods import PIECES, Piece
-from fedfm.verify import agreement, generic, heads, identities, quadratics
+from fedfm.verify import agreement, generic, heads, identities, layers, quadratics
 from fedfm.verify.checks import CHECKS, Check
 from fedfm.verify.mistakes import MISTAKES, Mistake
 from fedfm.verify.report import Caught, Report, Row
 from fedfm.verify.worlds import Pieces
 
-__all__ = ["agreement", "generic", "heads", "identities", "quadratics", "verify", "verify_all"]
+__all__ = [
+    "agreement",
+    "generic",
+    "heads",
+    "identities",
+    "layers",
+    "quadratics",
+    "verify",
+    "verify_all",
+]
 
 Step = Callable[[str], None]
 """Called before each method and mistake, with its name."""
 
+FEDSA: dict[str, Any] = {"moving_average": 0.3, "margin": 0.2, "calibration": 0.7}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "fedavgm": {"": {"beta": 0.7}},
     "fedacg": {"": {"momentum": 0.7, "strength": 0.1}},
@@ -37,6 +47,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "": {"strength": 1.0, "start_round": 2},
         ", L2, uniform": {"strength": 1.0, "start_round": 0, "guide": "l2", "anchors": "uniform"},
         ", warm-up": {"strength": 1.0, "start_round": 2, "warm_up": 3},
+        ", FedSA's options": {"strength": 1.0, "start_round": 1, "warm_up": 2, **FEDSA},
     },
     "fedfm-lite": {
         "": {"strength": 1.0, "start_round": 2},
@@ -46,6 +57,13 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "anchors": "uniform",
             "models_every": 2,
             "warm_up": 3,
+        },
+        ", a=2, uniform, FedSA's options": {
+            "strength": 1.0,
+            "start_round": 0,
+            "anchors": "uniform",
+            "models_every": 2,
+            **FEDSA,
         },
     },
 }

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 
 def standardised(w: Tensor, rho: float, as_code: bool = False) -> Tensor:
-    """Filter [I, h, w]: rho (w - mean w) / sqrt(mean (w - mean w)^2 + 1e-5), n = I h w weights.
+    """Filter [I, h, w]: rho (w - mean w) / sqrt(sum (w - mean w)^2 / n), with n = I h w weights.
 
-    (The place of 1e-5 is the paper's, from memory.) With ``as_code``, the public code's form, whose
+    So its mean is 0 and its deviation rho. With ``as_code``, the public code's form, whose
     deviation is sqrt(sum (w - mean w)^2 / (n - 1)) + 1e-5.
     """
     n = w.numel()
     centred = w - w.sum() / n
     squares = (centred * centred).sum()
-    deviation = (squares / (n - 1)).sqrt() + 1e-5 if as_code else (squares / n + 1e-5).sqrt()
+    deviation = (squares / (n - 1)).sqrt() + 1e-5 if as_code else (squares / n).sqrt()
     return rho * centred / deviation
 
 
@@ -34,9 +34,9 @@ class StandardisedConvolution(nn.Module):
         self.bias = None if plain.bias is None else nn.Parameter(plain.bias.detach().clone())
         self.rho = rho
         self.as_code = as_code
-        self.shift = plain.stride, plain.padding
+        self.stride, self.padding = plain.stride, plain.padding
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolution of x [B, I, H, W] with the standardised filters: [B, O, H', W']."""
         filters = torch.stack([standardised(w, self.rho, self.as_code) for w in self.weight])
-        return nn.functional.conv2d(x, filters, self.bias, *self.shift)
+        return nn.functional.conv2d(x, filters, self.bias, self.stride, self.padding)

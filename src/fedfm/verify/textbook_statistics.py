@@ -106,20 +106,26 @@ def drawn_features(mean: Tensor, covariance: Tensor, normal: Tensor) -> Tensor:
 
 
 def retrained_head(
-    head: nn.Linear, features: Tensor, labels: Tensor, batches: Sequence[Sequence[int]], lr: float
+    head: nn.Linear,
+    features: Tensor,
+    labels: Tensor,
+    orders: Sequence[Sequence[int]],
+    batch_size: int,
+    lr: float,
+    momentum: float = 0.0,
 ) -> nn.Linear:
-    """Head after SGD from its present weights: w <- w - lr g, one step per batch.
+    """Head after SGD from its present weights, on the mean cross-entropy of drawn features.
 
-    g is the gradient of the mean cross-entropy of the batch's drawn features; a batch is a list of
-    indices into ``features`` [m, d] and ``labels`` [m].
+    m <- momentum m + g; w <- w - lr m, one step per batch. An epoch goes through ``features`` [m,
+    d] and ``labels`` [m] in an order of ``orders``, cut into batches; the last one may be short.
     """
     result = copy.deepcopy(head)
-    optimiser = torch.optim.SGD(result.parameters(), lr=lr)
-    for batch in batches:
-        optimiser.zero_grad()
-        chosen = list(batch)
-        torch.autograd.backward(
-            nn.functional.cross_entropy(result(features[chosen]), labels[chosen])
-        )
-        optimiser.step()
+    optimiser = torch.optim.SGD(result.parameters(), lr=lr, momentum=momentum)
+    for order in orders:
+        for first in range(0, len(order), batch_size):
+            chosen = list(order[first : first + batch_size])
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(result(features[chosen]), labels[chosen])
+            torch.autograd.backward(loss)
+            optimiser.step()
     return result
