@@ -29,12 +29,14 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_numbers(settings: Any) -> None:
-    """Raise a `UserError` if an `int` or `float` field of a dataclass holds anything else.
+    """Raise a `UserError` if an `int`, `float` or `bool` field of a dataclass holds anything else.
 
     Convert numbers of other libraries, such as NumPy's, to Python's.
     """
     for field in fields(settings):
         value = getattr(settings, field.name)
+        if field.type is bool:
+            require(isinstance(value, bool), f"{field.name} must be true or false, not {value!r}")
         kind = (
             {int: Integral, float: Real}.get(field.type) if isinstance(field.type, type) else None
         )
