@@ -31,10 +31,12 @@ def lack_of_uniformity(features: Tensor, fixed_width: bool = False) -> Tensor:
     size = features.shape[1]
     exact = "donot_use_mm_for_euclid_dist"
     squares = torch.cdist(features, features, compute_mode=exact).square().flatten(1)
-    apart = squares > 0
-    ordered = squares.masked_fill(~apart, torch.inf).sort(1).values
-    count = apart.sum(1, keepdim=True)
-    middle = ordered.gather(1, ((count - 1) // 2).clamp(min=0))
+    with torch.no_grad():
+        apart = squares > 0
+        order = squares.masked_fill(~apart, torch.inf).argsort(1)
+        count = apart.sum(1, keepdim=True)
+        place = order.gather(1, ((count - 1) // 2).clamp(min=0))
+    middle = squares.gather(1, place)
     middle = middle.detach() if fixed_width else middle
     median = torch.where(count > 0, middle, torch.ones_like(middle))
     return ((-squares / median).exp().sum(1) - size) / (size * (size - 1))
