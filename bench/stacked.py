@@ -23,6 +23,7 @@ from fedfm.data.dataset import Dataset
 from fedfm.engine.choice import EXECUTORS
 from fedfm.rounds.federation import Federation
 from fedfm.rounds.round import run_round
+from fedfm.run.prepare import keep_freed_memory
 from fedfm.run.simulation import Simulation
 
 SEED = 0
@@ -135,6 +136,7 @@ class Ours:
 
     def __init__(self, workload: Workload, executor: str, method: str) -> None:
         config = even_config(METHODS[method], workload.training, executor)
+        keep_freed_memory()  # as `fedfm run` does
         simulation = Simulation(workload.module(), workload.data, config)
         self.fed, self.state = simulation.federation, simulation.start
         assert type(self.fed.executor) is EXECUTORS[executor], "the network was not stacked"

@@ -61,37 +61,41 @@ def render_headline(document: Document, folder: Path) -> str:
         "conclusive."
     )
     about = (
-        f"Test accuracy in percent {_describe_images(document)} under the paper's protocol, with "
-        f"the paper's number in brackets; ± is the standard deviation over {main.recipe.seeds} "
-        f"seeds, n=1 means one seed. {len(runs)} runs, {format_duration(sum_seconds(runs))} on "
+        f"Test accuracy in percent {_describe_images(document)}, under the paper's protocol. In "
+        "brackets: the paper's number. ±: the standard deviation over "
+        f"{main.recipe.seeds} seeds; n=1: one seed. "
+        f"{len(runs)} runs, {format_duration(sum_seconds(runs))} on "
         f"{' and '.join(name_machines(evidence.folder, runs))}."
         f"{star if MARKDOWN.star in table else ''} [All results, with the command for each]"
         f"({os.path.relpath(document.path, folder)}).\n"
     )
     picture = os.path.relpath(document.picture("lite.png"), folder)
-    note = "" if document.choose_evidence("lite") is document.exact else f"On {JPEG}: "
-    savings = _list_savings(lite)
-    return f"{table}\n{about}\n![accuracy against floats sent]({picture})\n\n{note}{savings}"
+    note = "" if document.choose_evidence("lite") is document.exact else f" on {JPEG}"
+    savings = _list_savings(lite, note)
+    return f"{table}\n{about}\n![accuracy against floats sent]({picture})\n\n{savings}"
 
 
 def _describe_images(document: Document) -> str:
     """Say which data Table II is from, and that CIFAR-100 has fewer rounds."""
     if document.choose_evidence("main") is not document.exact:
-        return f"on {JPEG} of CIFAR-10, of which more cells have been run than on exact pixels,"
+        return f"on {JPEG} of CIFAR-10 (fewer cells of this table have been run on exact pixels)"
     return "on exact pixels (CIFAR-100: ResNet50, 80 rounds)"
 
 
-def _list_savings(table: Table) -> str:
-    """Name the accuracy of the rows that send less than FedAvg, and how much less they send."""
+def _list_savings(table: Table, note: str) -> str:
+    """Name the accuracy of the rows that send less than FedAvg, and the share that they send."""
     floats = {row: sent.mean for row, (_, sent, *_) in table.lines if sent and sent.mean}
     usual = floats.get(("FedAvg",), 0.0)
     rows = [
-        f"{accuracy.mean:.2f} % with {100 * floats[row] / usual:.0f} % of the traffic ({row[0]}, "
-        f"n={len(accuracy.values)})"
+        f"{accuracy.mean:.2f} % with {100 * floats[row] / usual:.0f} % "
+        f"({row[0].removeprefix('FedFM-Lite, ')}, n={len(accuracy.values)})"
         for row, (accuracy, *_) in table.lines
         if accuracy and accuracy.mean and floats.get(row, usual) < usual
     ]
-    return f"FedFM-Lite sends less than FedAvg and reaches {', '.join(rows) or '(not run)'}.\n"
+    return (
+        f"FedFM-Lite exchanges models every a rounds. Its accuracy{note}, with its share of "
+        f"FedAvg's traffic: {', '.join(rows) or 'not run'}.\n"
+    )
 
 
 def _format_cell(entry: Entry | None, seeds: int) -> str:

@@ -215,7 +215,7 @@ def test_the_headline_has_the_main_table_and_what_less_communication_gives(made)
     assert "6 runs, 6 min on one NVIDIA H200" in headline
     assert "](docs/reproduction-lite.png)" in headline
     assert "](docs/reproduction.md)" in headline
-    assert "reaches 70.00 % with 20 % of the traffic (FedFM-Lite, a = 5, n=1).\n" in headline
+    assert "of FedAvg's traffic: 70.00 % with 20 % (a = 5, n=1).\n" in headline
 
 
 def test_the_headline_says_which_images_it_is_from(made):
@@ -223,8 +223,8 @@ def test_the_headline_says_which_images_it_is_from(made):
     nothing = Evidence.of(made.plan, Path("nothing"))
     headline = render_headline(replace(made, exact=nothing, jpeg=made.exact), Path())
     assert "| FedFM | **73.00** ± 1.00 (72.89) |" in headline
-    assert "on JPEG images of CIFAR-10, of which more cells have been run" in headline
-    assert "On JPEG images: FedFM-Lite sends" in headline
+    assert "on JPEG images of CIFAR-10 (fewer cells of this table have been run" in headline
+    assert "Its accuracy on JPEG images, with" in headline
     for fewer in (nothing, made.exact):
         assert "JPEG" not in render_headline(replace(made, jpeg=fewer), Path())
 

@@ -21,7 +21,7 @@ def audit(
         str | None,
         typer.Option(
             metavar="HASH",
-            help="A hash that this command printed earlier, or its first 12 letters: an entry "
+            help="A hash that this command printed earlier, or its first 12 digits: an entry "
             "must have it.",
         ),
     ] = None,

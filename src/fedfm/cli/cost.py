@@ -42,8 +42,8 @@ def cost(
 ) -> None:
     """Show what each method stores and sends, counted from its messages, without training.
 
-    Memory and floats are those of one client in one round, floats in one direction. Both count
-    trainable parameters only, as in the paper. Bytes count everything that is sent.
+    Memory and floats are those of one client in one round, floats in one direction. As in the
+    paper, they leave out buffers and class counts. Bytes count everything that is sent.
     """
     import torch
 

@@ -14,7 +14,7 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A CSV file with the label column, or a folder of class folders with images.",
+            help="A table with the label column, or a folder of class folders with images.",
             show_default="the test data of the run",
         ),
     ] = None,

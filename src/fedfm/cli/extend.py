@@ -20,9 +20,9 @@ def extend(
     ] = None,
     format: Format = "text",
 ) -> None:
-    """Make a new run that goes on from a finished one, with more rounds.
+    """Continue a finished run with more rounds, as a new run.
 
-    It gives what a run with all the rounds from the start would have given.
+    The result equals that of a run that had all rounds from the start.
     """
     from fedfm.config import load_config
     from fedfm.run.console import log_to_console

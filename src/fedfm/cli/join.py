@@ -18,7 +18,7 @@ def join(
     data: Annotated[
         str | None,
         typer.Option(
-            help="A CSV file, a folder or archive of images in one folder per class, "
+            help="A CSV or TSV file, a folder or archive of images in one folder per class, "
             "package.module:function, or share:K/N for part K of N of the config's data."
         ),
     ] = None,
@@ -39,7 +39,7 @@ def join(
     keys: Keys = None,
     insecure: Insecure = False,
 ) -> None:
-    """Join a federation with the data of this machine, until it ends."""
+    """Join a federation with the data of this machine, and stay until it ends."""
     from fedfm.deploy.programs.addresses import Address
     from fedfm.deploy.programs.processes import FlowerError, require_flower
 

@@ -35,7 +35,7 @@ class KeysGroup(TyperGroup):
 keys = typer.Typer(
     cls=KeysGroup,
     no_args_is_help=True,
-    help="Make keys and certificates, let clients come and go, renew the server's certificate.",
+    help="Make keys and certificates, add and revoke clients, renew the server's certificate.",
 )
 
 
@@ -46,7 +46,7 @@ def make(
     client: Annotated[list[str], typer.Option(help="The name of a client. Repeatable.")],
     days: Days = 365,
 ) -> None:
-    """Make all keys of a new federation: `fedfm keys DIR` is the same."""
+    """Make all keys of a new federation. `fedfm keys DIR` does the same."""
     from fedfm.deploy.programs.keys import KEPT, SERVER, make_keys
 
     make_keys(folder, server, client, days)
@@ -72,7 +72,7 @@ def add(
         Path | None, typer.Option(metavar="FILE", help="The public key that the client made.")
     ] = None,
 ) -> None:
-    """Let one more client join; a running server takes it at once."""
+    """Let one more client join; a running server accepts it at once."""
     from fedfm.deploy.programs.fingerprints import fingerprint
     from fedfm.deploy.programs.keys import add_client, find_server
 
@@ -89,7 +89,7 @@ def add(
 
 @keys.command()
 def revoke(folder: Folder, name: Name) -> None:
-    """Shut a client out, for good; a running server does so at once."""
+    """Revoke a client's key for good; a running server shuts the client out at once."""
     from fedfm.deploy.programs.keys import REVOKED, find_server, revoke_client
 
     print(f"The key {revoke_client(folder, name)} of {name} is not accepted any more.")
@@ -116,14 +116,14 @@ def renew(
         ),
     ] = None,
 ) -> None:
-    """Make a new certificate for the server; a running server takes it into use."""
+    """Make a new certificate for the server; a running server switches to it."""
     from fedfm.deploy.programs.keys import renew_server
 
     new = renew_server(folder, server or [], days, authority)
     print(f"{new / 'server.pem'} is valid for {days} days, or as long as its authority.")
     print(
         f"If the server has a copy of {new} on another machine, copy server.pem and server.key\n"
-        "there. A running server takes them into use; it needs no restart."
+        "there. A running server switches to them; it needs no restart."
     )
 
 

@@ -58,7 +58,7 @@ Collect = Annotated[
     typer.Option(
         metavar="FOLDER",
         help="Copy the results, without models, to this folder or .tgz file after every job. For "
-        "a machine that you will lose: a job that the budget is too short for is not started.",
+        "a machine that you will lose: jobs that do not fit into the budget are not started.",
     ),
 ]
 Quick = Annotated[

@@ -12,7 +12,7 @@ def predict(
     run: FinishedRun,
     data: Annotated[
         Path,
-        typer.Option(help="A CSV file, an image, or a folder of images, with or without classes."),
+        typer.Option(help="A table (CSV, TSV or Parquet), an image, or a folder of images."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .csv file.")] = Path(
         "predictions.csv"

@@ -14,7 +14,10 @@ def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a server's run.")],
     format: Format = "text",
 ) -> None:
-    """Show how far a server is: rounds, clients, errors, privacy spent. Exit code 1: not alive."""
+    """Show the state of a server: rounds, clients, errors, privacy spent.
+
+    The exit code is 1 if the server does not run and its run is not finished.
+    """
     from fedfm.deploy.operations.status import OVER, read_status
 
     values = read_status(run)

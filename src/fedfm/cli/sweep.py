@@ -41,7 +41,7 @@ def sweep(
     ] = 1,
     search: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Let Optuna propose N settings, not a whole grid."),
+        typer.Option(min=1, metavar="N", help="Let Optuna propose N settings in place of a grid."),
     ] = None,
     budget: Time = None,
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes to run cells in.")] = 1,
@@ -51,7 +51,7 @@ def sweep(
     format: TableFormat = "text",
     run: RunFirst = True,
 ) -> None:
-    """Run a config with several values of some settings, and find the best by validation.
+    """Run a config with several values of its settings, and find the best ones by validation.
 
     Every result is kept. Stop the command at any time: the same command continues.
     """

@@ -1,13 +1,13 @@
 """The optimizer's step of a cohort, in place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from fedfm.core.trees import Tree
 from fedfm.engine.layout import arrange, memory_view
-from fedfm.optim import Adam, Optimizer, Sgd
+from fedfm.optim import Adam, AdamW, Optimizer, Sgd
 
 LARGE = 65536
 """A tensor of at least this size gets its own kernel launch on a GPU."""
@@ -72,53 +72,50 @@ def update(
     multiplied by `factor`, then `constants` are added. All tensors must have the layout of
     engine/layout.py, which fused kernels require.
     """
-    added, together = constants or {}, list[str]()
+    added, together, kernel = constants or {}, list[str](), _KERNELS.get(type(optimizer))
     for name, param in params.items():
         large = param.is_cuda and param.dtype == torch.float32 and param.numel() >= LARGE
-        if large or name in low_params:
-            _update_alone(name, params, grads, moments, low_params, optimizer, clock, added, factor)
+        if kernel and (large or name in low_params):
+            low, constant = (
+                memory_view(tree[name]) if name in tree else None for tree in (low_params, added)
+            )
+            leaves = {key: memory_view(moments[key][name]) for key in optimizer.moments}
+            leaves["param"], leaves["grad"] = memory_view(param), memory_view(arrange(grads[name]))
+            kernel(optimizer, clock, factor, low=low, constant=constant, **leaves)
         else:
             together.append(name)
     if together:
         _update_together(together, params, grads, moments, optimizer, clock, added, factor)
+        for name in low_params.keys() & {*together}:
+            low_params[name].copy_(params[name])
 
 
-def _update_alone(
-    name: str,
-    params: Tree,
-    grads: Tree,
-    moments: Tree,
-    low_params: Tree,
-    optimizer: Optimizer,
-    clock: Clock,
-    added: Tree,
-    factor: float,
-) -> None:
-    from fedfm.engine.kernels.update import adam_step, sgd_step
+def _step_adam(adam: Optimizer, clock: Clock, factor: float, **leaves: Tensor | None) -> None:
+    from fedfm.engine.kernels.update import adam_step
 
-    low, constant = (
-        memory_view(tree[name]) if name in tree else None for tree in (low_params, added)
-    )
-    param, grad = memory_view(params[name]), memory_view(arrange(grads[name]))
-    means = {key: memory_view(moments[key][name]) for key in optimizer.moments}
-    if isinstance(optimizer, Adam):
-        assert clock.count is not None
-        assert factor == 1, "only SGD's step takes corrections (folds_corrections)"
-        adam_step(
-            param, grad, **means, low=low, adam=optimizer,
-            count=clock.count, constant=constant, rate=clock.rate,
-        )  # fmt: skip
-    else:
-        assert isinstance(optimizer, Sgd)
-        sgd_step(
-            param, grad, **means, low=low, sgd=optimizer,
-            constant=constant, rate=clock.rate, factor=factor,
-        )  # fmt: skip
+    assert factor == 1, "only SGD's step takes corrections (folds_corrections)"
+    adam_step(adam=adam, count=clock.count, rate=clock.rate, **leaves)  # type: ignore[arg-type]
 
 
-def _correct(names: list[str], grads: Tree, added: Tree, factor: float) -> list[Tensor]:
+def _step_sgd(sgd: Optimizer, clock: Clock, factor: float, **leaves: Tensor | None) -> None:
+    from fedfm.engine.kernels.update import sgd_step
+
+    sgd_step(sgd=sgd, rate=clock.rate, factor=factor, **leaves)  # type: ignore[arg-type]
+
+
+_KERNELS: dict[type[Optimizer], Callable[..., None]] = {
+    Sgd: _step_sgd,
+    Adam: _step_adam,
+    AdamW: _step_adam,
+}
+"""Optimizers whose step on a large parameter is one kernel; others take their own `step`."""
+
+
+def _correct(
+    names: list[str], grads: Tree, added: Tree, factor: float, dtype: torch.dtype
+) -> list[Tensor]:
     """Return the gradients times a factor plus the constants that some have, by a kernel each."""
-    views = {name: memory_view(arrange(grads[name])) for name in names}
+    views = {name: memory_view(arrange(grads[name].to(dtype))) for name in names}
     if factor != 1:
         views = dict(zip(names, torch._foreach_mul([*views.values()], factor), strict=True))
     if some := [name for name in names if name in added]:
@@ -139,7 +136,7 @@ def _update_together(
 ) -> None:
     optimizer.step(
         [memory_view(params[name]) for name in names],
-        _correct(names, grads, added, factor),
+        _correct(names, grads, added, factor, params[names[0]].dtype),
         {key: [memory_view(tree[name]) for name in names] for key, tree in moments.items()},
         clock.rate,
         clock.count,

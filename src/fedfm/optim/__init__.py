@@ -1,6 +1,7 @@
 """Local optimizers, one file each, with gradient clipping and learning-rate schedules.
 
-A new optimizer is a file and a line in `OPTIMIZERS`.
+A new optimizer is a file and a line in `OPTIMIZERS`. Its settings are fields of `Training`, as
+those of SGD and Adam are.
 """
 
 from fedfm.optim.adam import Adam, AdamW

@@ -20,10 +20,10 @@ PAIR = ("memory", "bandwidth")
 ABOUT = """\
 ## Tables I, II, III and V: memory and bandwidth
 
-Counted from the messages of a round, without training, as `fedfm cost` does: floats of one client
-in one direction, trainable parameters and anchors only. The paper multiplies rounded numbers, which
-explains differences of one or two. Its Table I also says which methods have a convergence
-guarantee: [theory.md](theory.md) checks FedFM's.
+Floats of one client in one direction, counted from the messages of a round without training, as
+`fedfm cost` does. Buffers of batch norm and class counts are left out. The paper multiplies rounded
+numbers, which explains differences of one or two. Its Table I also says which methods have a
+convergence guarantee: [theory.md](theory.md) checks FedFM's.
 """
 Pair = tuple[int, int]
 """Memory and bandwidth."""

@@ -18,9 +18,9 @@ HEADS = ("where", "recipe", "cells not run", "runs", "what they take")
 ABOUT = """\
 ## What is not measured
 
-Cells without any run, and the runs that they lack with as many seeds as the paper has. Times on one
-H200 are estimated from finished runs of the same network and data. Tables share cells, so that all
-take less than the sum.
+Cells without any run, and the runs that they need for as many seeds as the paper has. Times on one
+H200 are estimated from finished runs of the same network and data. Tables share cells, so the total
+is less than the sum.
 """
 
 

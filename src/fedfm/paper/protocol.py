@@ -18,8 +18,8 @@ HOW = """\
 - **Best round**: the result is the test accuracy of the round with the highest mean of the clients'
   validation accuracies. Every client counts the same, as the paper says; the authors' code pools
   the clients' samples.
-- **Seeds**: a seed draws the partition, the initial model and the order of samples. So the standard
-  deviations include those over partitions. Methods with the same seed share all three.
+- **Seeds**: a seed draws the partition, the initial model and the order of samples, so standard
+  deviations include the variation over partitions. Methods with the same seed share all three.
 - **Precision**: {precision} Averages, losses and statistics are always fp32.
 - **Normalisation**: {normalisation} Images of CIFAR-10 are not augmented; those of CIFAR-100 are
   cropped, flipped and rotated.
@@ -27,7 +27,7 @@ HOW = """\
   between these and the last one, for every method that they compare. Only the rows "with head" of
   the recipe `baselines` have them.
 - **L2 guiding**: the squared distance is summed over the features, as in Eq. 3. The authors' code
-  averages it, which is 512 times weaker; the rows "averaged" are that.
+  averages it, which is 512 times weaker; the rows "averaged" do the same.
 - **Features**: NMI, silhouette and the points of t-SNE are taken from the test features of the best
   model at the end of each run. Models are not kept.
 """
@@ -35,9 +35,9 @@ TUNING = """\
 ### Tuned settings
 
 Values are compared by validation accuracy with one seed after 30 rounds, over both partitions of
-CIFAR-10, and are used for all data. The choice is stored when the last run of its recipe is there.
-A choice at the end of its range gets one more value beyond. FedFM-Lite uses the paper's settings of
-FedFM. FedAvg, SCAFFOLD and FedNova have nothing to tune.
+CIFAR-10, and are used for all data. The choice is stored when all runs of its recipe are finished.
+If the best value is at the end of its range, one more value beyond is tried. FedFM-Lite uses the
+paper's settings of FedFM. FedAvg, SCAFFOLD and FedNova have nothing to tune.
 """
 HEADS = ("method", "tried, with validation accuracy (%)", "chosen", "chosen on JPEG images")
 

@@ -16,12 +16,11 @@ A difference is the mean over the seeds that both cells share, ± its sample sta
 (divisor n - 1). With several seeds, a claim is decided if Student's 95 % interval for these paired
 differences lies on one side of zero; "comparable" is decided by the 90 % interval and a margin of
 one point (two one-sided tests). With three seeds the 95 % interval reaches 2.5 standard deviations
-to each side: the test can show a difference that is large against its variation over seeds, but not
-that a small one is absent, and of comparisons without a true difference about one in twenty comes
-out as decided, since nothing is corrected for their number. With one seed nothing is tested: a
-difference below one point (0.01 for NMI and silhouette) is undecided, and "comparable" can fail but
-not hold. Counted floats and handshakes need one run. "Not tuned" names rivals whose settings were
-not chosen on validation.
+to each side, so the test detects only differences that are large against their variation over
+seeds. The tests are not corrected for their number: about one in twenty comparisons without a true
+difference comes out as decided. With one seed nothing is tested: a difference below one point (0.01
+for NMI and silhouette) is undecided, and "comparable" can fail but not hold. Counted floats and
+handshakes need one run. "Not tuned" names rivals whose settings were not chosen on validation.
 """
 
 

@@ -1,6 +1,7 @@
 """Convolutions of stacked networks."""
 
 import math
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fedfm.engine.stacking.product import multiply_rows
 from fedfm.engine.stacking.rows import affine, by_client, lower_precision, to_lower_precision
 from fedfm.models.standardised import standardise
 
@@ -48,7 +50,7 @@ class StackedConv2d(nn.Conv2d):
 
     def _product(self, x: Tensor, weight: Tensor) -> Tensor:
         if not x.is_cuda:
-            return affine(_conv_by_patches(x, weight, *self._geometry), None, self.bias, 1)
+            return _conv_by_patches(x, weight, self.bias, *self._geometry)
         from fedfm.engine.kernels.convolution import stacked_conv2d
 
         if self.groups == 1:
@@ -96,7 +98,9 @@ def join_groups(y: Tensor, clients: int, groups: int) -> Tensor:
     return rows.flatten(2, 3).flatten(0, 1)
 
 
-def _conv_by_patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
+def _conv_by_patches(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair
+) -> Tensor:
     """Convolve by a product of patches [S, B*H'*W', h*w*I] and weights [S, h*w*I, O]."""
     clients, outside, inside, high, wide = weight.shape
     patches: Tensor = _Patches.apply(  # type: ignore[no-untyped-call]  # torch does not type it
@@ -104,7 +108,8 @@ def _conv_by_patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> 
     )
     rows, columns = patches.shape[1:3]
     weights = weight.permute(0, 1, 3, 4, 2).reshape(clients, outside, -1)
-    y = torch.bmm(patches.view(clients, -1, high * wide * inside), weights.mT)
+    bias = None if bias is None else bias.to(x.dtype)
+    y = multiply_rows(patches.view(clients, -1, high * wide * inside), weights, bias)
     return y.view(-1, rows, columns, outside).permute(0, 3, 1, 2)
 
 
@@ -114,27 +119,27 @@ class _Patches(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
         above, left = padding
-        ctx.shape, ctx.geometry = x.shape, (kernel, stride, padding)
-        return torch.cat(_taps(F.pad(x, (0, 0, left, left, above, above)), kernel, stride), -1)
+        padded = F.pad(x, (0, 0, left, left, above, above))
+        samples, height, width, inside = padded.shape
+        ctx.shape, ctx.padding = padded.shape, padding
+        ctx.pixels, rows, columns = _pixels(height, width, kernel, stride)
+        patches = padded.reshape(samples, -1, inside).index_select(1, ctx.pixels)
+        return patches.view(samples, rows, columns, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        kernel, stride, (above, left) = ctx.geometry
-        samples, height, width, inside = ctx.shape
-        padded = grad.new_zeros(samples, height + 2 * above, width + 2 * left, inside)
-        taps = _taps(padded, kernel, stride)
-        for tap, slope in zip(taps, grad.chunk(len(taps), -1), strict=True):
-            tap += slope
-        return padded[:, above : above + height, left : left + width], None, None, None
+        (samples, height, width, inside), (above, left) = ctx.shape, ctx.padding
+        padded = grad.new_zeros(samples, height * width, inside)
+        padded.index_add_(1, ctx.pixels, grad.reshape(samples, -1, inside))
+        pixels = padded.view(ctx.shape)
+        return pixels[:, above : height - above, left : width - left], None, None, None
 
 
-def _taps(x: Tensor, kernel: Pair, stride: Pair) -> list[Tensor]:
-    """View the pixels of x [N, H, W, I] that each tap of a filter meets, [N, H', W', I]."""
-    (high, wide), (down, right) = kernel, stride
-    rows, columns = (x.shape[1] - high) // down + 1, (x.shape[2] - wide) // right + 1
-    return [
-        x[:, i : i + down * (rows - 1) + 1 : down, j : j + right * (columns - 1) + 1 : right]
-        for i in range(high)
-        for j in range(wide)
-    ]
+@lru_cache(maxsize=256)
+def _pixels(height: int, width: int, kernel: Pair, stride: Pair) -> tuple[Tensor, int, int]:
+    """Return the pixels of an image that each tap of each patch meets, [H'*W'*h*w]; H'; W'."""
+    pixels = torch.arange(height * width).view(height, width)
+    patches = pixels.unfold(0, kernel[0], stride[0]).unfold(1, kernel[1], stride[1])
+    rows, columns = patches.shape[:2]
+    return patches.flatten(), rows, columns

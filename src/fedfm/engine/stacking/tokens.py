@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedfm.engine.stacking.product import multiply_rows
 from fedfm.engine.stacking.rows import affine, by_client, lower_precision, runs_kernels
 
 WIDEST = 8192
@@ -25,10 +26,8 @@ class StackedLinear(nn.Linear):
             from fedfm.engine.kernels.linear import stacked_linear
 
             return stacked_linear(rows, self.weight, self.bias, low)
-        rows, weight = rows.to(low), self.weight.to(low)
-        if self.bias is None:
-            return torch.bmm(rows, weight.mT)
-        return torch.baddbmm(self.bias.unsqueeze(1).to(low), rows, weight.mT)
+        bias = None if self.bias is None else self.bias.to(low)
+        return multiply_rows(rows.to(low), self.weight.to(low), bias)
 
 
 class StackedLayerNorm(nn.LayerNorm):

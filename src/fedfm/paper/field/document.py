@@ -133,12 +133,14 @@ def _render_parts(made: Comparison) -> Iterator[str]:
 
 
 def _render_introduction(made: Comparison) -> str:
-    return words.INTRODUCTION.format(
-        command=made.command,
+    progress = words.PROGRESS.format(
         folder=os.path.relpath(made.results, made.path.parent),
         runs=len(made.runs),
         time=format_duration(sum_seconds(made.runs)),
-        machines=" and ".join(name_machines(made.results, made.runs)) or "no machine yet",
+        machines=" and ".join(name_machines(made.results, made.runs)),
+    )
+    return words.INTRODUCTION.format(
+        command=made.command, progress=progress if made.runs else words.NO_RUNS
     )
 
 
