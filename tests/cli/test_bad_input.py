@@ -88,6 +88,10 @@ SETTINGS = {
     "half a round": (["rounds=2.5"], "training.rounds: Input should be a valid integer"),
     "a list of lrs": (["lr=[0.1]"], "training.lr: Input should be a valid number"),
     "a strength in words": (["fedfm.strength=hi"], "method.fedfm.strength: Input should be a"),
+    "a flag in words": (
+        ["method=fedrs", "fedrs.graded=hi"],
+        "method.fedrs.graded: Input should be a valid boolean",
+    ),
     "an unknown guide": (["fedfm.guide=l3"], "method.fedfm.guide: Input should be 'cg' or 'l2'"),
     "a number as method": (["method=5"], "method: Input should be a valid dictionary"),
     "a number as section": (["training=5"], "training: Input should be a dictionary"),

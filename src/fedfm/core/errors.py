@@ -28,19 +28,23 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
-def require_numbers(settings: Any) -> None:
-    """Raise a `UserError` if an `int` or `float` field of a dataclass holds anything else.
+def require_numbers(settings: Any, owner: str = "") -> None:
+    """Raise a `UserError` if an `int`, `float` or `bool` field of a dataclass holds anything else.
 
-    Convert numbers of other libraries, such as NumPy's, to Python's.
+    Convert numbers of other libraries, such as NumPy's, to Python's. `owner`, such as "fedprox: ",
+    begins the message.
     """
     for field in fields(settings):
         value = getattr(settings, field.name)
+        if field.type is bool:
+            is_bool = isinstance(value, bool)
+            require(is_bool, f"{owner}{field.name} must be true or false, not {value!r}")
         kind = (
             {int: Integral, float: Real}.get(field.type) if isinstance(field.type, type) else None
         )
         if kind and (isinstance(value, bool) or not isinstance(value, kind)):
             wanted = "a whole number" if kind is Integral else "a number"
-            raise UserError(f"{field.name} must be {wanted}, not {value!r}")
+            raise UserError(f"{owner}{field.name} must be {wanted}, not {value!r}")
         if kind and not isinstance(value, int | float):
             plain = int(value) if kind is Integral else float(value)
             object.__setattr__(settings, field.name, plain)

@@ -136,8 +136,8 @@ def per_client(values: Tensor, like: Tensor) -> Tensor:
         >>> per_client(torch.tensor([1.0, 2.0]), torch.zeros(2, 3, 4)).shape
         torch.Size([2, 1, 1])
     """
-    shaped = values.reshape(-1, *[1] * (like.ndim - 1)).to(like.device)
-    return shaped.to(like.dtype) if values.is_floating_point() else shaped
+    shaped = values.reshape(-1, *[1] * (like.ndim - 1))
+    return shaped.to(like if values.is_floating_point() else like.device)
 
 
 def client_norms(tree: Tree) -> Tensor:
@@ -149,8 +149,10 @@ def client_norms(tree: Tree) -> Tensor:
 
 def _norms(leaf: Tensor) -> Tensor:
     dtype, inner = torch.promote_types(leaf.dtype, torch.float32), (*range(1, leaf.ndim),)
-    norms: Tensor = torch.linalg.vector_norm(leaf, dim=inner, dtype=dtype) if inner else leaf.abs()
-    return norms.to(dtype)
+    if not inner:
+        return leaf.abs().to(dtype)
+    norms: Tensor = torch.linalg.vector_norm(leaf, dim=inner, dtype=dtype)
+    return norms
 
 
 def sum_clients(tree: Tree) -> Tree:

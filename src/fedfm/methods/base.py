@@ -285,8 +285,8 @@ class Piece:
     """Leaves of its reports that are counts; under noise, small counts are dropped."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that must be numbers and are not."""
-        require_numbers(self)
+        """Refuse settings that must be numbers, or true or false, and are not."""
+        require_numbers(self, f"{getattr(self, 'name', type(self).__name__)}: ")
 
     @property
     def share_every(self) -> int:

@@ -21,7 +21,7 @@ class FedACG(Piece):
 
     Local loss + beta/2 ||y - w||^2; then m+ = lambda m + mean (y_i - w) and x+ = x + m+. The server
     sends w instead of x, so nothing more is sent than in FedAvg. x is evaluated and saved. The
-    authors' code leaves out the 1/2.
+    authors' code leaves out the 1/2: set twice its beta here.
 
     Examples:
         >>> from fedfm import FedFM, compose

@@ -29,7 +29,10 @@ class FedDecorr(Piece):
     """Against correlated features: + beta / d^2 times the sum of r_ij^2 over i != j.
 
     r_ij are the correlations of features over the client's batch. A batch of one sample has none
-    and is left out. The authors' code weighs the term about B times as much, with batches of B.
+    and is left out.
+
+    This is the paper's form. The authors' code has (B - 1)^2 / B times the mean of r_ij^2 over
+    i != j, so it weighs the term about B times as much: `averaged = true`.
 
     Examples:
         >>> from fedfm import FedFM, compose
@@ -41,7 +44,9 @@ class FedDecorr(Piece):
     step_cost = 1.1
 
     strength: float = 0.1
-    """beta, the weight of the term."""
+    """beta, the weight of the term; the authors' code, averaged, has 0.1 and 0.01."""
+    averaged: bool = False
+    """Whether the term is (B - 1)^2 / B times the mean of r_ij^2 (the authors' code)."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -50,8 +55,11 @@ class FedDecorr(Piece):
 
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
         """Return beta / d^2 times the sum of squared correlations [S]."""
-        if batch.features.shape[1] < 2:
+        size, width = batch.features.shape[1:]
+        if size < 2:
             return None
         squares = correlate(batch.features).square()
         off_diagonal = squares.sum((1, 2)) - squares.diagonal(dim1=1, dim2=2).sum(1)
-        return self.strength * off_diagonal / batch.features.shape[-1] ** 2
+        if self.averaged and width > 1:
+            return self.strength * (size - 1) ** 2 / size * off_diagonal / (width * (width - 1))
+        return self.strength * off_diagonal / width**2

@@ -15,6 +15,14 @@ from fedfm.core.trees import Tree, tree_map
 from fedfm.methods.base import LocalRun, Model, Participation, Piece, Task
 
 
+def step_by_drift(
+    alpha: float, drift: Tree, delta: Tree, participation: Participation
+) -> tuple[Tree, Tree]:
+    """Return the server's h+ = h - alpha (S/N) delta, as its state, and delta - h+ / alpha."""
+    drift = tree_map(lambda h, d: h - alpha * participation.fraction * d, drift, delta)
+    return {"drift": drift}, tree_map(lambda d, h: d - h / alpha, delta, drift)
+
+
 @dataclass(frozen=True)
 class FedDyn(Piece):
     """A dynamic regulariser: gradient - h_i + alpha (w - x).
@@ -79,7 +87,4 @@ class FedDyn(Piece):
         self, server: Tree, delta: Tree, total: Tree, participation: Participation
     ) -> tuple[Tree, Tree]:
         """Step with h+ = h - alpha (S/N) mean (y_i - x); x+ = mean y_i - h+ / alpha."""
-        drift = tree_map(
-            lambda h, d: h - self.alpha * participation.fraction * d, server["drift"], delta
-        )
-        return {"drift": drift}, tree_map(lambda d, h: d - h / self.alpha, delta, drift)
+        return step_by_drift(self.alpha, server["drift"], delta, participation)

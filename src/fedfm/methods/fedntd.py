@@ -30,6 +30,10 @@ class FedNTD(Piece):
     frozen and runs in evaluation mode, with the batch-norm statistics that it was sent with; the
     authors' code leaves it in the mode of the model that it was copied from.
 
+    Code of other papers has (1 - b) times the cross-entropy plus b times the divergence. There is
+    no option for it: for SGD it is beta = b / (1 - b), with lr multiplied by 1 - b and weight decay
+    divided by it.
+
     Examples:
         >>> from fedfm import FedFM, compose
         >>> compose([FedNTD(strength=0.3), FedFM()]).name

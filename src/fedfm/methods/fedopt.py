@@ -11,8 +11,9 @@ v+ = v + D^2 (FedAdagrad), v - (1 - beta_2) D^2 sign(v - D^2) (FedYogi),
 x+ = x + eta m+ / (sqrt(v+) + tau)
 
 m starts at 0 and v at tau^2, the smallest that the paper allows (from memory). There is no bias
-correction. Google's runs used Keras's Adam instead: v from 0, beta_2 = 0.999, bias correction.
-Buffers, such as the statistics of batch norm, are averaged as in FedAvg.
+correction. Google's runs used Keras's Adam instead, with v from 0, beta_2 = 0.999 and a bias
+correction, which is an option of FedAdam. Buffers, such as the statistics of batch norm, are
+averaged as in FedAvg.
 """
 
 from abc import ABC, abstractmethod
@@ -121,6 +122,30 @@ class FedAdam(FedYogi):
 
     name = "fedadam"
 
+    bias_correction: bool = False
+    """Whether v starts at 0, and step t, from 1, is multiplied by sqrt(1 - beta_2^t) / (1 -
+    beta_1^t), as in Keras and in other libraries."""
+
     def grow(self, v: Tensor, square: Tensor) -> Tensor:
         """Return beta_2 v + (1 - beta_2) D^2."""
         return self.beta2 * v + (1 - self.beta2) * square
+
+    def server_state(self, task: Task) -> Tree:
+        """Return m and v; with a bias correction v is initially zero, as is the count of steps."""
+        state = super().server_state(task)
+        if not self.bias_correction:
+            return state
+        steps = torch.zeros((), dtype=torch.int64, device=task.device)
+        return state | {"square": tree_map(torch.zeros_like, task.params), "steps": steps}
+
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        """Step by eta m+ / (sqrt(v+) + tau), with the bias correction if it is chosen."""
+        kept, step = super().step(server, delta, total, participation)
+        if not self.bias_correction:
+            return kept, step
+        count = server["steps"] + 1
+        old = [1 - beta ** count.double() for beta in (self.beta1, self.beta2)]
+        factor = old[1].sqrt() / old[0]
+        return kept | {"steps": count}, tree_map(lambda s: s * factor.to(s.dtype), step)

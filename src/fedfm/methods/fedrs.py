@@ -19,8 +19,9 @@ from fedfm.methods.base import Batch, Piece
 class FedRS(Piece):
     """Logits alpha f_c for a class that the client lacks, f_c for the others, in training only.
 
-    The authors' code has factors a + (1 - a) p_c / max p, with the client's shares p_c, and a head
-    without bias; this is the paper's form, on the network's logits.
+    This is the paper's form, on the network's logits. With `graded = true` the factors are those of
+    the authors' code, alpha + (1 - alpha) n_ic / max_k n_ik with the client's class counts n_ic;
+    its head has no bias, so give your network none to have its logits, too.
 
     Examples:
         >>> from fedfm import FedFM, compose
@@ -33,6 +34,8 @@ class FedRS(Piece):
 
     alpha: float = 0.5
     """The factor for classes that a client lacks; 1 is FedAvg."""
+    graded: bool = False
+    """Whether factors grow with the client's class counts (the authors' code)."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -41,6 +44,9 @@ class FedRS(Piece):
 
     def use_counts(self, counts: Tensor) -> Tree:
         """Return the factors of the logits [S, C]."""
+        if self.graded:
+            share = counts / counts.amax(1, keepdim=True)
+            return {"scale": self.alpha + (1 - self.alpha) * share}
         return {"scale": torch.where(counts > 0, torch.ones_like(counts), self.alpha)}
 
     def adjust_logits(self, batch: Batch, held: Tree) -> Tensor:

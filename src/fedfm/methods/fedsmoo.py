@@ -23,7 +23,8 @@ class FedSMOO(FedDyn):
     mu_i+ = mu_i + e - s after every step. A client sends u_i = mu_i - e, with its last e, besides
     its model; the server sends s = radius mean u_i / ||mean u_i||, zero at first.
 
-    This is the paper's form. The authors' code leaves e out of u_i. Two models go up and two down.
+    This is the paper's form. The authors' code leaves e out of u_i: `last_offset = false`. Two
+    models go up and two down.
 
     Examples:
         >>> FedSMOO(alpha=0.05).pull
@@ -38,6 +39,8 @@ class FedSMOO(FedDyn):
     """The weight of FedDyn's regulariser."""
     radius: float = 0.1
     """The length of the ascent."""
+    last_offset: bool = True
+    """Whether u_i is mu_i - e (the paper), or mu_i (the authors' code)."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -74,10 +77,11 @@ class FedSMOO(FedDyn):
         return {"dual": dual, "offset": offset}
 
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
-        """Send u_i = mu_i - e; keep mu_i and FedDyn's h_i."""
+        """Send u_i = mu_i - e, or mu_i; keep mu_i and FedDyn's h_i."""
         _, kept = super().finish(client, run, down)
-        sent = tree_map(torch.sub, run.moved["dual"], run.moved["offset"])
-        return {"dual": sent}, kept | {"dual": run.moved["dual"]}
+        dual = run.moved["dual"]
+        sent = tree_map(torch.sub, dual, run.moved["offset"]) if self.last_offset else dual
+        return {"dual": sent}, kept | {"dual": dual}
 
     def step(
         self, server: Tree, delta: Tree, total: Tree, participation: Participation

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree, tree_map
-from fedfm.methods.base import LocalRun, Model, Piece, Task
+from fedfm.methods.base import LocalRun, Model, Participation, Piece, Task
+from fedfm.methods.feddyn import step_by_drift
 from fedfm.methods.fedsam import ascend, check_ascent
 
 
@@ -26,8 +27,8 @@ class FedSpeed(Piece):
     than FedAvg's. x+ is the plain mean of what is sent. The paper's lambda is 1 / strength, its
     alpha is `mix`.
 
-    This is the paper's form. The authors' later code adds the mean of h over all clients at the
-    server instead, as FedDyn does.
+    This is the paper's form. In the authors' later code clients send their models, and the server
+    subtracts the mean of h over all N clients from their mean, as FedDyn does: `over_all = true`.
 
     Examples:
         >>> FedSpeed(strength=0.05).pull
@@ -46,6 +47,8 @@ class FedSpeed(Piece):
     """The length of the ascent."""
     mix: float = 1.0
     """The share of g2 in the step."""
+    over_all: bool = False
+    """Whether the server subtracts the mean of h over all clients instead (the authors' code)."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -58,6 +61,10 @@ class FedSpeed(Piece):
     def pull(self) -> float:
         """The strength."""
         return self.strength
+
+    def server_state(self, task: Task) -> Tree:
+        """Return the mean of h over all clients, initially zero, if it is needed."""
+        return {"drift": tree_map(torch.zeros_like, task.params)} if self.over_all else {}
 
     def client_state(self, task: Task) -> Tree:
         """Return a client's h_i, initially zero."""
@@ -92,9 +99,19 @@ class FedSpeed(Piece):
         return {}, {"drift": drift}
 
     def amend(self, change: Tree, client: Tree) -> Tree:
-        """Send (y_i - x) - h_i+ / strength."""
+        """Send (y_i - x) - h_i+ / strength, or y_i - x."""
+        if self.over_all:
+            return change
         return tree_map(lambda d, h: d - h / self.strength, change, client["drift"])
 
     def weights(self, weights: Tensor, run: LocalRun) -> Tensor:
         """Weight all clients equally."""
         return torch.ones_like(weights)
+
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        """Step by what clients sent, less the mean of h+ over all clients / strength if chosen."""
+        if not self.over_all:
+            return server, delta
+        return step_by_drift(self.strength, server["drift"], delta, participation)

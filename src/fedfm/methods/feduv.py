@@ -22,18 +22,22 @@ def lack_of_variance(logits: Tensor) -> Tensor:
     return missing.mean(-1)
 
 
-def lack_of_uniformity(features: Tensor) -> Tensor:
+def lack_of_uniformity(features: Tensor, fixed_width: bool = False) -> Tensor:
     """Return the mean of exp(-||f_i - f_j||^2 / m) over pairs i != j: [S, B, d] -> [S].
 
-    m is the median of the squared distances that are not 0, and depends on the features, too.
+    m is the median of the squared distances that are not 0, and depends on the features, too,
+    unless it is fixed: then it has no gradient.
     """
     size = features.shape[1]
     exact = "donot_use_mm_for_euclid_dist"
     squares = torch.cdist(features, features, compute_mode=exact).square().flatten(1)
-    apart = squares > 0
-    ordered = squares.masked_fill(~apart, torch.inf).sort(1).values
-    count = apart.sum(1, keepdim=True)
-    middle = ordered.gather(1, ((count - 1) // 2).clamp(min=0))
+    with torch.no_grad():
+        apart = squares > 0
+        order = squares.masked_fill(~apart, torch.inf).argsort(1)
+        count = apart.sum(1, keepdim=True)
+        place = order.gather(1, ((count - 1) // 2).clamp(min=0))
+    middle = squares.gather(1, place)
+    middle = middle.detach() if fixed_width else middle
     median = torch.where(count > 0, middle, torch.ones_like(middle))
     return ((-squares / median).exp().sum(1) - size) / (size * (size - 1))
 
@@ -45,6 +49,9 @@ class FedUV(Piece):
     Both are over a client's batch: p are its softmax outputs, f its features. A batch of one class
     distorts both, for it is pushed to predict classes that it does not have, and features of one
     class apart. A batch of one sample is left out.
+
+    The default is the authors' code, in which the median has a gradient, too; `fixed_width = true`
+    takes it for a number, as the width of a kernel usually is.
 
     Examples:
         >>> from fedfm import FedFM, compose
@@ -59,6 +66,8 @@ class FedUV(Piece):
     """a, the weight of the first term; C / 4 for ten classes."""
     uniformity: float = 0.5
     """b, the weight of the second term."""
+    fixed_width: bool = False
+    """Whether the median is a number, without a gradient."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -71,4 +80,5 @@ class FedUV(Piece):
         if batch.features.shape[1] < 2:
             return None
         variance = self.variance * lack_of_variance(batch.logits)
-        return variance + self.uniformity * lack_of_uniformity(batch.features)
+        crowding = lack_of_uniformity(batch.features, self.fixed_width)
+        return variance + self.uniformity * crowding

@@ -16,7 +16,8 @@ TINY = 1e-10
 class StandardisedConv2d(nn.Conv2d):
     """A convolution with filters rho (w - mean w) / std w, over the weights w of each filter.
 
-    The weights that are trained, sent and averaged are w.
+    The weights that are trained, sent and averaged are w. std is that of the n weights themselves,
+    with n; the authors' code has n - 1, and adds 1e-5 to it.
     """
 
     rho: float

@@ -33,6 +33,8 @@ from fedfm.verify.separate_clients import separate_clients
 ORDER = (2, 0, 3, 1)
 STRENGTHS = ("mu", "strength", "beta")
 """Fields that switch a piece off where they are 0."""
+BESIDE = "calibration"
+"""A weight of FedFM's that its strength does not multiply; it is 0, too, where that is."""
 
 
 @check("finite", "every client's training, message and state is finite")
@@ -150,7 +152,7 @@ def switched_off(piece: Piece) -> dict[str, Piece]:
     off = {}
     for name in names.intersection(STRENGTHS):
         with suppress(UserError):
-            off[name] = replace(piece, **{name: 0.0})
+            off[name] = replace(piece, **dict.fromkeys({name, BESIDE} & names, 0.0))
     return off
 
 

@@ -19,6 +19,7 @@ from fedfm.engine.executors import Executor
 from fedfm.engine.networks import copy_model, describe_task
 from fedfm.methods import Piece, compose
 from fedfm.models.simplex import make_head
+from fedfm.models.standardised import standardise_convolutions
 from fedfm.optim import Clipping, Schedule, Sgd
 from fedfm.optim.schedules import CONSTANT
 from fedfm.rounds.federation import Federation, LocalTraining
@@ -34,6 +35,8 @@ SIZES = (23, 10, 5, 16)
 """The samples of the clients: unequal steps, and one client with less than a batch of 8."""
 TINY, FEATURES = (1, 4, 4), 8
 """The input shape of `NETWORKS`, and their number of features."""
+RHO = 0.5
+"""The deviation of standardised filters."""
 
 
 def tiny_mlp(*norm: nn.Module) -> models.BodyAndHead:
@@ -54,12 +57,20 @@ def tiny_cnn(*norm: nn.Module) -> nn.Module:
     return models.BodyAndHead(nn.Sequential(*convolution, *rest), nn.Linear(FEATURES, CLASSES))
 
 
+def tiny_standardised() -> nn.Module:
+    """Return the convolutional network with standardised filters, one of which spans channels."""
+    net = tiny_cnn(nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4))
+    standardise_convolutions(net, RHO, "group")
+    return net
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "tiny mlp": tiny_mlp,
     "tiny mlp with batch norm": lambda: tiny_mlp(nn.BatchNorm1d(12)),
     "tiny mlp with a simplex": tiny_simplex,
     "tiny cnn": tiny_cnn,
     "tiny cnn with batch norm": lambda: tiny_cnn(nn.BatchNorm2d(4)),
+    "tiny cnn with standardised filters": tiny_standardised,
 }
 
 

@@ -7,6 +7,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from fedfm.core.rng import generator
 from fedfm.core.trees import Tree
 from fedfm.engine.networks import copy_model
 from fedfm.methods import Model, ccvr
@@ -25,9 +26,17 @@ from fedfm.verify.fixtures import (
 from fedfm.verify.textbook.ledger import count_conclusion, count_round
 from fedfm.verify.textbook.loop import FedAvg
 from fedfm.verify.textbook.simplex import SimplexNet
-from fedfm.verify.textbook.statistics import add_sums, class_sums, mixture
+from fedfm.verify.textbook.statistics import (
+    add_sums,
+    class_sums,
+    drawn_features,
+    mixture,
+    retrained_head,
+)
 from fedfm.verify.textbook_federation import cohort_of, make_method
 
+AMPLE = SmallFederation("tiny cnn with batch norm", sizes=(43, 26, 19, 30))
+"""Every class has more samples than features, so that roots of covariances are well conditioned."""
 SIMPLEX, LAST = (
     SmallFederation("tiny mlp with a simplex"),
     SmallFederation("tiny cnn with batch norm"),
@@ -95,10 +104,35 @@ def compare_statistics(pieces: Pieces) -> None:
     compare_traffic(log, count_conclusion(LAST.module, CLASSES, FEATURES, len(LAST.sizes)))
 
 
-def pool_statistics(theirs: FedAvg) -> dict[int, tuple[Tensor, Tensor]]:
+@check(
+    "textbook: redrawn features",
+    "the last round trains the head by SGD on features drawn from each class's normal distribution",
+    only("ccvr"),
+)
+def compare_redrawn(pieces: Pieces) -> None:
+    """Compare the whole model after the last round, given the same random numbers."""
+    fed, theirs = replace(AMPLE.make_federation(pieces), rounds=2), make_method(pieces, AMPLE)
+    theirs.round(cohort_of(fed, AMPLE.data, 0))
+    state = play_rounds(start(fed), fed, 2)
+    expected, settings = copy.deepcopy(theirs.model), vars(pieces[0])
+    head, random = expected.get_submodule("head"), generator(fed.seed, "conclusion", 0)
+    assert isinstance(head, nn.Linear)
+    normal = torch.from_numpy(random.standard_normal((CLASSES, settings["samples"], FEATURES)))
+    moments = pool_statistics(theirs, AMPLE)
+    drawn = {c: drawn_features(*moments[c], normal[c]) for c in sorted(moments)}
+    labels = torch.tensor([c for c, features in drawn.items() for _ in features])
+    orders = [random.permutation(len(labels)).tolist() for _ in range(settings["epochs"])]
+    features, how = torch.cat([*drawn.values()]), (64, settings["lr"], 0.9)
+    setattr(expected, "head", retrained_head(head, features, labels, orders, *how))  # noqa: B010
+    same_model(state.model, copy_model(expected), 1e-9)
+
+
+def pool_statistics(
+    theirs: FedAvg, small: SmallFederation = LAST
+) -> dict[int, tuple[Tensor, Tensor]]:
     """Return mean and covariance of each class of all clients' features, by the textbook."""
-    split = LAST.data.train
-    parts = [split.subset(samples) for samples in split_samples(LAST.sizes)]
+    split = small.data.train
+    parts = [split.subset(samples) for samples in split_samples(small.sizes)]
     return mixture(add_sums([class_sums(theirs.model, p.inputs, p.labels) for p in parts]))
 
 

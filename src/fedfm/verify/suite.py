@@ -8,7 +8,7 @@ from traceback import walk_tb
 from typing import Any
 
 from fedfm.methods import PIECES, Piece
-from fedfm.verify import compare_textbook, every_method, heads, identities, quadratics
+from fedfm.verify import compare_textbook, every_method, heads, identities, layers, quadratics
 from fedfm.verify.checks import CHECKS, Check
 from fedfm.verify.fixtures import Pieces
 from fedfm.verify.mistakes import MISTAKES, Mistake
@@ -19,6 +19,7 @@ __all__ = [
     "every_method",
     "heads",
     "identities",
+    "layers",
     "quadratics",
     "verify",
     "verify_all",
@@ -27,24 +28,31 @@ __all__ = [
 Step = Callable[[str], None]
 """Called before each method and mistake, with its name."""
 
+FEDSA: dict[str, Any] = {"moving_average": 0.3, "margin": 0.2, "calibration": 0.7}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "fedavgm": {"": {"beta": 0.7}},
     "fedacg": {"": {"momentum": 0.7, "strength": 0.1}},
+    "fedadam": {"": {}, ", bias correction": {"bias_correction": True}},
     "fedprox": {"": {"mu": 0.3}},
     "fedcm": {"": {"alpha": 0.3}},
     "feddyn": {"": {"alpha": 0.2}},
     "fedsam": {"": {}, ", ASAM": {"adaptive": 0.2}},
-    "fedspeed": {"": {"mix": 0.7}},
+    "fedspeed": {"": {"mix": 0.7}, ", all clients": {"mix": 0.7, "over_all": True}},
+    "fedsmoo": {"": {}, ", no last offset": {"last_offset": False}},
     "moon": {"": {"mu": 2.0}},
     "fedproto": {"": {"strength": 0.5}},
     "fedrep": {"": {"head_epochs": 2}},
     "ditto": {"": {"strength": 0.5}},
     "fedntd": {"": {"strength": 0.7, "temperature": 2.0}},
     "fedlc": {"": {}, ", true class in the sum": {"exclude_true": False}},
+    "fedrs": {"": {}, ", graded": {"graded": True}},
+    "feddecorr": {"": {}, ", averaged": {"averaged": True, "strength": 0.01}},
+    "feduv": {"": {}, ", fixed width": {"fixed_width": True}},
     "fedfm": {
         "": {"strength": 1.0, "start_round": 2},
         ", L2, uniform": {"strength": 1.0, "start_round": 0, "guide": "l2", "anchors": "uniform"},
         ", warm-up": {"strength": 1.0, "start_round": 2, "warm_up": 3},
+        ", FedSA's options": {"strength": 1.0, "start_round": 1, "warm_up": 2, **FEDSA},
     },
     "fedfm-lite": {
         "": {"strength": 1.0, "start_round": 2},
@@ -54,6 +62,13 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "anchors": "uniform",
             "models_every": 2,
             "warm_up": 3,
+        },
+        ", a=2, uniform, FedSA's options": {
+            "strength": 1.0,
+            "start_round": 0,
+            "anchors": "uniform",
+            "models_every": 2,
+            **FEDSA,
         },
     },
 }

@@ -16,7 +16,7 @@ from fedfm.verify.fixtures import Pieces, SmallFederation
 from fedfm.verify.textbook import (
     drift,
     features,
-    fedfm,
+    fedsa,
     loop,
     losses,
     parts,
@@ -84,11 +84,11 @@ def make_textbook_federation(pieces: Pieces, small: SmallFederation) -> Textbook
         "method": make_method(tuple(others) or (FedAvg(),), small),
         "wait": choose_compared_rounds(pieces).wait,
         "aggregation": vars(last)["anchors"],
-        **copy_settings(last, fedfm.FedFM),
+        **copy_settings(last, fedsa.FedSA),
     }
     if last.name == "fedfm":
-        return fedfm.FedFM(**settings)
-    return fedfm.FedFMLite(**settings, every=choose_compared_rounds(pieces).every)
+        return fedsa.FedSA(**settings)
+    return fedsa.FedSALite(**settings, every=choose_compared_rounds(pieces).every)
 
 
 def make_method(pieces: Pieces, small: SmallFederation) -> loop.FedAvg:

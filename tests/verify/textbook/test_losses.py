@@ -117,7 +117,7 @@ def test_feddecorr():
     """Features (1, -1, 0) and (1, 0, -1) have correlation 1/2: (1 + 1 + 2 / 4) / 2^2."""
     features = double([[1.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     assert float(decorr(features, strength=0.1).detach()) == pytest.approx(0.0625, abs=1e-12)
-    code = decorr(features, strength=0.1, as_code=True)
+    code = decorr(features, strength=0.1, averaged=True)
     assert float(code.detach()) == pytest.approx(0.1 * 4 / 3 / 4, abs=1e-12)
 
 
@@ -126,7 +126,7 @@ def test_the_public_form_of_feddecorr_is_that_of_standardised_features():
     z = (features - features.mean(0)) / features.std(0)
     square = (z.T @ z) ** 2
     off = square.sum() - square.diagonal().sum()
-    torch.testing.assert_close(decorr(features, strength=1.0, as_code=True), off / (4 * 3) / 6)
+    torch.testing.assert_close(decorr(features, strength=1.0, averaged=True), off / (4 * 3) / 6)
     matrix = torch.corrcoef(features.T)
     torch.testing.assert_close(decorr(features, strength=1.0), (matrix**2).sum() / 16)
 

@@ -2,16 +2,18 @@
 
 from typing import Any
 
+import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedfm.core.trees import Tree
-from fedfm.methods import CCVR, BalancedSoftmax
+from fedfm.methods import CCVR, BalancedSoftmax, Model, Task, ccvr
 from fedfm.models.simplex import Simplex
 from fedfm.rounds.federation import Federation
 from fedfm.verify.mistakes.planting import plant, plant_in
 
-cosines = Simplex.cosines
+cosines, class_moments = Simplex.cosines, ccvr.class_moments
 
 
 @plant_in(Simplex, "cosines", "FedETF: projected features are not normalised", BalancedSoftmax())
@@ -51,3 +53,42 @@ class CovarianceBiased(CCVR):
 
 LAST_COHORT: Any = property(lambda fed: fed.cohort(fed.rounds - 1))
 plant_in(Federation, "everyone", "only the last cohort is asked", CCVR())(LAST_COHORT)
+
+
+@plant_in(ccvr, "class_moments", "covariances are divided by n instead of n - 1", CCVR())
+def divide_by_all(total: Tree) -> tuple[Tensor, Tensor]:
+    """Return the moments with a biased covariance."""
+    mean, covariance = class_moments(total)
+    count = total["count"].double().clamp(min=1)
+    return mean, covariance * ((count - 1) / count).view(-1, 1, 1)
+
+
+@plant_in(ccvr, "draw_features", "features have the diagonal of the covariance alone", CCVR())
+def draw_apart(mean: Tensor, covariance: Tensor, draws: Tensor) -> Tensor:
+    """Draw every feature by itself."""
+    deviation = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+    return mean.unsqueeze(1) + draws * deviation.unsqueeze(1)
+
+
+@plant_in(ccvr, "draw_features", "draws are multiplied by S instead of its root", CCVR())
+def draw_twice(mean: Tensor, covariance: Tensor, draws: Tensor) -> Tensor:
+    """Draw features with the covariance S S."""
+    return mean.unsqueeze(1) + draws @ covariance
+
+
+@plant("the head is trained from new weights instead of its present ones")
+class NewHead(CCVR):
+    """The head begins at zero."""
+
+    def conclude(self, task: Task, model: Model, total: Tree, random: np.random.Generator) -> Model:
+        zeros = {name: torch.zeros_like(model.params[name]) for name in task.head}
+        bare = model._replace(params=model.params | zeros)
+        return super().conclude(task, bare, total, random)
+
+
+@plant("classes that nobody has are drawn, too")
+class DrawsAbsent(CCVR):
+    """The zero vector is a training sample of them."""
+
+    def conclude(self, task: Task, model: Model, total: Tree, random: np.random.Generator) -> Model:
+        return super().conclude(task, model, total | {"count": total["count"].clamp(min=1)}, random)

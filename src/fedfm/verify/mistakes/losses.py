@@ -84,6 +84,15 @@ class FactorsGraded(FedRS):
         return {"scale": self.alpha + (1 - self.alpha) * share}
 
 
+@plant("graded factors are shares of the client's samples, not of its largest class", graded=True)
+class Shares(FedRS):
+    """a + (1 - a) n_c / n."""
+
+    def use_counts(self, counts: Tensor) -> Tree:
+        share = counts / counts.sum(1, keepdim=True)
+        return {"scale": self.alpha + (1 - self.alpha) * share}
+
+
 @plant("alpha goes to the classes that the client has")
 class AlphaToHeldClasses(FedRS):
     """Missing classes keep their logits."""
@@ -116,6 +125,15 @@ class TermGrowsWithBatch(FedDecorr):
     def loss(self, batch: Batch, held: Tree) -> Tensor | None:
         plain, (size, width) = super().loss(batch, held), batch.features.shape[1:]
         return None if plain is None else plain * (size - 1) ** 2 / size * width / (width - 1)
+
+
+@plant("the averaged term does not grow with B", averaged=True)
+class Mean(FedDecorr):
+    """The mean of squared correlations, whatever B."""
+
+    def loss(self, batch: Batch, held: Tree) -> Tensor | None:
+        whole, size = super().loss(batch, held), batch.features.shape[1]
+        return None if whole is None else whole * size / (size - 1) ** 2
 
 
 @plant("covariances instead of correlations")
@@ -157,3 +175,11 @@ def crowd_by_number(features: Tensor) -> Tensor:
     squares = (features[:, first] - features[:, second]).square().sum(-1)
     median = squares.detach().median(1, keepdim=True).values
     return (-squares / median).exp().mean(1)
+
+
+@plant("a fixed width has a gradient", fixed_width=True)
+class MovingWidth(FedUV):
+    """The option does nothing."""
+
+    def loss(self, batch: Batch, held: Tree) -> Tensor | None:
+        return FedUV.loss(replace(self, fixed_width=False), batch, held)

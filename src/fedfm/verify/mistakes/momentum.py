@@ -62,6 +62,26 @@ class SecondMomentFromZero(FedAdam):
         return super().server_state(task) | {"square": zeros}
 
 
+@plant("the bias correction counts the first step as the second", bias_correction=True)
+class CountsAhead(FedAdam):
+    """The first steps are too short."""
+
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        later = server | {"steps": server["steps"] + 1}
+        state, step = super().step(later, delta, total, participation)
+        return state | {"steps": server["steps"] + 1}, step
+
+
+@plant("with the bias correction, too, v starts at tau^2", bias_correction=True)
+class FullStart(FedAdam):
+    """v is not 0 before the first round."""
+
+    def server_state(self, task: Task) -> Tree:
+        return super().server_state(task) | {"square": FedAdam().server_state(task)["square"]}
+
+
 @plant("v is Adam's")
 class SignMissing(FedYogi):
     """V falls by a share of itself."""

@@ -96,6 +96,25 @@ class AmendedByOldDrift(FedSpeed):
         return super().amend(change, {"drift": before})
 
 
+@plant("models are amended, too, if the server subtracts h", over_all=True)
+class Twice(FedSpeed):
+    """h is subtracted twice."""
+
+    def amend(self, change: Tree, client: Tree) -> Tree:
+        return FedSpeed(strength=self.strength).amend(change, client)
+
+
+@plant("the server's h is the mean over the cohort", over_all=True)
+class OverCohort(FedSpeed):
+    """It grows by the mean change, whatever the share of clients that take part."""
+
+    def step(
+        self, server: Tree, delta: Tree, total: Tree, participation: Participation
+    ) -> tuple[Tree, Tree]:
+        everyone = participation._replace(population=participation.clients)
+        return super().step(server, delta, total, everyone)
+
+
 @plant("mix is 1 - mix", mix=0.7)
 class MixSwapped(FedSpeed):
     """Most of a step is the first gradient."""
@@ -111,6 +130,15 @@ class LastOffsetLeftOut(FedSMOO):
     def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
         _, kept = super().finish(client, run, down)
         return {"dual": run.moved["dual"]}, kept
+
+
+@plant("the last offset is left out at the client, too", last_offset=False)
+class LosesOffset(FedSMOO):
+    """The client keeps mu_i - e."""
+
+    def finish(self, client: Tree, run: LocalRun, down: Tree) -> tuple[Tree, Tree]:
+        sent, kept = super().finish(client, run, down)
+        return sent, kept | {"dual": tree_map(torch.sub, kept["dual"], run.moved["offset"])}
 
 
 @plant("mu_i starts anew in every round")

@@ -43,10 +43,14 @@ class FedFM:
         """One round: global anchors from the received model, then the method's round."""
         if self.played >= self.wait:
             received = [self.method.received_by(client) for client in cohort]
-            self.anchors = update_anchors(received, cohort, self.anchors, self.aggregation)
+            self.anchors = self.new_anchors(received, cohort)
         self.match()
         self.method.round(cohort)
         self.played += 1
+
+    def new_anchors(self, models: Sequence[nn.Module], cohort: Sequence[Client]) -> Anchors:
+        """Global anchors of the round, from these models of the cohort."""
+        return update_anchors(models, cohort, self.anchors, self.aggregation)
 
     def match(self) -> None:
         """The method's extra loss becomes the round's lambda Q(.; A), if there are anchors."""
@@ -88,7 +92,7 @@ class FedFMLite(FedFM):
         trained = [self.own_models[client["id"]] for client in cohort]
         self.played += 1
         if self.played >= self.wait:
-            self.anchors = update_anchors(trained, cohort, self.anchors, self.aggregation)
+            self.anchors = self.new_anchors(trained, cohort)
         if self.played % self.every == 0:
             self.method.model = self.method.server(cohort, trained)
             self.own_models = {}

@@ -77,7 +77,8 @@ def count_round(
     take part for the ``first`` time. Training in one place sends nothing. Anchors go both ways
     from round T_s on, for which FedFM and FedProto need a second handshake; FedFM-Lite sends them
     from the round before T_s, empty ones down at first. For a warm-up the number of the rounds
-    goes down with them, of which a client makes a factor.
+    goes down with them, of which a client makes a factor. To calibrate its head, a client holds the
+    anchors raw, too, besides those at unit length.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     size = next(model.parameters()).element_size()
@@ -99,6 +100,7 @@ def count_round(
     entries = cohort * classes if matched else 0
     factors = 1 if matched and settings.get("warm_up") else 0
     of_classes = classes * PER_CLASS.get(method, 0)
+    raw = anchors if settings.get("calibration") else 0
     return ExpectedTraffic(
         floats_up,
         floats_down,
@@ -109,7 +111,7 @@ def count_round(
         + entries * FLAG
         + cohort * factors * COUNT,
         handshakes=2 if matched and not lite else 1,
-        held=parameters * (1 + HELD.get(method, 0)) + of_classes + anchors + factors,
+        held=parameters * (1 + HELD.get(method, 0)) + of_classes + anchors + raw + factors,
     )
 
 

@@ -17,11 +17,12 @@ the share of client i's samples in the cohort's; S of N clients take part.
   Floating-point buffers are averaged with p_i in every method, and integer buffers take the largest
   value.
 * ``extra_loss(features, labels)`` is added to the loss of every batch. ``FedFM`` and ``FedFMLite``
-  use it to match features on top of any other method.
+  use it to match features on top of any other method. ``model_loss(model)``, a loss that needs no
+  data, is added, too.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -104,6 +105,7 @@ class FedAvg:
     lr_gamma: float = 1.0
     clip_norm: float = 0.0
     clip_first: bool = False
+    model_loss: Callable[[nn.Module], Tensor] | None = None
 
     def round(self, cohort: Sequence[Client]) -> None:
         """One round: every client of the cohort trains from x, then the server makes x+."""
@@ -147,6 +149,8 @@ class FedAvg:
         loss = loss + self.penalty(local, client, batch, features)
         if self.extra_loss is not None:
             loss = loss + self.extra_loss(features, y)
+        if self.model_loss is not None:
+            loss = loss + self.model_loss(local)
         return loss
 
     def data_loss(self, client: Client, batch: Batch, features: Tensor, logits: Tensor) -> Tensor:

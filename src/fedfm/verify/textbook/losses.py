@@ -147,12 +147,12 @@ class FedDecorr(FedAvg):
 
     K is the d x d matrix of the features' correlations over the batch. (The paper's form is from
     memory.) Its diagonal, all ones, has no gradient. A feature that is the same in the whole batch
-    correlates with none; a batch of one sample has no term. With ``as_code``, the public code's
+    correlates with none; a batch of one sample has no term. With ``averaged``, the public code's
     form, without its 1e-8 below the root: ((B - 1)^2 / B) times the mean of K_jk^2 over j != k.
     """
 
     strength: float = 0.1
-    as_code: bool = False
+    averaged: bool = False
 
     def penalty(self, local: nn.Module, client: Client, batch: Batch, features: Tensor) -> Tensor:
         """Term of the local loss: strength sum_jk K_jk^2 / d^2; 0 for B = 1."""
@@ -162,9 +162,9 @@ class FedDecorr(FedAvg):
         total = 0.0 * features.sum()
         for j in range(d):
             for k in range(d):
-                if j != k or not self.as_code:
+                if j != k or not self.averaged:
                     total = total + correlation(features[:, j], features[:, k]) ** 2
-        if self.as_code:
+        if self.averaged:
             return self.strength * (samples - 1) ** 2 / samples * total / (d * (d - 1))
         return self.strength * total / d**2
 

@@ -96,9 +96,32 @@ class AdaptiveServer(FedAvg):
 
 @dataclass(kw_only=True)
 class FedAdam(AdaptiveServer):
-    """FedAdam: v <- b2 v + (1 - b2) D^2. b2 = 0.99 is the paper's from memory."""
+    """FedAdam: v <- b2 v + (1 - b2) D^2. b2 = 0.99 is the paper's from memory.
+
+    With ``bias_correction``, the form of Keras, which the paper's runs used: v starts at 0, and in
+    the server's step t, from 1, lr is lr sqrt(1 - b2^t) / (1 - b1^t).
+    """
 
     beta2: float = 0.99
+    bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        """States: m = 0, v = tau^2 or 0, t = 0."""
+        super().__post_init__()
+        self.t = 0
+        if self.bias_correction:
+            self.v = zeros(self.model)
+
+    def server(self, cohort: Sequence[Client], local_models: Sequence[nn.Module]) -> nn.Module:
+        """Server: AdaptiveServer's, by the corrected lr."""
+        self.t += 1
+        uncorrected = self.server_lr
+        if self.bias_correction:
+            root = (1 - self.beta2**self.t) ** 0.5
+            self.server_lr = uncorrected * root / (1 - self.beta1**self.t)
+        result = super().server(cohort, local_models)
+        self.server_lr = uncorrected
+        return result
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         """New v: b2 v + (1 - b2) D^2."""

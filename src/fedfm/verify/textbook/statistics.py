@@ -90,3 +90,42 @@ def mixture_of_clients(
     for count, mean, covariance in statistics:
         spread = spread + (count - 1) * covariance + count * torch.outer(mean, mean)
     return mu, spread / (n - 1)
+
+
+def drawn_features(mean: Tensor, covariance: Tensor, normal: Tensor) -> Tensor:
+    """Features of a class [M, d] from standard normal numbers [M, d]: z_m = mu + R e_m.
+
+    R is the symmetric root of S: sum_k sqrt(max(l_k, 0)) v_k v_k^T, l_k and v_k the eigenvalues and
+    eigenvectors of S.
+    """
+    root = torch.zeros_like(covariance)
+    eigenvalues, eigenvectors = torch.linalg.eigh(covariance)
+    for value, v in zip(eigenvalues, eigenvectors.T, strict=True):
+        root = root + value.clamp(min=0).sqrt() * torch.outer(v, v)
+    return torch.stack([mean + root @ e for e in normal])
+
+
+def retrained_head(
+    head: nn.Linear,
+    features: Tensor,
+    labels: Tensor,
+    orders: Sequence[Sequence[int]],
+    batch_size: int,
+    lr: float,
+    momentum: float = 0.0,
+) -> nn.Linear:
+    """Head after SGD from its present weights, on the mean cross-entropy of drawn features.
+
+    m <- momentum m + g; w <- w - lr m, one step per batch. An epoch goes through ``features`` [m,
+    d] and ``labels`` [m] in an order of ``orders``, cut into batches; the last one may be short.
+    """
+    result = copy.deepcopy(head)
+    optimiser = torch.optim.SGD(result.parameters(), lr=lr, momentum=momentum)
+    for order in orders:
+        for first in range(0, len(order), batch_size):
+            chosen = list(order[first : first + batch_size])
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(result(features[chosen]), labels[chosen])
+            torch.autograd.backward(loss)
+            optimiser.step()
+    return result
