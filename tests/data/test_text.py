@@ -107,7 +107,7 @@ def test_a_folder_has_a_table_for_each_client(table, tmp_path):
         table(ROWS, f"users/{name}.tsv")
     data = load("text", path=tmp_path / "users")
     assert data.clients == ("ann", "bob")
-    with pytest.raises(UserError, match="whose the test samples are"):
+    with pytest.raises(UserError, match="the clients of the test samples"):
         load("text", path=tmp_path / "users", test_path=table(ROWS))
 
 

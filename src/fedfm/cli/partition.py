@@ -18,7 +18,7 @@ def partition(
     ),
     format: Format = "text",
 ) -> None:
-    """Draw how many samples of each class every client holds."""
+    """Plot how many samples of each class every client holds."""
     from fedfm.config import load_config
     from fedfm.data.partition import tabulate
     from fedfm.report.partition_picture import draw_partition

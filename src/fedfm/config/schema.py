@@ -185,18 +185,18 @@ class Config(BaseModel):
         require(
             not (telling and self.deployment.secure),
             f"{', '.join(telling)}: uniform anchors need to know how many clients hold each class, "
-            "which a secure sum is to hide; use anchors = 'weighted', whose counts are summed too",
+            "which a secure sum must hide; use anchors = 'weighted', whose counts are summed too",
         )
         require(
             self.privacy is None or self.training.sampling == "fixed",
-            "[privacy] counts on the same number of clients in every sum, which sampling = 'coin' "
+            "[privacy] needs the same number of clients in every sum, which sampling = 'coin' "
             "does not give: use sampling = 'fixed'",
         )
         fewest, cohort = self.deployment.minimum, self.training.cohort
         require(
             self.privacy is None or fewest <= cohort,
-            f"[privacy] counts on {fewest} clients in every sum (deployment.minimum), rounds "
-            f"have {cohort}: lower it, or their noise is less than epsilon says",
+            f"[privacy] needs deployment.minimum = {fewest} clients in every sum, but rounds "
+            f"have {cohort}: lower deployment.minimum",
         )
 
     def _check_optimizer(self, method: Method) -> None:

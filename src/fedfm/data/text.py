@@ -63,7 +63,7 @@ def read_text(
     texts = Texts(*([*chain(*column)] for column in zip(*tables, strict=True)))
     require(
         len({bool(table.clients) for table in tables}) == 1,
-        f"{paths[-1]}: say whose the test samples are as {path} does, by a table for each client",
+        f"{paths[-1]}: give the clients of the test samples as {path} does, by a table for each",
     )
     check_labels(str(path), tables[0].labels)
     _check_classes(paths[-1], tables[0].labels, tables[-1].labels)
@@ -97,7 +97,7 @@ def read_words(path: Path) -> tuple[str, ...]:
     require(
         not wrong,
         f"data.words: {path} has {list_some(wrong)}, which no text contains: write one word in "
-        "small letters in each line",
+        "lower case in each line",
     )
     return PADDING, UNKNOWN, *words
 

@@ -50,7 +50,7 @@ class Axis:
         """Parse 'key=1,10,50' or 'key=0.001..0.1'."""
         key, equals, values = (part.strip() for part in text.partition("="))
         require(bool(equals), f"a setting is key=value or key=value,value, not '{text}'")
-        require(full_key(key) != "seed" or "," not in values, "seeds are counted by --seeds")
+        require(full_key(key) != "seed" or "," not in values, "say with --seeds how many seeds")
         span = _parse_span(values)
         several = split_values(values)
         require(all(several), f"a value is missing in '{text}'")

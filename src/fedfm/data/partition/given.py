@@ -133,8 +133,8 @@ def deal_given(data: Dataset, clients: int, partition: Partition) -> list[Ints]:
     )
     require(
         len(data.clients) > 0 and data.train.clients is not None,
-        f"data '{data.name}' do not say whose samples they are, as partition kind 'natural' needs: "
-        "name where it is written with data.client, or choose another kind",
+        f"partition kind 'natural' needs the client of each sample, which data '{data.name}' lack: "
+        "say with data.client where it is written, or choose another kind",
     )
     names = data.clients
     require(
