@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
@@ -38,6 +39,24 @@ def draw_features(mean: Tensor, covariance: Tensor, draws: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
     roots: Tensor = vectors * values.clamp(min=0).sqrt().unsqueeze(1) @ vectors.mT
     return mean.unsqueeze(1) + draws @ roots
+
+
+@torch.no_grad()
+def _take_step(
+    leaves: list[Tensor], grads: list[Tensor], momenta: list[Tensor | None], lr: float
+) -> None:
+    """Take a step of torch.optim.SGD, whose class would import torch's compiler first."""
+    sgd(
+        leaves,
+        grads,
+        momenta,
+        lr=lr,
+        momentum=MOMENTUM,
+        weight_decay=0.0,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -120,13 +139,11 @@ class CCVR(Piece):
         weight = next(leaf for leaf in head.values() if leaf.ndim == 2)
         bias = next((leaf for leaf in head.values() if leaf.ndim == 1), None)
         leaves: list[Tensor] = [leaf.requires_grad_() for leaf in head.values()]
-        optimizer = torch.optim.SGD(leaves, self.lr, MOMENTUM)
+        momenta: list[Tensor | None] = [None] * len(leaves)
         for _ in range(self.epochs):
             order = torch.from_numpy(random.permutation(len(labels))).to(labels.device)
             for batch in torch.split(order, BATCH):
                 logits = F.linear(features[batch], weight, bias)
                 grads = torch.autograd.grad(F.cross_entropy(logits, labels[batch]), leaves)
-                for leaf, grad in zip(leaves, grads, strict=True):
-                    leaf.grad = grad
-                optimizer.step()
+                _take_step(leaves, [*grads], momenta, self.lr)
         return {name: leaf.detach() for name, leaf in head.items()}
