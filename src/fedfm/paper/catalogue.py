@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from fedfm.core.tables import flatten_keys
 from fedfm.grid.changes import Settings
 from fedfm.grid.recipe import Recipe, parse_recipe
 
-FOLDER = resources.files("fedfm.paper") / "recipes"
+FOLDER = Path(str(resources.files("fedfm.paper"))) / "recipes"
 
 
 def list_recipe_names() -> list[str]:
@@ -28,7 +29,12 @@ def load_recipe(name: str) -> Recipe:
         return _parse(path.stem, path.read_text())
     if name not in list_recipe_names():
         raise unknown_name_error("recipe", name, list_recipe_names())
-    return _parse(name, (FOLDER / f"{name}.toml").read_text())
+    return _load_shipped(FOLDER / f"{name}.toml")
+
+
+@cache
+def _load_shipped(path: Path) -> Recipe:
+    return _parse(path.stem, path.read_text())
 
 
 def read_shared(name: str) -> Settings:

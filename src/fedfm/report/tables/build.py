@@ -52,7 +52,7 @@ def build_table(recipe: Recipe, summaries: Iterable[Summary], quick: bool = Fals
         entry = Entry(cell.labels, measure, runs, paper, comparable=not quick)
         entries[place[0], Column(place[1], measure)] = entry
     missing = [cell.labels for cell, runs in cells if not runs]
-    altered = [cell.labels for cell, runs in cells if _have_other_settings(cell, runs)]
+    altered = [cell.labels for cell, runs in cells if runs and _have_other_settings(cell, runs)]
     table = Table(recipe, quick, rows, columns, entries, missing, altered)
     return _mark_comparisons(_mark_ranks(table))
 
