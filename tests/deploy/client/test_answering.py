@@ -2,7 +2,6 @@
 
 import gc
 import json
-import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -19,11 +18,12 @@ from fedfm.deploy.client.site import Site, load_site
 from fedfm.deploy.packets import PROTOCOL_VERSION, Packet, encode
 from fedfm.deploy.payload import Payload, read_payload
 from fedfm.deploy.server.introductions import agree
+from tests.cli.tools import SERVER
 from tests.deploy.conftest import NODES, facts_of, write_site
 
-ROUNDS, WARM_UP = 200, 20
+ROUNDS, WARM_UP = 100, 20
 LEAK = 20e6
-"""Bytes: a tenth of what 200 models of 1 MB would take, and above the noise of an allocator."""
+"""Bytes: a fifth of what 100 models of 1 MB would take, and above the noise of an allocator."""
 
 
 def memory() -> int:
@@ -50,7 +50,7 @@ def test_memory_does_not_grow(train):
     """In a process of its own, as a worker is: what other tests left behind has no say."""
     _, question = train
     assert len(question.trees["model"]) > 1e6
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, SERVER) as pool:
         assert pool.submit(measure_growth, *train).result() < LEAK
 
 

@@ -67,7 +67,7 @@ class RunningProxy:
         """A caller that trusts the server's authority."""
         scheme = "https" if self.tls else "http"
         async with httpx.AsyncClient(
-            base_url=f"{scheme}://{self.address}", verify=self.tls or True, trust_env=False
+            base_url=f"{scheme}://{self.address}", verify=self.tls or False, trust_env=False
         ) as client:
             yield client
 

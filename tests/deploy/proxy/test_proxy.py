@@ -25,8 +25,8 @@ from tests.deploy.proxy.proxies import (
 )
 
 HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: here\r\n"
-ATTACKERS = 100
-SMALL = Limits(connections=60, address=40, head=30.0)
+ATTACKERS = 60
+SMALL = Limits(connections=36, address=24, head=30.0)
 """Attackers are many more than the limits; they are cut by number, not by time."""
 
 
@@ -265,7 +265,7 @@ def test_half_finished_requests_do_not_hold_up_a_client(keys, opening, tls):
                         CALL, content=bytes([number]), headers=sign(keys, "a")
                     )
                     assert answer.content == bytes([number])
-                    more = [await here.dial(opening, tls) for _ in range(20)]
+                    more = [await here.dial(opening, tls) for _ in range(12)]
                     with closing(more):
                         assert len(here.proxy.connections.open) <= SMALL.address
             await here.until_open(1)

@@ -128,7 +128,8 @@ def check_summary(results: Path, summary: Summary) -> None:
 
 def test_scores_of_real_runs_follow_from_their_rounds(tmp_path):
     """A small comparison from end to end: tuned on the server's images, then compared."""
-    results, learning = tmp_path / "results", ("model.stem=cifar", "model.width=4", "lr=0.05")
+    results = tmp_path / "results"
+    learning = ("model.stem=cifar", "model.width=4", "lr=0.05", "executor=stacked")
     held_out, skew = (*HELD_OUT, *learning), "Dirichlet 0.1"
     assert run_step(ComparisonStep("field-tune", ["FedDyn"]), results, held_out) == 4
     compared = ComparisonStep("field", ["FedDyn", skew], seeds=(0, 1))
