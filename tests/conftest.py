@@ -17,6 +17,9 @@ MEMORY, ENOUGH = Path("/dev/shm"), 2**31
 """Linux's folder in memory, and the bytes that it must have left."""
 
 gc.disable()  # until everything is imported, which leaves next to no garbage
+WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if WORKER:  # what else is registered runs before; Python would then free all objects, for seconds
+    atexit.register(os._exit, 0)
 
 
 def pytest_configure():
@@ -79,7 +82,7 @@ def compute_once(tmp_path_factory) -> Callable[[str, Callable[[], Any]], Any]:
     """Computes a value in the first worker that needs it; the others read it from a file."""
     from fedfm.core.locks import lock
 
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if not WORKER:
         return lambda name, compute: compute()
 
     def compute_once(name: str, compute: Callable[[], Any]) -> Any:
