@@ -100,6 +100,15 @@ del thing
 """
 
 
+@pytest.mark.parametrize(("loaded", "searched"), [("", False), ("import triton", True)])
+def test_the_end_of_a_command_searches_for_garbage_only_for_triton(tmp_path, loaded, searched):
+    (tmp_path / "triton.py").touch()
+    last = "atexit.register(lambda: print(gc.get_freeze_count() == 0))"  # registered first
+    code = f"import atexit, gc\n{last}\n{loaded}\nfrom fedfm.cli import main; main()"
+    done = python("-c", code, "--version", folder=tmp_path)
+    assert done.stdout.splitlines()[-1] == str(searched)
+
+
 @pytest.mark.parametrize("module", ["typer", "torch"])
 def test_ctrl_c_while_importing_is_exit_code_130(tmp_path, module):
     (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
