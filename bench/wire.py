@@ -33,7 +33,7 @@ from rich.table import Table
 from fedfm.config import Config, load_config
 from fedfm.core.ledger import Traffic
 from fedfm.deploy import secure as secure_sums
-from fedfm.deploy.client import answering, client, runtime
+from fedfm.deploy.client import answerer, client, runtime
 from fedfm.deploy.client.site import Site
 from fedfm.deploy.client.storage import Storage
 from fedfm.deploy.masking import Masker
@@ -85,8 +85,8 @@ PHASES: Sequence[tuple[Any, str, str]] = (
     (LoopExecutor, "measure", "measuring"),
     (messaging, "pack", "write messages"),
     (messaging, "unpack", "read messages"),
-    (answering, "encode", "write messages"),
-    (answering, "decode", "read messages"),
+    (answerer, "encode", "write messages"),
+    (answerer, "decode", "read messages"),
     (Site, "load_data", "load data"),
     (runtime, "build_model", "build the network"),
     (runtime, "make_executor", "build the network"),

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from fedfm import UserError
-from fedfm.data.columns import TableColumn
+from fedfm.data.columns import ColumnEncoding
 from fedfm.data.new_samples import encode_classes, read_new_images, read_new_rows
 
-COLUMNS = (TableColumn("age"), TableColumn("pressure"))
+COLUMNS = (ColumnEncoding("age"), ColumnEncoding("pressure"))
 
 
 def write_image(path: Path, brightness: int, size=(8, 8), colour=False) -> None:
@@ -104,9 +104,9 @@ def test_images_that_do_not_fit_are_refused(tmp_path, name, shape, named):
 def test_columns_are_found_by_name_and_encoded_as_in_training(tmp_path):
     """In another order, with further columns, a gap, a new category and one of training."""
     columns = (
-        TableColumn("age", fill=50.0, indicated=True, missing=("unknown",)),
-        TableColumn("ward", categories=("east", "west")),
-        TableColumn("pressure"),
+        ColumnEncoding("age", fill=50.0, indicated=True, missing=("unknown",)),
+        ColumnEncoding("ward", categories=("east", "west")),
+        ColumnEncoding("pressure"),
     )
     path = tmp_path / "new.csv"
     path.write_text("site,pressure,ward,age\nn,1.5,west,unknown\ns,2.5,north,40\n")

@@ -13,7 +13,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedfm.deploy.client.answering import Answerer
+from fedfm.deploy.client.answerer import Answerer
 from fedfm.deploy.payload import read_payload, write_payload
 
 RUN = 1

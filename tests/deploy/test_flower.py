@@ -29,7 +29,7 @@ from fedfm.deploy.flower.errors import (
 )
 from fedfm.deploy.flower.fleet import Fleet, Question
 from fedfm.deploy.flower.keys import load_key_pair, read_public_key
-from fedfm.deploy.flower.task import take_server_task
+from fedfm.deploy.flower.task import open_server_grid
 from fedfm.deploy.keys.folders import load_client_keys, load_server_keys, make_keys
 from fedfm.deploy.payload import Payload, read_payload, write_payload
 from fedfm.deploy.programs.addresses import free_address
@@ -101,7 +101,7 @@ def test_questions_and_answers(plain, app):
     run = start_run(plain, app)
     large = Payload(QUESTION.facts, {"model": bytes(range(256)) * 25_000})
     with (
-        take_server_task(plain, None, SECRET, run, lambda: None) as grid,
+        open_server_grid(plain, None, SECRET, run, lambda: None) as grid,
         Fleet(plain) as fleet,
     ):
         assert list(grid.get_node_ids()) == [fleet.node]
@@ -121,7 +121,7 @@ def test_a_question_is_not_lost_while_the_network_is_cut(plain, app, monkeypatch
     """The superlink announces a message once; a node that was cut off then fetches it later."""
     run = start_run(plain, app)
     with (
-        take_server_task(plain, None, SECRET, run, lambda: None) as grid,
+        open_server_grid(plain, None, SECRET, run, lambda: None) as grid,
         Fleet(plain) as fleet,
     ):
         message = Message(write_payload(QUESTION), fleet.node, "query.hello", ttl=60)
@@ -147,7 +147,7 @@ def test_a_question_is_not_lost_while_the_network_is_cut(plain, app, monkeypatch
 
 def test_a_node_signs_off(plain, app):
     run = start_run(plain, app)
-    with take_server_task(plain, None, SECRET, run, lambda: None) as grid:
+    with open_server_grid(plain, None, SECRET, run, lambda: None) as grid:
         with Fleet(plain), Fleet(plain):
             assert len(list(grid.get_node_ids())) == 2
         assert list(grid.get_node_ids()) == []
@@ -202,7 +202,7 @@ def test_a_client_does_not_act_as_another(both, folder, app):
     a, b = (load_client_keys(folder / "keys" / name, name) for name in "ab")
     run = start_run(address, app, ca)
     with (
-        take_server_task(address, ca, SECRET, run, lambda: None) as grid,
+        open_server_grid(address, ca, SECRET, run, lambda: None) as grid,
         Fleet(address, a.ca, a.key) as liar,
         Fleet(address, b.ca, b.key) as other,
     ):
@@ -328,7 +328,7 @@ def test_nobody_takes_a_task_or_reads_a_context_without_the_secret(plain, app):
     run = start_run(plain, app)
     with (
         pytest.raises(Unauthenticated),
-        take_server_task(plain, None, b"guess", run, lambda: None),
+        open_server_grid(plain, None, b"guess", run, lambda: None),
     ):
         pass
     request = AcquireTaskRequest(supported_task_types=["flwr-serverapp"]).SerializeToString()
@@ -343,7 +343,7 @@ def test_the_server_takes_only_the_task_of_its_own_run(plain, app):
     """A foreign run that somebody with the token started stays where it is."""
     start_run(plain, app)
     own = start_run(plain, app)
-    with take_server_task(plain, None, SECRET, own, lambda: None) as grid:
+    with open_server_grid(plain, None, SECRET, own, lambda: None) as grid:
         assert grid.run.run_id == own
     assert not (app.parent / "mark").exists()
 
@@ -367,7 +367,7 @@ def test_a_grid_signs_what_it_sends(closed, folder, app):
         return question.content
 
     with (
-        take_server_task(closed, keys.ca, SECRET, run, lambda: None) as inner,
+        open_server_grid(closed, keys.ca, SECRET, run, lambda: None) as inner,
         Fleet(closed, a.ca, a.key) as fleet,
     ):
         grid = ServerGrid(inner, run, lambda: None, signer)

@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedfm.core.errors import UserError
 from fedfm.privacy import add_noise, keyed_normals, secret_normals
-from fedfm.privacy.mechanism import BLOCK
+from fedfm.privacy.gaussian_mechanism import BLOCK
 from fedfm.privacy.noise import box_muller
-from tests.privacy.test_mechanism import NEVER, vectors
+from tests.privacy.test_gaussian_mechanism import NEVER, vectors
 
 
 def noise_of(normals, size=40_000):

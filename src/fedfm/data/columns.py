@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfm.core.errors import UserError, list_some, require
-from fedfm.data.cells import Cells, to_number
 from fedfm.data.preprocessing import encode_labels
+from fedfm.data.table_files import Cells, to_number
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def find_missing(cells: Sequence[str], codes: Collection[str] = ()) -> Flags:
     return np.array([cell.lower() in texts or to_number(cell) in numbers for cell in cells], bool)
 
 
-class TableColumn(NamedTuple):
+class ColumnEncoding(NamedTuple):
     """How a column of a table becomes numbers, as training rows decided it."""
 
     name: str
@@ -62,7 +62,7 @@ class TableColumn(NamedTuple):
 
 def fit_columns(
     table: Cells, columns: Sequence[int], train: Flags, options: TableOptions
-) -> tuple[TableColumn, ...]:
+) -> tuple[ColumnEncoding, ...]:
     """Return how a table's columns become numbers.
 
     Fill values and categories come from the rows that `train` [N] marks, unless they are given.
@@ -80,7 +80,7 @@ def fit_columns(
             bool((train & ~gap).any()) or name in {*given, *fills},
             f"{where}: no training row has a value: leave the column out with data.drop",
         )
-        column = TableColumn(name, missing=tuple(options.missing))
+        column = ColumnEncoding(name, missing=tuple(options.missing))
         if name in given:
             fitted.append(
                 column._replace(categories=_check_categories(where, texts, gap, given[name]))
@@ -101,7 +101,7 @@ def fit_columns(
     return tuple(fitted)
 
 
-def encode_columns(table: Cells, columns: Sequence[TableColumn]) -> Floats:
+def encode_columns(table: Cells, columns: Sequence[ColumnEncoding]) -> Floats:
     """Return the numbers [N, F] of a table's columns, found by name."""
     parts = []
     for column in columns:
@@ -123,7 +123,7 @@ def encode_columns(table: Cells, columns: Sequence[TableColumn]) -> Floats:
     return np.concatenate(parts, 1)
 
 
-def name_inputs(columns: Sequence[TableColumn]) -> tuple[str, ...]:
+def name_inputs(columns: Sequence[ColumnEncoding]) -> tuple[str, ...]:
     """Return a name for each number [F] that `encode_columns` makes of a row."""
     names = []
     for column in columns:

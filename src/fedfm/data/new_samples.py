@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedfm.core.errors import require
-from fedfm.data.cells import Cells, read_parquet_files, read_text_files
-from fedfm.data.columns import TableColumn, encode_columns
+from fedfm.data.columns import ColumnEncoding, encode_columns
 from fedfm.data.folder import IMAGES, decode_image
+from fedfm.data.table_files import Cells, read_parquet_files, read_text_files
 from fedfm.data.text import encode_words, split_words
 
 
@@ -49,7 +49,7 @@ def read_new_images(path: Path, shape: Sequence[int]) -> NewSamples:
 
 
 def read_new_rows(
-    path: Path, columns: Sequence[TableColumn], label: str | None = None, header: bool = True
+    path: Path, columns: Sequence[ColumnEncoding], label: str | None = None, header: bool = True
 ) -> NewSamples:
     """Read rows for a model that was trained on a table: its columns are found by name.
 

@@ -1,4 +1,7 @@
-"""Sources of data: the files they need, downloaded once and always checked, and their readers."""
+"""Sources of data: the files they need, downloaded once and always checked, and their readers.
+
+A source is one file in this folder, registered in `SOURCES` (data/__init__.py).
+"""
 
 import hashlib
 import inspect

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fedfm.core.errors import require
-from fedfm.data.cells import Cells, read_parquet_files, read_text_files, to_number
 from fedfm.data.columns import TableOptions, encode_columns, find_missing, fit_columns
 from fedfm.data.dataset import Dataset
 from fedfm.data.preprocessing import draw_test, encode_clients, encode_labels, fit_normalisation
 from fedfm.data.source import Source
 from fedfm.data.split import Split
+from fedfm.data.table_files import Cells, read_parquet_files, read_text_files, to_number
 
 MANY_CLASSES, TOO_MANY_CLASSES = 20, 100
 """From how many different numbers on a label column may be, and must be, a quantity."""

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from fedfm.core.errors import UserError, list_some, require
-from fedfm.data.cells import read_text_files
 from fedfm.data.columns import TableOptions
 from fedfm.data.dataset import Dataset
 from fedfm.data.preprocessing import draw_test, encode_clients, encode_labels
 from fedfm.data.source import Source
 from fedfm.data.split import Split
 from fedfm.data.table import check_labels, name_clients, read_labels
+from fedfm.data.table_files import read_text_files
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 """A word, with inner apostrophes, or a punctuation mark, in a text in lower case."""

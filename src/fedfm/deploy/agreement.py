@@ -18,12 +18,12 @@ from fedfm import __version__
 from fedfm.core.errors import require
 from fedfm.core.inputs import InputTree, input_shape
 from fedfm.core.trees import Tree
-from fedfm.data.columns import TableColumn
+from fedfm.data.columns import ColumnEncoding
 from fedfm.data.dataset import Dataset
 from fedfm.data.split import Split
 from fedfm.data.text import UNKNOWN, translate_ids
+from fedfm.deploy.data_form import QUANTITIES, Inputs, describe_form, make_example
 from fedfm.deploy.errors import Refusal
-from fedfm.deploy.forms import QUANTITIES, Inputs, describe_form, make_example
 from fedfm.deploy.normalisation import compute_normalisation, expand
 from fedfm.deploy.validation import ClientName, Floats, Labels, Version
 from fedfm.run.description import DataDescription
@@ -148,7 +148,7 @@ def _translate(data: Dataset, agreement: Agreement) -> Dataset:
 
 
 def describe_agreement(
-    agreement: Agreement, columns: tuple[TableColumn, ...] = ()
+    agreement: Agreement, columns: tuple[ColumnEncoding, ...] = ()
 ) -> DataDescription:
     """Return what a model needs to know of the clients' data.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedfm.deploy.client.answering import Answerer, refuse
+from fedfm.deploy.client.answerer import Answerer, refuse
 from fedfm.deploy.client.client import QUESTIONS
 from fedfm.deploy.masking import MASKING
 from fedfm.deploy.payload import Payload, read_payload, write_payload

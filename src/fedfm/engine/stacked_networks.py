@@ -1,4 +1,7 @@
-"""S copies of a network as one network, and the proof that they compute the same."""
+"""S copies of a network as one network, and the proof that they compute the same.
+
+`StackedExecutor` (executors.py) trains with them; stacking/ has the layers.
+"""
 
 import copy
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""The base class of metrics: an additive statistic, and the value that its sum gives."""
+"""The base class of metrics: an additive statistic, and the value that its sum gives.
+
+A metric is one file in this folder, registered in `METRICS` (metrics/__init__.py).
+"""
 
 import math
 from dataclasses import dataclass

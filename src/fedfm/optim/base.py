@@ -1,4 +1,7 @@
-"""What an optimizer is: its settings, and one step on the leaves of a cohort."""
+"""What an optimizer is: its settings, and one step on the leaves of a cohort.
+
+An optimizer is one file in this folder, registered in `OPTIMIZERS` (optim/__init__.py).
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import Any
 from fedfm.core.tables import flatten_keys
 from fedfm.paper.claims import L2
 from fedfm.paper.evidence import Evidence
-from fedfm.paper.settings import CHOICES, read_data
+from fedfm.paper.settings import CHOICES, read_data_settings
 from fedfm.report.tables.formats import format_markdown_table
 from fedfm.report.tables.tuned_settings import find_tried
 
@@ -75,7 +75,7 @@ def _describe_precision(exact: Evidence) -> str:
 
 
 def _describe_normalisation(exact: Evidence) -> str:
-    settings = read_data(exact.folder)
+    settings = read_data_settings(exact.folder)
     named = {k: v for k, v in settings.items() if k.endswith((".mean", ".std"))}
     if not named:
         return "by the data set's own mean and standard deviation of each channel."

@@ -47,7 +47,7 @@ class Renderer:
 
     def _render_cells(self, table: Table) -> str:
         if table.recipe.output in ("partitions", "clients"):
-            return render_drawn(self.exact.folder / table.recipe.name)
+            return render_outputs_without_runs(self.exact.folder / table.recipe.name)
         cells = group_entries(table).values()
         earlier = self._find_earlier(table)
         rows = [self._format_row(table.recipe, entries, earlier) for entries in cells]
@@ -83,7 +83,7 @@ class Renderer:
         ]
 
 
-def render_drawn(folder: Path) -> str:
+def render_outputs_without_runs(folder: Path) -> str:
     """Render what was drawn without runs of the grid."""
     record = folder / DRAWN_FILE
     if not record.exists():

@@ -31,7 +31,7 @@ def read_choice(results: Path) -> dict[str, Mapping[str, Any]]:
     return choice
 
 
-def read_data(results: Path) -> dict[str, Any]:
+def read_data_settings(results: Path) -> dict[str, Any]:
     """Return what data.toml sets, with dotted keys."""
     path = results / "data.toml"
     return flatten_keys(tomllib.loads(path.read_text())) if path.is_file() else {}

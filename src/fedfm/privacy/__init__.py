@@ -12,7 +12,7 @@ from fedfm.privacy.accounting import (
     noise_for,
 )
 from fedfm.privacy.config import Privacy
-from fedfm.privacy.mechanism import add_noise, clip
+from fedfm.privacy.gaussian_mechanism import add_noise, clip
 from fedfm.privacy.noise import Normals, keyed_normals, secret_normals
 
 __all__ = [

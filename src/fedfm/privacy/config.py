@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedfm.core.errors import require
 from fedfm.core.trees import Tree
-from fedfm.privacy.mechanism import add_noise, clip
+from fedfm.privacy.gaussian_mechanism import add_noise, clip
 from fedfm.privacy.noise import Normals
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfm.core.checkpoint import Damaged
 from fedfm.core.errors import require
 from fedfm.core.files import write_atomically
-from fedfm.data.columns import TableColumn
+from fedfm.data.columns import ColumnEncoding
 from fedfm.data.dataset import Dataset
 
 FILE = "data.json"
@@ -44,7 +44,7 @@ class DataDescription:
     """The names of the clients, where the data have them."""
     vocabulary: tuple[str, ...] = ()
     """The words by token id, where inputs are texts."""
-    columns: tuple[TableColumn, ...] = ()
+    columns: tuple[ColumnEncoding, ...] = ()
     """How the columns of a table became numbers, where inputs are its rows."""
 
     @staticmethod
@@ -72,7 +72,7 @@ class DataDescription:
         try:
             values: dict[str, Any] = json.loads(path.read_text())
             known = {name: _to_tuple(value) for name, value in values.items()}
-            columns = tuple(TableColumn(*column) for column in known.get("columns", ()))
+            columns = tuple(ColumnEncoding(*column) for column in known.get("columns", ()))
             return DataDescription(**known | {"columns": columns})
         except (ValueError, TypeError, AttributeError) as problem:
             raise Damaged(path, problem) from problem

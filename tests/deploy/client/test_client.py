@@ -17,7 +17,7 @@ import fedfm
 from fedfm.core.errors import UserError
 from fedfm.core.trees import flatten, leaves
 from fedfm.deploy.client import runtime
-from fedfm.deploy.client.answering import explain_to_server
+from fedfm.deploy.client.answerer import explain_to_server
 from fedfm.deploy.client.client import Client
 from fedfm.deploy.client_app import reply
 from fedfm.deploy.packets import Packet, pack, unpack

@@ -27,7 +27,7 @@ from fedfm.deploy.flower.errors import (
 )
 from fedfm.deploy.flower.fleet import Question
 from fedfm.deploy.flower.keys import read_public_key
-from fedfm.deploy.flower.task import take_server_task
+from fedfm.deploy.flower.task import open_server_grid
 from fedfm.deploy.keys.folders import load_client_keys, load_server_keys, make_keys
 from fedfm.deploy.payload import Payload, read_payload, write_payload
 from fedfm.deploy.programs.processes import FlowerError
@@ -261,7 +261,7 @@ def test_only_signed_questions_reach_the_worker(superlink, keys, tmp_path, monke
         runs = [control.start_run(write_app(tmp_path / name, tmp_path / "mark")) for name in "xy"]
         results = []
         for run in runs:
-            with take_server_task(superlink, server.ca, SECRET, run, lambda: None) as grid:
+            with open_server_grid(superlink, server.ca, SECRET, run, lambda: None) as grid:
                 signing = ServerGrid(
                     grid, runs[0], lambda: None, lambda: Signer.load(server.certificate, server.key)
                 )

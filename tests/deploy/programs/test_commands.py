@@ -16,8 +16,8 @@ import pytest
 from fedfm.config import load_config, parse
 from fedfm.core.errors import UserError
 from fedfm.deploy.client import worker as client_worker
+from fedfm.deploy.client.join_preparation import data_section
 from fedfm.deploy.client.node import Node
-from fedfm.deploy.client.preparing import data_section
 from fedfm.deploy.client.site import load_site
 from fedfm.deploy.keys import folders as keys_module
 from fedfm.deploy.keys.folders import make_keys

@@ -10,9 +10,9 @@ import tomli_w
 
 from fedfm.config.deployment import MEGABYTE
 from fedfm.core.files import write_atomically
-from fedfm.deploy.client.answering import Answerer, limit_memory
+from fedfm.deploy.client.answerer import Answerer, limit_memory
+from fedfm.deploy.client.join_preparation import Files, check_data, read_request
 from fedfm.deploy.client.join_request import JoinRequest, Prepared
-from fedfm.deploy.client.preparing import Files, check_data, read_request
 from fedfm.deploy.client.storage import Storage
 from fedfm.deploy.payload import Payload
 from fedfm.deploy.programs.logs import add_handler

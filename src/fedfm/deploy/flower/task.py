@@ -37,7 +37,7 @@ ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
 @contextmanager
-def take_server_task(
+def open_server_grid(
     address: str, ca: Path | None, secret: bytes, run: int, watch: Callable[[], None]
 ) -> Iterator[Grid]:
     """Take the task of a run's server; yield the grid to its nodes, and report how the block ends.

@@ -57,10 +57,10 @@ def read_audit(path: Path) -> AuditLog:
     """Read a log and check its chain; raise `BrokenLog` at the first entry that does not fit."""
     require(path.is_file(), f"{path} is not there: `fedfm serve` writes it into the run's folder")
     *lines, rest = path.read_bytes().split(b"\n")
-    return AuditLog([*_check_chain(path, lines)], len(rest))
+    return AuditLog([*_read_chain(path, lines)], len(rest))
 
 
-def _check_chain(path: Path, lines: list[bytes]) -> Iterator[Entry]:
+def _read_chain(path: Path, lines: list[bytes]) -> Iterator[Entry]:
     previous = START
     for number, line in enumerate(lines, start=1):
         entry = _read_entry(path, number, line)

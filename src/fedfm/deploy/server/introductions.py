@@ -7,7 +7,7 @@ from typing import TypeVar
 from fedfm.core.errors import require
 from fedfm.data.preprocessing import encode_labels
 from fedfm.deploy.agreement import Agreement, Introduction, list_names
-from fedfm.deploy.forms import name_form
+from fedfm.deploy.data_form import name_form
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from fedfm.core.errors import UserError, is_disk_full
 from fedfm.deploy.flower.control import Control
 from fedfm.deploy.flower.errors import FleetError
 from fedfm.deploy.flower.keys import read_public_key
-from fedfm.deploy.flower.task import take_server_task
+from fedfm.deploy.flower.task import open_server_grid
 from fedfm.deploy.keys.folders import ServerKeys
 from fedfm.deploy.keys.renewal import Renewed
 from fedfm.deploy.programs.addresses import (
@@ -117,7 +117,7 @@ def run_server(running: Running) -> None:
     _write_toml(app / "pyproject.toml", _describe_app(serving.config.as_toml()))
     try:
         run = running.control.start_run(app)
-        task = take_server_task(str(running.inside), running.ca, running.secret, run, check)
+        task = open_server_grid(str(running.inside), running.ca, running.secret, run, check)
         with task as grid:
             run_federation(ServerGrid(grid, run, check, signer), serving.config, serving.out)
     except FleetError as problem:

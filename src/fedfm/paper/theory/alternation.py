@@ -67,7 +67,7 @@ def compute_expectation(
     total = rate * powers[:, :-1].sum(1)
     keep = problem.mean(powers[:, -1] + (problem.hessians - problem.slopes) @ total)
     shift = problem.mean(problem.targets @ total)
-    fresh = _compute_noise(problem, rate * powers[:, :-1], shared_noise)
+    fresh = _compute_noise_covariance(problem, rate * powers[:, :-1], shared_noise)
     point, spread, moments = start, np.zeros_like(keep), np.empty((2, rounds))
     target = problem.mean(problem.targets)
     for t in range(rounds):
@@ -79,7 +79,7 @@ def compute_expectation(
     return moments[0], moments[1]
 
 
-def _compute_noise(problem: Problem, carried: Array, shared: bool) -> Array:
+def _compute_noise_covariance(problem: Problem, carried: Array, shared: bool) -> Array:
     """Return the covariance [m, m] that a round adds, given how far each step's noise is carried.
 
     `carried` [K, tau, m, m]: eta G_k^j.

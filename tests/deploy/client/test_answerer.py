@@ -10,8 +10,7 @@ import pytest
 from flwr.app import Message
 
 from fedfm.config import Config, load_config
-from fedfm.deploy.client import answering
-from fedfm.deploy.client.answering import Answerer
+from fedfm.deploy.client.answerer import NO_MEMORY, Answerer
 from fedfm.deploy.client.cache import Cache, stamp_files
 from fedfm.deploy.client.client import Client
 from fedfm.deploy.client.site import Site, load_site
@@ -148,5 +147,5 @@ def test_memory_that_ran_out_is_freed(site, tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(Client, "answer", fail)
-    assert json.loads(answerer.answer(question).facts)["error"] == answering.NO_MEMORY
+    assert json.loads(answerer.answer(question).facts)["error"] == NO_MEMORY
     assert cleared == [1]
