@@ -209,7 +209,10 @@ class Check:
     def check_claims(self) -> None:
         """Differences, intervals, seeds and verdicts, and how many there are of each."""
         ((head, rows),) = read_tables(self.document.parts["Which claims hold"])
-        found: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+        without = read_tables(self.document.parts.get("Claims without enough runs", ""))
+        waiting = {"not enough runs": sum(len(claims) for _, claims in without)}
+        found = {False: Counter(waiting)}
+        found[True] = Counter(waiting if "on JPEG images" in head else {})
         for cells in rows:
             row = dict(zip(head, cells, strict=True))
             for jpeg in (False, True) if "on JPEG images" in row else (False,):

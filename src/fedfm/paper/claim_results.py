@@ -24,19 +24,29 @@ handshakes need one run. "Not tuned" names rivals whose settings were not chosen
 """
 
 
+WAITING = """\
+
+### Claims without enough runs
+
+"""
+
+
 def render_claims(exact: Evidence, jpeg: Evidence | None) -> str:
-    """Return the section: how many claims hold, and a row for each."""
+    """Return the section: how many claims hold, a row for each with runs, and those without."""
     earlier: Sequence[ClaimResult | None] = (
         jpeg.claim_results if jpeg else [None] * len(exact.claim_results)
     )
-    pairs = list(zip(exact.claim_results, earlier, strict=True))
     heads = (*HEADS, *(("on JPEG images",) if jpeg else ()))
-    rows = [
-        [*format_result(result), *([format_earlier(before)] if before else ())]
-        for result, before in pairs
-    ]
-    about = ABOUT.format(counts="\n".join(_list_counts(exact, jpeg)))
-    return f"{about}\n{format_markdown_table(heads, rows)}"
+    rows: list[list[str]] = []
+    waiting: list[list[str]] = []
+    for result, before in zip(exact.claim_results, earlier, strict=True):
+        row = [*format_result(result), *([format_earlier(before)] if before else ())]
+        judged = {result.outcome, before.outcome if before else UNKNOWN} != {UNKNOWN}
+        (rows if judged else waiting).append(row)
+    parts = [ABOUT.format(counts="\n".join(_list_counts(exact, jpeg)))]
+    parts += [format_markdown_table(heads, rows)] if rows else []
+    parts += [WAITING + format_markdown_table(HEADS[:2], [row[:2] for row in waiting])]
+    return "\n".join(parts if waiting else parts[:-1])
 
 
 def _list_counts(exact: Evidence, jpeg: Evidence | None) -> Iterator[str]:
