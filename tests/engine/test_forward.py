@@ -7,6 +7,7 @@ from fedfm.core import trees
 from fedfm.engine import forward as sweeping
 from fedfm.engine.evaluation import Evaluator
 from fedfm.engine.executors import LoopExecutor
+from fedfm.engine.layout import arrange_strides
 from fedfm.engine.networks import BoundNetwork, copy_model
 from fedfm.engine.stacked_networks import StackedNetwork
 from fedfm.methods import FedFM
@@ -67,6 +68,29 @@ def test_a_model_for_each_client_is_used_for_that_client(world, low, tolerance):
         )
         apart = (found["sum"][k] - alone["sum"][0]).norm() / alone["sum"][0].norm()
         assert apart < tolerance
+
+
+def test_networks_measure_with_channels_last_on_a_cpu(world):
+    """Also the first layer, whose one channel leaves the layout open."""
+    module, _, on_device = world
+    model = copy_model(module).map(trees.share)
+    net, samples = BoundNetwork(module), fixtures.split_samples((5, 3))
+    sweeping.sum_statistic(net, model, samples, FedFM().statistic, on_device)
+    layers = [layer for layer in net.module.modules() if isinstance(layer, torch.nn.Conv2d)]
+    assert layers[0].in_channels == 1
+    for layer in layers:
+        channels = layer.in_channels
+        assert layer.weight.stride()[1] == 1
+        maps = layer(torch.randn(2, channels, 8, 8, dtype=torch.float64))
+        assert maps.stride()[1] == 1, "torch takes the layout of the weights"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_weights_in_that_layout_are_not_copied_again(channels):
+    weight = torch.randn(2, 4, channels, 3, 3)
+    arranged = arrange_strides(weight)
+    torch.testing.assert_close(arranged, weight, rtol=0, atol=0)
+    assert arrange_strides(arranged).data_ptr() == arranged.data_ptr() != weight.data_ptr()
 
 
 def test_evaluation_averages_local_accuracies_and_counts_the_whole_test_set(world):

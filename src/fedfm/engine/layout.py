@@ -25,6 +25,14 @@ def arrange(leaf: Tensor) -> Tensor:
     )
 
 
+def arrange_strides(leaf: Tensor) -> Tensor:
+    """Return the leaf in this layout, with strides that say so if there is one input channel.
+
+    torch takes the layout of a convolution's output from the strides of its weights.
+    """
+    return copy_arranged(leaf) if leaf.ndim == 5 and leaf.stride(2) != 1 else arrange(leaf)
+
+
 def copy_arranged(leaf: Tensor) -> Tensor:
     """Copy the leaf into this layout."""
     dimensions = (*range(leaf.ndim),) if leaf.ndim != 5 else (0, 1, 3, 4, 2)
