@@ -35,7 +35,7 @@ def test_the_readmes_python_prints_what_it_shows_up_to_rounding(capsys):
     exec(code, {})
     accuracy, floats = capsys.readouterr().out.split("%")
     assert floats == shown.split("%")[1]
-    assert float(accuracy) == pytest.approx(float(shown.split("%")[0]), abs=6)
+    assert float(accuracy) == pytest.approx(float(shown.split("%")[0]), abs=3)
 
 
 def test_the_places_that_the_architecture_names_are_there():
