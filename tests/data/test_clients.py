@@ -210,7 +210,7 @@ def test_natural_clients_hold_their_samples_whatever_the_seed():
 @pytest.mark.parametrize(
     ("data", "clients", "message"),
     [
-        (data_of(), 2, r"'mine'.*data\.client"),
+        (data_of(), 2, r"client of each sample.*'mine'.*data\.client"),
         (data_of([0, 1] * 6), 3, r"clients = 3.*\b2 \(north, south\)"),
         (data_of([0, 2] * 6), 3, "no training samples of client south"),
     ],
